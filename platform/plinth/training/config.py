@@ -76,7 +76,7 @@ class RunConfig(Frozen):
     length_schedule: tuple[LengthChange, ...] = ()
     rotary_schedule: tuple[RotaryChange, ...] = Field((), exclude_if=lambda given: not given)
     amendments: tuple[Amendment, ...] = ()
-    sequences: int = Field(0, ge=0, description="Number of sequences; 0: those of total_steps constant batches.")
+    sequences: int = Field(0, ge=0, description="Number of sequences; 0: total_steps batches of constant size.")
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]

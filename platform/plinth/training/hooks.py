@@ -1,4 +1,4 @@
-"""Training hooks: features that take part in a run without code in the loop.
+"""Training hooks: features of a run that need no code in the training loop.
 
     TrainingHook   the record of a feature, found by entry points `plinth.training_hooks`; imports no torch
     RankHook       the rank side (rank_hook): optional methods that the loop calls
@@ -13,8 +13,8 @@ Order of calls:
     checkpoint    state, saved
     manifest      inputs, facts
 
-A built-in hook has a section of its own in `training`, and one in `run`, the run's configuration, for its state. A hook
-of another package is named in `training.extensions`, and its origin enters the identity of the run. See
+A built-in hook has a section of its own in `training`, and one in `run`, the run's configuration, for its state. A
+hook from another package is listed in `training.extensions`, and its origin enters the identity of the run. See
 docs/extending.md.
 """
 
@@ -36,29 +36,31 @@ RESERVED = (
 
 
 class Hooked(Protocol):
-    """Object with hooks: `training` of a recipe (their parameters), or a run's configuration (their states)."""
+    """Object with hooks: a recipe's `training` section (with their parameters), or a run's configuration (with their
+    states).
+    """
 
     @property
     def extensions(self) -> Mapping[str, Mapping[str, Any]]: ...
 
 
 def no_problems(training: Any, params: Any) -> tuple[()]:
-    """Return no problems: `problems` of a hook that is compatible with every run."""
+    """Return no problems. Default `problems` of a hook that is compatible with every run."""
     return ()
 
 
 def nothing(params: Any) -> dict[str, Any]:
-    """Return an empty mapping: `models` and `inputs` of a hook that reads none."""
+    """Return an empty mapping. Default `models` and `inputs` of a hook that reads none."""
     return {}
 
 
 def no_assets(params: Any) -> tuple[()]:
-    """Return no assets: `assets` of a hook that reads none."""
+    """Return no assets. Default `assets` of a hook that reads none."""
     return ()
 
 
 def no_facts(history: Any, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return no facts: `facts` of a hook that has none."""
+    """Return no facts. Default `facts` of a hook that has none."""
     return {}
 
 
@@ -68,23 +70,22 @@ class TrainingHook:
 
     Args:
         name: key of its parameters, and of its state in checkpoints.
-        rank: `(configuration, rank, state)` -> its part on a rank, a `RankHook`.
+        rank: `(configuration, rank, state)` -> the `RankHook` for a rank.
         params: model of its recipe parameters.
         state: model of the state that `prepare` returns, if it differs from `params`.
         prepare: `(preparation, params)` -> state, in the run's configuration and identity.
         problems: `(training, params)` -> reasons why the recipe cannot run.
         models: `(params)` -> models that the run reads, by asset: verified and hashed like `training.initial`.
-        assets: `(params)` -> further assets that it reads.
-        inputs: `(state)` -> digests of all that it reads, by asset.
-        draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the order.
+        assets: `(params)` -> other assets that it reads. inputs: `(state)` -> digests of everything that it reads, by
+        asset. draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the order.
         reads: `(configuration, place, state)` -> `(step, rows)` -> additional input of each micro batch of a step, read
             by the loading thread; in `StepBatch.hook_inputs`.
         facts: `(timeline or None, state of the checkpoint)` -> statistics of the run's manifest, and without the
             timeline of its checkpoint's.
         unidentified: parameters outside the identity.
-        undivided: keys of `training.parallel` that must not divide the model: `zero_stage` is then at most 1.
-        one_by_one: True if its gradient is computed from single sequences.
-        position: order of the hooks, the lowest first.
+        undivided: keys of `training.parallel` that must not divide the model; for `zero_stage` the maximum is then 1.
+        one_by_one: True if its gradient is computed from single sequences. position: order among hooks, the lowest
+        first.
     """
 
     name: str
@@ -109,13 +110,13 @@ HOOKS = Catalogue("plinth.training_hooks", "training hook", TrainingHook, {}, re
 
 
 def asked(section: Hooked, *, usable: bool = False) -> list[tuple[TrainingHook, Any]]:
-    """Return the hooks of a recipe's section with their parameters, or of a run with their states, in order.
+    """Return the hooks of a recipe's `training` section with their parameters, or of a run with their states, in order.
 
     Args:
         usable: True to leave out hooks that cannot be used.
 
     Raises:
-        RecipeError, ExtensionError: a hook of a package is not installed, cannot be used, or rejects the parameters.
+        RecipeError, ExtensionError: a hook is not installed, cannot be used, or rejects its parameters.
     """
     own = [(HOOKS[name], getattr(section, name)) for name in HOOKS.built_in if getattr(section, name, None) is not None]
     prepared = hasattr(section, "run_id")

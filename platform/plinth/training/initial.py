@@ -2,8 +2,8 @@
 
     recipe ─► asset `initial`: verified, hashed, in the store ─► agreement with the recipe ─► every rank reads its share
 
-This module has the manifest of the asset, its comparison with a recipe, and the replay of the parent's text; no torch.
-Ranks read the weights through `engine.weights`.
+This module creates the asset's manifest, compares it with a recipe, and replays the parent's text. It needs no torch;
+ranks read the weights through `engine.weights`.
 
 The digest of the manifest is in the run's key and among the inputs of its `run`, so lineage, taint and takedown include
 the parent. Does not belong here: the parent's optimizer state (checkpoint.resume), names and signatures of releases
@@ -32,19 +32,20 @@ from plinth.training.parameters.initial import REPLAYED, InitialWeights
 
 # The asset `initial`: the files of the initial weights, by content.
 #
-# Parts: `config.json`, `tokenizer.json`, weights in safetensors and, if there are several files, their index; those of
-# a checkpoint are its own. Inputs: the digest of the parent's manifest, `checkpoint` or `weights`, through which
-# lineage continues. Stats: `model` (the configuration as our decoder reads it), `vocab_size` (rows of the embeddings,
-# which may exceed the tokenizer's tokens), `end_of_text`, `sequence_tokens`; for a checkpoint `run_id` and `step`.
+# Parts: `config.json`, `tokenizer.json`, weights in safetensors and, if there are several weight files, their index.
+# The parts from a checkpoint are the checkpoint's own files. Inputs: the digest of the parent's manifest, `checkpoint`
+# or `weights`, through which lineage continues. Stats: `model` (the configuration as our decoder reads it),
+# `vocab_size` (rows of the embeddings, which may exceed the tokenizer's tokens), `end_of_text`, `sequence_tokens`; for
+# a checkpoint `run_id` and `step`.
 
 ASSET = "initial"
-#: The same assets for a teacher (`training.distillation`), and for a generator of a bucket's text.
+#: Names of the same asset for a teacher (`training.distillation`) and for a model that generates a bucket's text.
 TEACHER = "teacher"
 VERSION = "1"
 
 
 def of_checkpoint(ctx: Context, parent: Manifest, asset: str = ASSET) -> Manifest:
-    """Return the manifest of a checkpoint's files; the caller has verified its signature and lineage.
+    """Return a manifest of a checkpoint's files. The caller must have verified the checkpoint's signature and lineage.
 
     Raises:
         CheckpointError: our decoder does not support the model, or a file is missing.
@@ -54,7 +55,7 @@ def of_checkpoint(ctx: Context, parent: Manifest, asset: str = ASSET) -> Manifes
 
 
 def of_folder(ctx: Context, folder: Path, licence: str, asset: str = ASSET) -> Manifest:
-    """Return the manifest of a folder's files, copied into the store, with the license in the recipe.
+    """Copy a folder's files into the store and return their manifest, with the license from the recipe.
 
     Raises:
         MissingError: the folder lacks weights in safetensors, a configuration or a tokenizer.
@@ -79,7 +80,9 @@ def _holds_weights(name: str) -> bool:
 
 
 def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
-    """Return the content of the configuration; a list of end-of-text tokens begins with the one that ends documents."""
+    """Return the content of the configuration. If it lists several end-of-text tokens, the one that ends documents
+    comes first.
+    """
     try:
         ((config,), (_,)) = (parent.named(CONFIG), parent.named(TOKENIZER))
         described = json.loads(ctx.store.read_bytes(config.blob))
@@ -98,7 +101,7 @@ def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
         ) from error
 
 
-# Compatibility of a recipe with given weights; an error lists all differences.
+# Compatibility of a recipe with its initial weights. An error lists all differences.
 #
 # Allowed differences: positions (`rope_theta`, `rope_scaling`, which change for longer contexts), settings for training
 # only (`document_mask`, `z_loss`) and for random initial weights (`init`, `init_std`).
@@ -113,7 +116,7 @@ SHAPE = (
 def require_agreement(
     store: Store, params: InitialWeights, model: Model, initial: Manifest, tokenizer: Manifest
 ) -> None:
-    """Refuse a model or a vocabulary that differs from the weights.
+    """Refuse a recipe whose model or vocabulary does not match the weights.
 
     Raises:
         RecipeError: lists every difference, and the expected values.
@@ -138,7 +141,7 @@ def require_agreement(
 
 
 def require_same_vocabulary(store: Store, initial: Manifest, tokenizer: Manifest, key: str, remedy: str) -> None:
-    """Refuse weights whose embedding rows do not match the tokens of the run.
+    """Refuse weights whose embedding rows do not match the tokens of the run's tokenizer.
 
     Raises:
         RecipeError: names the recipe's `key`.
@@ -162,13 +165,13 @@ def _listed(values: Mapping[str, Any], names: list[str]) -> str:
     return ", ".join(f"{name} {values[name]}" for name in names)
 
 
-# Replay: training text of the parent run within the text of this run.
+# Replay: training text of the parent run, mixed into the text of this run.
 #
 #     initial ─► checkpoint ─► its run ─► its mixture ─► shards        by lineage, independent of that run's recipe
 #
 # A bucket `web` of the parent is `replay-web` here. Its streams keep their proportions in the parent's mixture;
-# together they have the recipe's share in every part of the run. Text that a parent replayed is replayed too; planted
-# text is not. Taints and checks of these shards follow the parent's lineage, like those of its weights.
+# together they have the recipe's share in every part of the run. Text that the parent itself replayed is replayed too;
+# planted text is not. Taints and checks of these shards follow the parent's lineage, like those of its weights.
 #
 # Ibrahim et al. 2024 (arXiv:2403.08763): a small share of the old mixture, 1 to 5%, keeps most of what was learned.
 
@@ -176,14 +179,14 @@ STEP: Final = Step(name="training.replay", version="1")
 
 
 class ReplayedText(NamedTuple):
-    """Shards by bucket, and the tokens of each stream in the parent's mixture."""
+    """Replayed shards by bucket, and the number of tokens of each stream in the parent's mixture."""
 
     shards: dict[str, Manifest]
     tokens: dict[str, int]
 
     def sequences(self, share: float, sequences: int) -> dict[str, int]:
-        """Return the number of sequences of each stream for a share of a run, as close to the parent's shares as
-        possible.
+        """Return how many sequences to take from each stream for a share of a run, as close to the parent's
+        proportions as possible.
         """
         total, names = sum(self.tokens.values()), sorted(self.tokens)
         counts = largest_remainder([Fraction(self.tokens[name], total) for name in names], round(share * sequences))
@@ -240,7 +243,7 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
 
 
 def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -> None:
-    """Refuse shards that are gone, or have another tokenizer: by the bytes of its file."""
+    """Refuse shards that are gone, or that were encoded with another tokenizer (compared by the bytes of its file)."""
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(

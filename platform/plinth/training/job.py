@@ -38,12 +38,12 @@ def command(config: RunConfig) -> list[str]:
 
 
 def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:
-    """Return the job of this run: the live one, or a finished one with a final checkpoint that verifies, or a new one,
+    """Return the job of this run: the live job, a finished job whose final checkpoint verifies, or else a new job,
     which resumes. If the recipe amends the run, a live job is stopped first.
 
     Args:
-        before: called before a new job is submitted; an exception prevents the submission. All commands that start work
-            go through `operation.admission`, which checks the budget.
+        before: called before a new job is submitted; an exception prevents the submission. Commands pass
+        `operation.admission`, which checks the budget.
 
     Raises:
         RecipeError: an amendment affects a step that was taken.
@@ -73,9 +73,9 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
 
 
 def _is_announced(config: RunConfig) -> bool:
-    """Return True if the last event already announces this job's submission: no handle was written since.
+    """Return True if the last event already announces the submission of this job and no handle was written since.
 
-    Its submitter was refused, or died; if it left a job, the launcher adopts it.
+    The earlier submission was refused or its process died. If that process started a job, the launcher adopts the job.
     """
     run, last = config.directory, last_event(config.directory.events)
     if last is None or (last["event"], last.get("launcher")) != ("submitted", config.launch.kind):
@@ -84,7 +84,7 @@ def _is_announced(config: RunConfig) -> bool:
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
-    """Stop the job at the end of a step, and record the amendment if it affects no step that was taken."""
+    """Stop the job at the end of a step, then record the amendment, unless it affects a step that was already taken."""
     check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
@@ -93,11 +93,12 @@ def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
 
 
 def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> JobResult:
-    """Relay events from the beginning of the timeline until the job ends; the job does not depend on it.
+    """Pass all events of the timeline to `on_event` until the job ends. The job itself does not depend on being
+    followed.
 
     Raises:
         PlinthError: the error that a rank reported, in its own class.
-        TrainingError: the job failed otherwise, was stopped, or vanished; with the end of its log.
+        TrainingError: the job failed in another way, was stopped, or vanished. The error has the end of the job's log.
     """
     run, launcher = config.directory, launcher_of(config)
     reader, handle = TimelineReader(run.events), launcher.find(run.root)
@@ -144,7 +145,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
     )
 
 
-# Amendments: a started run gets another global batch, or rows of another length, for future steps.
+# Amendments: change the global batch or the row length of a started run for future steps.
 #
 #     recipe: training.changes += {from_step, global_batch_sequences and/or sequence_tokens, reason}
 #     the job saves and stops -> past steps are compared -> event `amended` -> the job resumes
@@ -164,7 +165,7 @@ def current(config: RunConfig) -> RunConfig | None:
 
 
 def pending(config: RunConfig) -> bool:
-    """Return True if the recipe has other amendments than the configuration of the run's jobs."""
+    """Return True if the amendments in the recipe differ from those in the configuration of the run's jobs."""
     known = current(config)
     return known is not None and known.amendments != config.amendments
 

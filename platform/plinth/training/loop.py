@@ -1,12 +1,12 @@
-"""Training loop: resume, then steps; each is a timeline event, some are followed by a checkpoint.
+"""Training loop: resume, then take steps. Each step is a timeline event; some steps are followed by a checkpoint.
 
     batch ─► engine: gradient ─► skip? ─► update       on the device, in sequence
                ▲                   │ one copy
     next step ─┘                   ▼
                      read ─► monitor, timeline, guard ─► run · roll back · stop      on the host
 
-On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, at once. Step n always takes
-batch n: batches that the guard skips are not trained, and the run still ends at its last step.
+On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, it reads the step at once.
+Step n always takes batch n: batches that the guard skips are not trained, and the run still ends at its last step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from plinth.training.validation.validation import Validator
 
 
 class Interrupt:
-    """Handler that stores SIGTERM and SIGINT until the end of the step."""
+    """Signal handler that holds SIGTERM and SIGINT until the end of the step."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -54,7 +54,7 @@ class Interrupt:
 def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
     """Train to the last step, beginning at the newest committed checkpoint if there is one.
 
-    Return True if the last step was reached; False after a signal, with the state committed.
+    Return True if the last step was reached, or False if a signal ended the run; the state is then committed.
 
     Raises:
         TrainingError: the loss or the gradient is not finite and the guard is off, or the guard stops the run.
@@ -74,7 +74,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
 
 
 class TrainingRun:
-    """A trainer with its timeline, its checkpoints and the interventions of its guard."""
+    """Runs a trainer: timeline, checkpoints, and the interventions of the guard."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
@@ -93,8 +93,8 @@ class TrainingRun:
         self._in_flight: deque[Launched] = deque()
 
     def run(self, done: int) -> int:
-        """Continue after step `done`; return the last valid step: the last of the run, the last before a signal, or
-        that of the checkpoint after a rollback.
+        """Train on after step `done`; return the last valid step: the run's last step, the last step before a signal,
+        or after a rollback the step of the restored checkpoint.
         """
         if self.owes(done) and not self._settle_earlier(done):
             return done
@@ -132,14 +132,14 @@ class TrainingRun:
         return self.trainer.hooks.due(step) is not None
 
     def _settle_earlier(self, done: int) -> bool:
-        """Settle pending work after an earlier step; return True if the run continues."""
+        """Finish hook work that was pending after an earlier step; return True if the run continues."""
         self._settle(done)
         if done:
             self._save(done)  # replaces the state before
         return not self.signal
 
     def _settle(self, step: int) -> None:
-        """Let hooks do their pending work after a step, unless a signal comes first."""
+        """Let hooks finish their pending work after a step, unless a signal arrives first."""
         self.saver.wait_until_copied()
         while (hook := self.trainer.hooks.due(step)) is not None:
             with self.trainer.engine.clock.within("exchange"):
@@ -177,7 +177,9 @@ class TrainingRun:
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
-        """Restore the state before the window of an intervention, which is skipped afterward; return its step."""
+        """Restore the state from before an intervention's window, and skip the window from then on; return the
+        restored step.
+        """
         self._in_flight.clear()
         self.stragglers.forget()
         self.profiler.forget()
@@ -208,7 +210,7 @@ class TrainingRun:
         return left_out is None
 
     def _drain(self, in_flight: int) -> Intervention | None:
-        """Read steps until at most `in_flight` are left; return the rollback that one of them demands.
+        """Read steps until at most `in_flight` steps are left; return a rollback if one of the read steps demands it.
 
         Raises:
             TrainingError: the guard stops the run.
@@ -225,7 +227,7 @@ class TrainingRun:
         return None
 
     def _record(self, measured: Measured) -> list[Intervention]:
-        """Log a step that was read on the timeline; return the interventions, the most severe last."""
+        """Log on the timeline a step that was read; return the interventions, the most severe last."""
         self.signal = max(self.signal, measured.signal)
         self.profiler.learn(measured.trace)
         self._save_again = self._save_again or measured.signal == SAVE_AGAIN
@@ -272,17 +274,15 @@ class TrainingRun:
 
     @property
     def _pending(self) -> int:
-        """Request of this rank to all others: the received signal, the end demanded by the stopping rules, or a save
-        after a failed one.
+        """Return this rank's request to all ranks: a received signal, the end of the run by a stopping rule, or a new
+        save after a failed one.
         """
         if self.interrupt.signal or self.verdict is not None:
             return self.interrupt.signal or STOP_REQUESTED
         return SAVE_AGAIN if self.saver.failed else 0
 
     def _emit_stop(self, step: int) -> None:
-        """Log the reason for the end of the run at this step: a stopping rule, whose verdict the leading rank has, or a
-        signal.
-        """
+        """Log why the run ends at this step: a signal, or a stopping rule (the leading rank has its verdict)."""
         if self.signal != STOP_REQUESTED:
             self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
         elif self.verdict is not None:
@@ -329,7 +329,7 @@ class TrainingRun:
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Round to the microsecond."""
+    """Round the seconds to microseconds."""
     return {part: round(value, 6) for part, value in seconds.items()}
 
 

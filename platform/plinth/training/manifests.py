@@ -1,4 +1,4 @@
-"""Manifests of a finished run: `run`, the timeline and the loss curve; `checkpoint`, the final model.
+"""Manifests of a finished run: asset `run` has the timeline and the loss curve, asset `checkpoint` the final model.
 
 Manifests contain functions of the inputs only; times, restarts and speeds are `facts`.
 """
@@ -74,7 +74,8 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
 
 
 def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manifest:
-    """Return the manifest of asset `checkpoint`: the files to use and to verify the final model, in the content store.
+    """Return the manifest of asset `checkpoint`: the files of the final model, and those that verify it, in the
+    content store.
 
     Raises:
         CheckpointError: the final checkpoint differs from its commit.
@@ -107,7 +108,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
 
 def committed_step(config: RunConfig, number: int | None = None) -> int:
-    """Return the step of a committed checkpoint that is still kept; by default the newest.
+    """Return the step of a committed checkpoint that is still on disk; by default the newest.
 
     Raises:
         MissingError: the run has no such checkpoint.
@@ -124,10 +125,11 @@ def committed_step(config: RunConfig, number: int | None = None) -> int:
 
 
 def committed_manifest(ctx: Context, config: RunConfig, number: int | None = None) -> Manifest:
-    """Return the manifest of a committed checkpoint, by default the newest, for evaluation; the run may be unfinished.
+    """Return the manifest of a committed checkpoint for evaluation, by default of the newest. The run may be
+    unfinished.
 
-    For the last checkpoint of a finished run it is the manifest of asset `checkpoint`. Any other cannot be released: it
-    has no resume evidence.
+    For the last checkpoint of a finished run it is the manifest of asset `checkpoint`. Any other checkpoint cannot be
+    released, because it has no resume evidence.
 
     Raises:
         MissingError: the run has no such checkpoint.
@@ -155,8 +157,8 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
-    """Return facts that differ each time a run is repeated: waits, restarts, memory. They are for people and plots;
-    figures for comparison are in `telemetry.timeline`.
+    """Return facts that differ each time a run is repeated, such as waits, restarts and memory. They are for people
+    and plots; figures for comparing runs are in `telemetry.timeline`.
     """
     history = timeline(config.directory.events)
     steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
@@ -186,7 +188,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
 
 
 def _device_facts(steps: list[Event]) -> dict[str, Any]:
-    """Return the peak of the device's memory, if the leading rank has a device."""
+    """Return the peak device memory, if the leading rank has a device."""
     peaks = [event["device_memory"]["peak"] for event in steps if "device_memory" in event]
     return {"peak_device_memory_bytes": max(peaks)} if peaks else {}
 
@@ -212,7 +214,7 @@ def _of_hooks(config: RunConfig, history: History | None, state: Mapping[str, An
 
 
 def _stop_reasons(config: RunConfig, history: History) -> list[str]:
-    """Return the stopping rules that ended the run; empty if it reached its last step."""
+    """Return the stopping rules that ended the run, or an empty list if the run reached its last step."""
     early = last_step(config, history) < config.total_steps
     return list(history.of("stopped_by_rule")[-1]["reasons"]) if early else []
 
@@ -240,7 +242,7 @@ def _model_parts(ctx: Context, folder: Path, listed: Mapping[str, str]) -> list[
 
 
 def _stored(ctx: Context, name: str, path: Path, sha256: str | None) -> Part:
-    """Copy a file into the store; the copy must have the digest in the checkpoint's record, if it lists one.
+    """Copy a file into the store and compare its digest with the checkpoint's record, if the record lists one.
 
     Raises:
         CheckpointError: the file was replaced after its verification.

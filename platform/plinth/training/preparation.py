@@ -25,7 +25,7 @@ from plinth.training.parameters.initial import InitialState
 from plinth.training.parameters.optimizers import origin_of
 from plinth.training.parameters.run import Training
 
-#: Sections of a run that differ from its recipe: hooks, content digests, and expanded schedules.
+#: Sections of a run's configuration that differ from its recipe: hooks, content digests, expanded schedules.
 RESOLVED = ("initial", "changes", "extensions")
 
 
@@ -64,10 +64,10 @@ def prepare(
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
-    Placement, supervision and retention of an existing run may change between jobs; the rest is in its id.
+    Placement, supervision and retention of an existing run can change between jobs. Everything else determines its id.
 
     Args:
-        curated: held-out text by bucket; only needed for validation.
+        curated: held-out text by bucket, needed only for validation.
         canaries: planted text to measure memorization, if there is any.
         probes: items of probes and their comparison with training text (`probe_sets`, `protected`).
         initial: initial weights in the recipe.
@@ -163,14 +163,14 @@ def _total_steps(training: Training, mixture: Manifest) -> int:
 def _require_drawn(
     ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
 ) -> None:
-    """Check that every planted copy has a step that trains on all of it."""
+    """Check that every planted copy is trained on completely within one step."""
     from plinth.tokens.order.batch import draws, require_drawn  # compiled kernels, which ranks must not load
 
     require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
 
 
 def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Return the digest of the tokenized held-out text; empty without validation."""
+    """Return the digest of the tokenized held-out text, or an empty string if the run has no validation."""
     if training.validation is None:
         return ""
     from plinth.training.validation import heldout  # Arrow and tokenizers: not for ranks
@@ -179,7 +179,7 @@ def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], 
 
 
 def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Return the digest of the tokenized probes; empty if none are scored during training."""
+    """Return the digest of the tokenized probes, or an empty string if no probes are scored during training."""
     if config.validation is None or not config.validation.probes_share or not probes:
         return ""
     from plinth.training.validation import probe_plan  # Arrow and tokenizers: not for ranks
@@ -190,7 +190,7 @@ def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tok
 
 
 def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) -> str:
-    """Return the digest of the block digests of the shards; empty if none is read in spans."""
+    """Return the digest over the block digests of the shards, or an empty string if no shard is read in spans."""
     if not training.reading.by_spans(sum(made.bytes for made in shards.values())):
         return ""
     from plinth.tokens.shards import reader  # Arrow: not for ranks
@@ -199,7 +199,7 @@ def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) ->
 
 
 def notices(ctx: Context, config: RunConfig) -> list[str]:
-    """Return notices about the configuration of a run and the runs of its workspace, one sentence each."""
+    """Return notices on a run's configuration and on other runs of its workspace, one sentence each."""
     return [*_unused(config), *_not_continued(ctx, config)]
 
 
@@ -212,8 +212,8 @@ def _unused(config: RunConfig) -> Iterator[str]:
 
 
 def _not_continued(ctx: Context, config: RunConfig) -> Iterator[str]:
-    """Yield a notice before the first job of a run. Its key depends on its data: more text or a longer schedule is a
-    new run.
+    """Before the first job of a run, yield a notice if it does not continue an earlier run: more text or a longer
+    schedule gives a new run key.
     """
     if config.directory.events.exists():
         return

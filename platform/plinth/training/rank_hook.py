@@ -1,4 +1,6 @@
-"""Rank side of a training hook: the methods that the loop calls, in the order in `hooks`. Imports no torch."""
+"""Rank side of a training hook: the methods that the loop calls, in the order that `hooks` describes. Imports no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +17,39 @@ if TYPE_CHECKING:
 
 
 class RankHook:
-    """Part of a feature on one rank. Override the methods that it needs; the others cost nothing per step.
+    """Rank side of a feature. Override the methods that it needs; methods that are not overridden cost nothing per
+    step.
 
-    All ranks call the same methods in the same order, so a method may be a collective. No method in a step may wait for
-    the device (`.item()`, `print` of a tensor) except `after_step`, because its step has been read.
+    All ranks call the same methods in the same order, so a method may be a collective. Methods within a step must not
+    wait for the device (`.item()`, `print` of a tensor), except `after_step`, which is called once the step has been
+    read.
     """
 
     def attach(self, engine: TrainingEngine) -> None:
-        """Attach to a new engine: at the start, and after a rollback to the beginning."""
+        """Attach to a new engine. Called at the start, and after a rollback to the beginning."""
 
     def reset(self) -> None:
         """Reset to the state before the first step."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the feature's state for a checkpoint: plain data, a function of the steps taken."""
+        """Return the feature's state for a checkpoint: plain data that depends only on the steps taken."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the state in a checkpoint."""
 
     def saved(self, state: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-        """Return the event for the timeline, with its fields, after a checkpoint with this state."""
+        """Return the timeline event, with its fields, to log after a checkpoint with this state."""
 
     def before_step(self, step: int) -> None:
-        """Prepare before a step takes its batch.
+        """Prepare for a step, before it takes its batch.
 
         Raises:
             TrainingError: the step must not be taken.
         """
 
     def inputs(self, batch: StepBatch, micro: int, inputs: ModelInput, whole: bool) -> Mapping[str, Any]:
-        """Return further arguments of the model's forward pass on micro batch number `micro`, from 0.
+        """Return additional arguments for the model's forward pass on micro batch number `micro`, counted from 0.
 
         Args:
             inputs: the micro batch on the device.
@@ -54,14 +58,14 @@ class RankHook:
         return {}
 
     def loss(self, loss: Tensor, inputs: ModelInput) -> Tensor:
-        """Return the training loss of a micro batch from the loss of the model: a mean over its scored targets."""
+        """Return the training loss of a micro batch, given the model's loss. Both are means over the scored targets."""
         return loss
 
     def gradient(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
         """Return the loss of the step (FP64) and the scalar to backpropagate, in place of the passes over micro
         batches.
 
-        At most one hook of a run may override it; the others' `inputs` and `loss` are then not called.
+        At most one hook of a run can override it; `inputs` and `loss` of the other hooks are then not called.
         """
         raise AssertionError("called without an override")
 
@@ -73,16 +77,16 @@ class RankHook:
         """
 
     def after_step(self, measured: Measured) -> Mapping[str, float]:
-        """Return numbers of a step that was read, for the timeline and all sinks; there they are `NAME/number`."""
+        """Return metrics of a step that was read. The timeline and all sinks show them as `NAME/metric`."""
         return {}
 
     def due(self, step: int) -> bool:
-        """Return True if pending work after this step blocks the run from continuing or ending; False once settled."""
+        """Return True while work after this step is pending and keeps the run from continuing or ending."""
         return False
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, Mapping[str, Any]] | int:
-        """Do the pending work after a step; return the event for the timeline, or the signal that ended the wait. A
-        collective.
+        """Finish the pending work after a step; return the event for the timeline, or the signal that ended the wait.
+        A collective.
 
         Args:
             asked_to_stop: returns the signal that this rank has received, or 0.
@@ -90,4 +94,4 @@ class RankHook:
         raise AssertionError("called without an override")
 
     def adopt(self, step: int) -> Any:
-        """Adopt, in a replay, the outcome of the work that was settled after this step."""
+        """In a replay, adopt the outcome of the work that the original run finished after this step."""

@@ -1,4 +1,4 @@
-"""State of a run, for the index, checklists, metrics, `status` and `job`; and a watch of the runs of a workspace."""
+"""State of a run, for the index, checklists, metrics, `status` and `job`, and a watch over the runs of a workspace."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from plinth.training.telemetry.timeline import JOB_ENDS, last_event
 
 # State of a run, for the index, checklists, metrics, `status` and `job`.
 #
-# The result file decides, then the last event, then the launcher: a killed supervisor leaves neither a result nor an
-# event.
+# The result file decides, then the last event, then the launcher, because a killed supervisor leaves neither a result
+# nor an event.
 
-#: Maximum seconds between the event `submitted` and the handle of the job, or the first event of its supervisor.
+#: Maximum seconds from the event `submitted` until the job's handle or its supervisor's first event is written.
 SUBMITTING_S = 30.0
 
 
@@ -39,12 +39,12 @@ class RunState(StrEnum):
 
     @property
     def needs_attention(self) -> bool:
-        """True if the job ended unexpectedly, and no process restarts it."""
+        """True if the job ended unexpectedly and no process will restart it."""
         return self in (RunState.FAILED, RunState.LOST)
 
 
 def run_state(config: RunConfig) -> RunState:
-    """Return the state of a run now; a damaged result is ignored."""
+    """Return the current state of a run. A damaged result file is ignored."""
     with suppress(ValueError):
         if ended := result(config):
             return RunState(ended.status)
@@ -70,9 +70,9 @@ def run_state(config: RunConfig) -> RunState:
 
 
 def launcher_of(config: RunConfig) -> Launcher:
-    """Return the launcher of the run's job: the one in its handle or, if there is none, the one in its recipe.
+    """Return the launcher of the run's job: the launcher in its handle or, without a handle, in its recipe.
 
-    A recipe may name another launcher than the one that submitted the job; the job stays with its launcher.
+    If the recipe now names another launcher, the job stays with the launcher that submitted it.
     """
     known = read_handle(config.directory.root)
     return choose(known.launcher if known else config.launch.kind, config.launch, config.supervision.grace_s)
@@ -86,28 +86,28 @@ def result(config: RunConfig) -> JobResult | None:
         return None
 
 
-# Watch of the runs of a workspace: which are open, and which wrote last.
+# Watch over the runs of a workspace: which runs are open, and which wrote last.
 #
 # A run with a result has ended: its files are not read again until the time of `runs/` changes, which happens when a
 # run is created, removed or restarted (`RunDirectory.reopen`).
 
-#: Nanoseconds within which a folder may change twice without a new modification time.
+#: Nanoseconds within which a folder can change twice without a new modification time.
 _RACY_NS = 2_000_000_000
 
 
 class TimelineFile(NamedTuple):
-    """A timeline in a folder listing: its modification time (nanoseconds of Unix time) and its bytes."""
+    """A timeline in a folder listing: modification time (Unix time in nanoseconds) and size in bytes."""
 
     written_ns: int
     size: int
 
 
 class RunWatch:
-    """Watch of the runs in a folder.
+    """Watch over the runs in a folder.
 
     Args:
         runs: `runs/` of the workspace.
-        kept_s: retention of ended runs by name, in seconds since their last write; the count covers all.
+        kept_s: seconds after their last write for which ended runs stay listed by name; counts cover all runs.
     """
 
     def __init__(self, runs: Path, kept_s: float = math.inf) -> None:
@@ -118,7 +118,9 @@ class RunWatch:
         self._ended_count = self.looked_at = 0
 
     def look(self) -> RunWatch:
-        """Update from changed files: open runs, and all runs after one was created, removed or restarted."""
+        """Update from changed files. Open runs are always checked; all runs are checked after one was created, removed
+        or restarted.
+        """
         try:
             folder = os.open(self._runs, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
@@ -143,11 +145,13 @@ class RunWatch:
         return [self._folder_ns, self._ended_count, sorted([name, *seen] for name, seen in self._open.items())]
 
     def timelines(self) -> dict[str, TimelineFile]:
-        """Return the timeline of each run that is open or kept by name; all 0 without a timeline."""
+        """Return the timeline file of each run that is open or still listed by name; its fields are 0 if there is no
+        timeline.
+        """
         return self._ended | self._open
 
     def open_runs(self) -> list[str]:
-        """Return the runs without a result, by name."""
+        """Return the names of the runs without a result."""
         return sorted(self._open)
 
     def newest(self) -> list[str]:

@@ -30,13 +30,12 @@ from plinth.training.telemetry.timeline import Timeline
 
 @dataclass(frozen=True)
 class StepDocument:
-    """Tokens of one document in one row of a step's global batch.
+    """The tokens of one document in one row of a step's global batch.
 
     Attributes:
         row: row of the global batch, in sequences.
-        first, tokens: position in the sequence of S + 1 tokens, and length.
-        source: domain that its source declares.
-        part, index: place of its text among the bucket's curated parts.
+        first, tokens: position in the sequence of S + 1 tokens, and length. source: domain that the document's source
+        declares. part, index: where its text is in the bucket's curated parts.
     """
 
     step: int
@@ -111,7 +110,7 @@ class StepDocuments:
         return manifest.named("part-")[part]
 
     def _read_places(self, bucket: str, part: int) -> tuple[list[str], list[str]]:
-        """Return the URI and the declared domain of every document of a part."""
+        """Return the URIs and the declared domains of all documents in a part."""
         table = read_table(self.ctx.store, self._curated(bucket, part), ["uri", "extra"])
         extras = table.column("extra").to_pylist()
         known: dict[str, str] = defaultdict(str)
@@ -126,10 +125,10 @@ class StepDocuments:
 # during training. Sources are ranked by their share of the window relative to their share of earlier steps, so
 # constantly frequent sources do not lead. `plinth run blame` ranks by loss.
 
-#: Maximum documents listed in an event; it has the number of the others.
+#: Maximum number of documents listed in an event. The event has the number of the others.
 NAMED = 200
 
-#: Steps before a window for the comparison, and maximum steps of a window that are listed.
+#: Number of steps before a window that it is compared with, and maximum number of listed steps in a window.
 BEFORE, LISTED = 32, 64
 
 #: Seconds that the end of a run waits for the last window to be listed.
@@ -139,7 +138,7 @@ _NAMED_ACTIONS = ("skip", "rollback", "stop")
 
 
 class WindowReporter:
-    """Lists documents in the background; does nothing on ranks other than the leading one.
+    """Lists documents in the background on the leading rank; does nothing on other ranks.
 
     Args:
         config: the run, or None to list nothing.
@@ -152,7 +151,7 @@ class WindowReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, made: Intervention) -> None:
-        """Queue the documents of an intervention for listing; return at once."""
+        """Queue the window of an intervention for listing; return at once."""
         if self.config is None or (made.action not in _NAMED_ACTIONS and made.rule not in TEXT_RULES):
             return
         if self._thread is None:
@@ -229,7 +228,9 @@ def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
 
 
 def rank_sources(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
-    """Rank sources by the increase of their token share in the window over the steps before it, the largest first."""
+    """Rank sources by how much their share of tokens is higher in the window than in the steps before it, the largest
+    first.
+    """
     now, then = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     documents = Counter[tuple[str, str]]()
     for seen in inside:

@@ -22,7 +22,7 @@ from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook, valu
 
 @dataclass(frozen=True)
 class RuleState:
-    """State of one rule: its value and bound; `value` is None while there is too little data."""
+    """State of one stopping rule: current value and bound. `value` is None while there is too little data."""
 
     rule: str
     holds: bool
@@ -40,7 +40,7 @@ class RuleState:
 
 
 class Point(NamedTuple):
-    """A number at a position in the run."""
+    """A value at a position in the run."""
 
     tokens: int
     value: float
@@ -48,8 +48,8 @@ class Point(NamedTuple):
 
 @dataclass
 class Signals:
-    """Numbers that the rules judge. `tokens` is the position in the run, `spent_tokens` also counts repeated steps;
-    `epochs` is the number of times that each bucket was read so far, which is not on the timeline.
+    """Numbers that the rules judge. `tokens` is the position in the run; `spent_tokens` also counts repeated steps.
+    `epochs` is how often each bucket was read so far; it is not on the timeline.
     """
 
     tokens: int = 0
@@ -122,7 +122,7 @@ class Gatherer:
 #     regression       the run has unlearned something: stop
 #     no_improvement   part of the plateau: no probe is known to be getting better still
 
-#: Evaluations that are averaged: the last ones, and the best consecutive ones before them.
+#: Number of evaluations that are averaged: the last ones, and the best consecutive evaluations before them.
 AVERAGED = 3
 
 #: Minimum evaluations of a probe before it is judged.
@@ -138,7 +138,7 @@ ERRORS = 6.0
 
 
 def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleState:
-    """Judge if the last scores are worse than the best, by the bound and beyond noise."""
+    """Judge whether the last scores are worse than the best scores by more than the bound and the noise."""
     rule_name, before = f"regression of {name}", looks[:-AVERAGED]
     if len(looks) < FEWEST:
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too little seen to judge")
@@ -153,11 +153,11 @@ def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleS
 
 
 def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> RuleState | None:
-    """Judge the plateau of a probe. It holds unless the probe is known to gain more over another window than the bound
-    for the loss; None if it cannot be judged.
+    """Judge the plateau of a probe: it is flat unless it is known to gain more over another window than the bound for
+    the loss. Return None if it cannot be judged.
 
-    Losses must be shown to be flat. Probes have few scores, so they must be shown not to be flat: a probe may keep a
-    run alive and never ends one.
+    Losses must be shown to be flat. Probes have few scores, so they must be shown not to be flat. A probe can
+    therefore keep a run alive, but never end it.
     """
     rule_name, end = f"plateau of probe {name}", looks[-1].tokens if looks else 0
     window = [look for look in looks if look.tokens > end - rule.window_tokens]
@@ -186,10 +186,11 @@ def _deviation(scores: Sequence[float]) -> float:
 #     regression   a probe has become worse
 #
 # The first rule that applies stops the run. There is no state to resume: the leading rank gathers signals from the
-# timeline. A stopped run is finished: its last step is that at which the rules ended it, and other rules let it
-# continue.
+# timeline. A stopped run is finished: its last step is the step at which the rules ended it. With other rules it
+# continues.
 
-#: Means that a window of training losses is reduced to before the fit, so that neighboring steps, whose errors are
+#: Number of means to which a window of training losses is reduced before the fit, so that neighboring steps, whose
+# errors are
 #: correlated, do not count as independent.
 BLOCKS = 16
 
@@ -206,7 +207,7 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """Rules that demand a stop, in words."""
+        """Reasons of the rules that demand a stop, as sentences."""
         return [state.reason for state in self.states if state.holds]
 
 
@@ -233,14 +234,14 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
 
 
 def _reuse(bound: float, signals: Signals) -> RuleState:
-    """Judge the bucket with the most epochs."""
+    """Judge the epoch limit by the bucket with the most epochs."""
     name, epochs = max(signals.epochs.items(), key=lambda one: one[1], default=("no bucket", 0.0))
     return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} read {epochs:.4g} times of {bound:g}")
 
 
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
-    """Yield the plateaus of the loss, of every slice, and of every probe; all must hold. Probes, and slices that the
-    recipe does not name, keep a run alive only if they can be judged.
+    """Yield the plateau states of the loss, of every slice, and of every probe; the run stops only if all are flat.
+    Probes, and slices that the recipe does not name, keep a run alive only if they can be judged.
     """
     yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
     for name in rule.slices or sorted(signals.slices):
@@ -253,9 +254,11 @@ def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit: str = "nats") -> RuleState:
-    """Judge a plateau: flat if even the upper confidence bound of the improvement over another window is too small.
+    """Judge whether a curve is flat: even the upper confidence bound of the improvement over another window is too
+    small.
 
-    Ordinary least squares over the last window of tokens, Student's t for the bound of the slope.
+    The slope is fitted by ordinary least squares over the last window of tokens; its bound is from Student's t
+    distribution.
     """
     end = points[-1].tokens if points else 0
     window = [point for point in points if point.tokens > end - rule.window_tokens]
@@ -292,7 +295,9 @@ class Watch:
         self._reader = TimelineReader(config.directory.events)
 
     def verdict_at(self, step: int) -> Verdict | None:
-        """Return the verdict if a rule demands a stop; None otherwise, and at steps without evaluation of the rules."""
+        """Return the verdict if a rule demands a stop. Return None otherwise, and at steps where the rules are not
+        evaluated.
+        """
         if not self.rules.asked or step % self.rules.every_steps:
             return None
         for event in self._reader.poll():
@@ -307,23 +312,25 @@ class Watch:
         return Order(Refs(Workspace(self.config.workspace)).load(self.config.mixture))
 
     def _sequences(self, step: int) -> int:
-        """Return the sequences of the mixture that a run has taken after a step; an estimate for a private run."""
+        """Return how many sequences of the mixture a run has taken after a step; for a private run this is an
+        estimate.
+        """
         return self.config.tokens_through(step) // self.config.sequence_tokens
 
 
 def stopped_event(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any]:
-    """Return the fields of the event `stopped_by_rule`: every signal's state, and the rules' identity."""
+    """Return the fields of the event `stopped_by_rule`: the state of every rule, and the identity of the rules."""
     states = [asdict(state) for state in verdict.states]
     return {"step": step, "rules": digest(rules), "reasons": verdict.reasons, "signals": states}
 
 
 def digest(rules: Stopping) -> str:
-    """Return the identity of the rules: a run that one set of rules has stopped continues under another."""
+    """Return the identity of a set of rules. A run that one set has stopped continues under a different set."""
     return fingerprint.digest(rules)[:16]
 
 
 def last_step(config: RunConfig, history: History | None = None) -> int:
-    """Return the last step of a run: its planned one, or the one at which its current rules have stopped it."""
+    """Return the last step of a run: the planned last step, or the step at which its current rules stopped it."""
     if not config.stopping.asked:
         return config.total_steps
     events = (history or timeline(config.directory.events)).of("stopped_by_rule")

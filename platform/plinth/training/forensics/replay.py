@@ -1,4 +1,4 @@
-"""Offline replay and blame of a step, from checkpoints and manifests alone; one process, no supervisor.
+"""Offline replay and blame of a step, from checkpoints and manifests alone, in one process without a supervisor.
 
     python -m plinth.training.forensics.replay replay CONFIG STEP [--checkpoint N]
     python -m plinth.training.forensics.replay blame CONFIG STEP [--checkpoint N] [--baseline 4]
@@ -44,7 +44,7 @@ from plinth.training.parameters.parallel import Parallel
 from plinth.training.step_documents import StepDocument, StepDocuments
 from plinth.training.telemetry.timeline import History, timeline
 
-# Token losses of a past step's batch under the parameters of a checkpoint; offline, in one process.
+# Token losses of a past step's batch under the parameters of a checkpoint, computed offline in one process.
 #
 #     R  rows of the global batch (sequences)    S  tokens of a sequence
 #
@@ -58,7 +58,7 @@ class SequenceLosses:
     Attributes:
         tokens: [S + 1].
         losses: [S], losses of the targets, which are tokens 1 to S; NaN if not scored.
-        gradient: norm of this sequence's own gradient, if requested.
+        gradient: gradient norm of this sequence alone, if requested.
     """
 
     row: int
@@ -68,11 +68,10 @@ class SequenceLosses:
 
 
 def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -> int:
-    """Verify and return the newest committed checkpoint that was not trained on `step`, or the requested one.
+    """Verify and return the newest committed checkpoint that was not trained on `step`, or the requested checkpoint.
 
     Raises:
-        MissingError: there is none.
-        CheckpointError: it differs from what was committed.
+        MissingError: there is no such checkpoint. CheckpointError: it differs from what was committed.
     """
     steps = checkpoint.committed(config.directory)
     fitting = [one for one in steps if (one == wanted if wanted is not None else one < step)]
@@ -88,7 +87,7 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
 
 
 def load(config: RunConfig, step: int) -> Decoder:
-    """Load the model of a verified checkpoint, FP32, on the GPU if there is one.
+    """Load the model of a verified checkpoint in FP32, on the GPU if there is one.
 
     Raises:
         CheckpointError: its tensors do not match the run's model.
@@ -141,9 +140,9 @@ def _gradient(model: Decoder, losses: Tensor, targets: Tensor) -> float:
 #
 #     excess of a document = (its loss - the typical loss of its bucket) x its share of the batch's targets
 #
-# Excesses add up to the batch's mean loss minus that of a typical batch of the same buckets, in nats. Typical is the
-# median over documents of earlier steps under the same parameters; for a bucket without earlier documents, the median
-# over all documents.
+# Excesses add up to the batch's mean loss minus the mean loss of a typical batch from the same buckets, in nats. The
+# typical loss is the median over documents of earlier steps under the same parameters. For a bucket without earlier
+# documents it is the median over all documents.
 #
 # Pure functions of numbers and names.
 
@@ -153,11 +152,10 @@ SPAN, SPANS = 16, 3
 
 @dataclass(frozen=True)
 class ScoredDocument:
-    """A document's tokens in one row, with their losses.
+    """The tokens of one document in one row, with their losses.
 
     Attributes:
-        losses: losses of the targets that are its tokens, NaN if not scored.
-        start: place of the first of these targets in the row.
+        losses: losses of the document's targets, NaN if not scored. start: position of its first target in the row.
         gradient: gradient norm of the whole row.
     """
 
@@ -172,7 +170,7 @@ class ScoredDocument:
 
     @property
     def loss(self) -> float:
-        """Mean over its targets; NaN without any."""
+        """Mean loss over the targets; NaN if there are none."""
         return float(np.nanmean(self.losses)) if self.targets else math.nan
 
 
@@ -183,7 +181,7 @@ def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | N
 
 
 def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
-    """Return the median loss by bucket; the empty name has that of all documents."""
+    """Return the median loss by bucket, with the median over all documents under the empty name."""
     by_bucket: dict[str, list[float]] = defaultdict(list)
     for document in documents:
         if document.targets:
@@ -203,7 +201,7 @@ def rank(
     Args:
         usual: typical losses, from `typical`.
         text: returns the text of targets `first` to `last` of a document, for its worst spans.
-        most: maximum number of listed documents; all when None.
+        most: maximum number of listed documents, or None for all.
     """
     targets = max(1, sum(document.targets for document in documents))
     counted = [document for document in documents if document.targets]
@@ -264,7 +262,7 @@ def _row(document: ScoredDocument, usual: Mapping[str, float], targets: int) -> 
 
 
 def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return sums over documents of one source or bucket, the largest excess first."""
+    """Return sums over the documents of each source or bucket, the largest excess first."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
@@ -283,21 +281,21 @@ def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[
     return sorted(found, key=lambda group: -group["excess"])
 
 
-#: Number of earlier steps that define the typical loss, and of the last steps that they are chosen from.
+#: Number of earlier steps that define the typical loss, and number of preceding steps that they are chosen from.
 BASELINE, REACH = 4, 64
 
-#: Rules of the guard that suspect a step's batch; the others watch stretches of a run.
+#: Rules of the guard that suspect the batch of a step. The other rules watch longer parts of a run.
 OF_BATCH = ("nonfinite", "loss_spike", "gradient_spike", "layer_gradient", "activations", *TEXT_RULES)
 
-#: Sequences of a batch up to which every one gets a backward pass of its own.
+#: Maximum number of sequences in a batch for which each sequence gets its own backward pass.
 GRADIENT_ROWS = 64
 
 
 def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str, Any]:
-    """Return the loss by document of a step's batch, the highest first.
+    """Return the loss of each document in a step's batch, the highest first.
 
     Raises:
-        MissingError: no such step, no checkpoint before it, or its manifests are gone.
+        MissingError: the step does not exist, has no earlier checkpoint, or its manifests are gone.
         CheckpointError: the checkpoint cannot be trusted.
     """
     view = _View(config, checkpoint_before(config, step, wanted))
@@ -309,7 +307,7 @@ def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str,
 
 
 def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int = BASELINE) -> dict[str, Any]:
-    """Return documents, sources and buckets of a step by their excess of its loss.
+    """Return the documents, sources and buckets of a step, ranked by their excess loss.
 
     Raises:
         As `replay`.
@@ -323,10 +321,10 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
 
 
 def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list[int]:
-    """Return steps spread evenly over the last `REACH` before `step` that are not `without`; later ones if there are
-    none.
+    """Return `count` steps spread evenly over the last `REACH` steps before `step`, except those in `without`. If
+    there are none, return later steps.
 
-    A bad step among them would count as typical: the second step of a window would be excused by the first.
+    Pass bad steps as `without`: they would count as typical, so the first step of a bad window would excuse the second.
     """
     before = list(islice((other for other in range(step - 1, 0, -1) if other not in without), REACH))
     if not before:
@@ -336,8 +334,8 @@ def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list
 
 
 def suspect_steps(history: History) -> set[int]:
-    """Return the steps that were skipped, had their update skipped, or are in the window of a rule that suspects the
-    batch.
+    """Return the steps that were skipped, whose update was skipped, or that are in the window of a rule that suspects
+    the batch.
     """
     interventions = [event for event in history.events if event["event"] == "intervention"]
     windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
@@ -346,7 +344,7 @@ def suspect_steps(history: History) -> set[int]:
 
 
 class _View:
-    """Losses of the run's batches under the parameters of one checkpoint."""
+    """Computes losses of the run's batches under the parameters of one checkpoint."""
 
     def __init__(self, config: RunConfig, at: int) -> None:
         self.config, self.at = config, at
@@ -365,13 +363,13 @@ class _View:
                 yield scored(document, row.losses, row.gradient)
 
     def text(self, document: ScoredDocument, first: int, last: int) -> str:
-        """Return the text of tokens `first` to `last` of a document's row."""
+        """Return the text of tokens `first` to `last` in a document's row."""
         tokens = self._tokens[document.seen.step, document.seen.row][first:last]
         text: str = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=False)
         return text
 
     def about(self, step: int) -> dict[str, Any]:
-        """Return the first fields of every answer."""
+        """Return the fields that every result begins with."""
         history = timeline(self.config.directory.events)
         trained = history.steps.get(step)
         taken_back = [event for event in history.undone if event["step"] == step]
@@ -392,8 +390,8 @@ def main() -> int:
     parser.add_argument("what", choices=("replay", "blame"))
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("step", type=int)
-    parser.add_argument("--checkpoint", type=int, help="committed step; by default the newest before STEP")
-    parser.add_argument("--baseline", type=int, default=BASELINE, help="blame: earlier steps to compare with")
+    parser.add_argument("--checkpoint", type=int, help="committed step; by default the newest one before STEP")
+    parser.add_argument("--baseline", type=int, default=BASELINE, help="blame: number of earlier steps to compare with")
     arguments = parser.parse_args()
     try:
         config = configuration.load(arguments.config)

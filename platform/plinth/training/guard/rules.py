@@ -1,4 +1,6 @@
-"""Rules of the guard and their records: published heuristics over numbers, and bounds on the text of a batch."""
+"""Rules of the guard and their records: published heuristics for loss and gradient, and bounds on the text of a
+batch.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,16 @@ Rule = Literal[
     "duplicate_ngrams", "top_ngram", "entropy", "streams",
 ]  # fmt: skip
 
-#: Actions from the mildest to the most severe; if several rules demand one at a step, the most severe is taken.
+#: Actions from the mildest to the most severe. If several rules demand an action at a step, the most severe is taken.
 ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
 
 
 class Finding(Frozen):
-    """A rule that found a step suspicious.
+    """Finding that a step is suspicious, by one rule.
 
     Attributes:
-        value, threshold: values of the step; for a rule of screening, shares of its rows.
-        bound: bound of a row, if the rule judges rows.
+        value, threshold: value of the step and limit; for a screening rule, shares of its rows. bound: limit for a
+        row, if the rule judges rows.
     """
 
     rule: Rule
@@ -47,7 +49,7 @@ class TrainedStep(Frozen):
 
     Attributes:
         vetoed: True if the update was skipped.
-        screened: rules of screening that found its batch suspicious.
+        screened: screening rules that found its batch suspicious.
         gradients, activations: values of each layer, if measured.
     """
 
@@ -65,10 +67,11 @@ class TrainedStep(Frozen):
 
 
 class Limits(Frozen):
-    """Limits of a step: a higher loss or gradient norm is suspicious. Infinite: not judged yet.
+    """Limits of a step. A higher loss or gradient norm is suspicious. An infinite limit means that it is not judged
+    yet.
 
     Attributes:
-        rows: maximum number of rows that may violate a bound of screening.
+        rows: maximum number of rows that are allowed to violate a screening bound.
     """
 
     loss: float = math.inf
@@ -81,11 +84,9 @@ class Intervention(Frozen):
 
     Attributes:
         step: step of the decision.
-        first, last: range of affected steps; a rollback skips them.
-        factor: factor of the learning rate after `last`.
-        bound: bound of a row, if the rule judges rows.
-        number: number among the run's interventions of this action, from 1.
-        reason: reason for a more severe action than the rule's.
+        first, last: range of affected steps; a rollback skips them. factor: factor of the learning rate after `last`.
+        bound: limit for a row, if the rule judges rows. number: counts the run's interventions with this action, from
+        1. reason: reason for an action more severe than the rule's own.
     """
 
     step: int
@@ -102,12 +103,12 @@ class Intervention(Frozen):
     reason: str = ""
 
     def event(self) -> dict[str, Any]:
-        """Return the fields of its event."""
+        """Return the fields of the intervention's event."""
         return self.model_dump(mode="json", exclude={"first", "last"}) | {"window": [self.first, self.last]}
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> Intervention:
-        """Return the intervention of an event; numbers that JSON cannot represent are text there."""
+        """Return the intervention that an event records. Numbers that JSON cannot represent are text in the event."""
         first, last = event["window"]
         fields = {name: event[name] for name in cls.model_fields if name in event}
         return cls(
@@ -115,10 +116,9 @@ class Intervention(Frozen):
         )
 
 
-# Published heuristics as functions from numbers to a limit or a finding, their window of numbers, and the throughput
-# rule.
+# Published heuristics as functions from numbers to a limit or a finding; rolling window; throughput rule.
 
-# A window of numbers with its level and spread, both robust to spikes and to the trend.
+# A rolling window of numbers. Its level and spread are robust to spikes and to the trend.
 #
 # Level is the median of the newest numbers. Spread is the median absolute difference of neighbors, scaled to the
 # standard deviation of normal noise: medians instead of means, so up to half of the window may be spikes (Leys et al.
@@ -129,12 +129,12 @@ class Intervention(Frozen):
 #: variance.
 DIFFERENCE_TO_SIGMA = 1.4826 / math.sqrt(2)
 
-#: The level covers the newest quarter of the window, at least this number.
+#: The level covers the newest quarter of the window, but at least this many numbers.
 LEVEL_SHARE, LEVEL_MINIMUM = 4, 8
 
 
 class Rolling:
-    """The newest `size` numbers."""
+    """Rolling window over the newest `size` numbers."""
 
     def __init__(self, size: int, values: Iterable[float] = ()) -> None:
         self._values: deque[float] = deque(values, maxlen=size)
@@ -184,7 +184,8 @@ LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
     """Return the limits above which a step is suspicious: level plus `sigmas` robust deviations of the previous steps.
 
-    If the spread is almost 0, every ripple would be a spike, so loss must also rise by nats and norm by a ratio.
+    If the spread is almost 0, every ripple would be a spike, so the loss must also rise by a number of nats, and the
+    norm by a ratio.
     """
     if len(losses) < policy.min_steps:
         return Limits()
@@ -196,7 +197,7 @@ def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
 
 
 def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
-    """Return the findings about the loss and the global gradient norm of a step."""
+    """Return the findings on the loss and the global gradient norm of a step."""
     if not seen.finite:
         value = seen.loss if not math.isfinite(seen.loss) else seen.grad_norm
         return [Finding(rule="nonfinite", value=value, threshold=math.inf)]
@@ -211,7 +212,9 @@ def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
 def judge_layers(
     rule: LayerRule, name: Rule, measured: Mapping[str, float] | None, history: dict[str, Rolling]
 ) -> Finding | None:
-    """Return the layer furthest out of its own range, if any; the measurement is added to its history."""
+    """Return the finding for the layer furthest out of its own range, or None. The measurement is added to the
+    history.
+    """
     worst: Finding | None = None
     for layer, value in (measured or {}).items():
         window = history.setdefault(layer, Rolling(LAYER_WINDOW))
@@ -226,15 +229,15 @@ def judge_layers(
 
 # Throughput: steps that take much longer than before.
 #
-# Time is not a function of the data, so nothing of this rule enters a checkpoint, and it may only warn or stop. The
-# seconds are the mean over ranks, shared by all ranks, so they warn and stop together.
+# Time is not a function of the data, so this rule has no state in a checkpoint, and its only actions are warn and
+# stop. The seconds are the mean over ranks, shared by all ranks, so they warn and stop together.
 
-#: First steps of a process, which are not judged: kernels are selected and compiled, caches are cold.
+#: Number of first steps of a process that are not judged, since kernels are compiled and caches are cold.
 WARM_UP = 10
 
 
 class ThroughputRule:
-    """Judges the seconds per token of every step, since batches may grow."""
+    """Judges every step by its seconds per token, since batches may grow."""
 
     def __init__(self, policy: Throughput, window_steps: int) -> None:
         self.policy, self._window = policy, Rolling(window_steps)
@@ -267,7 +270,7 @@ class ThroughputRule:
         ]
 
 
-# Screening: the text of a batch is judged before its update, by bounds of the guard's policy.
+# Screening: judge the text of a batch before its update, by bounds in the guard's policy.
 #
 #     loader's thread: token ids ─► facts of each row ─► rows that violate a bound, by rule        numbers of this rank
 #     device:          sum over ranks, with loss and fingerprint ─► more than the policy's share? ─► no update
@@ -287,8 +290,8 @@ NONE_BROKEN = (0,) * len(TEXT_RULES)
 
 
 def values(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] = ()) -> NDArray[np.float64]:
-    """Return the values that the rules judge for every sequence, [B, TEXT_RULES]: its facts, and 1 if its stream is
-    named.
+    """Return the values that the rules judge for every sequence [B, TEXT_RULES]: its text statistics, and 1 if its
+    stream is screened.
 
     Args:
         streams: name of each sequence's stream; empty if a source has no streams.
@@ -321,7 +324,7 @@ def count_broken(policy: BatchScreening, batch: CompactBatch, streams: Sequence[
 
 
 def limit_of(policy: BatchScreening | None, rows: int) -> float:
-    """Return the maximum number of a batch's rows that may violate a bound before its update is skipped."""
+    """Return how many rows of a batch can violate a bound before its update is skipped."""
     return math.inf if policy is None or policy.action == "warn" else policy.rows * rows
 
 
@@ -329,8 +332,7 @@ def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[
     """Return the rules that find a batch suspicious, each with the share of rows that violate its bound.
 
     Args:
-        counts: number of rows of all ranks that violate the bound of each rule.
-        rows: number of rows of all ranks.
+        counts: number of rows on all ranks that violate the bound of each rule. rows: number of rows on all ranks.
     """
     return tuple(
         Finding(rule=rule, value=broken / rows, threshold=policy.rows, bound=bound(policy, rule))
@@ -340,12 +342,12 @@ def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[
 
 
 def bound(policy: BatchScreening, rule: str) -> float | None:
-    """Return the bound of a row; None for streams, which have no bound."""
+    """Return the limit of a rule for a row, or None for the rule `streams`, which has no limit."""
     return None if rule == "streams" else getattr(policy, rule)
 
 
 def require_streams(policy: BatchScreening, streams: Sequence[str]) -> None:
-    """Refuse a stream name that the run does not have.
+    """Refuse a screening policy that names a stream that the run does not have.
 
     Raises:
         RecipeError: the name would never match.

@@ -1,8 +1,8 @@
-"""State machine of the guard: consecutive findings become a bounded intervention; all of it is checkpointed state.
+"""State machine of the guard: consecutive findings become a bounded intervention. All of its state is in checkpoints.
 
 On GPUs the host reads a step while the next one runs. The numbers of step n therefore take effect from step n + 2 on,
-on every device, so a run decides the same on any device and after any resume. The host judges a step by the limits that
-its update had on the device.
+also on CPUs, so that a run decides the same on any device and after any resume. The host judges a step by the limits
+that its update had on the device.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ class Guard:
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
     def update_limits(self, step: int, in_flight: int = 0, rows: int = 0) -> Limits:
-        """Return the limits of the next step's update: of rules that skip, and of all rules just after a window.
+        """Return the limits for the next step's update. They come from the rules that skip, and just after a window
+        from all rules.
 
-        A window ends where the guard was sure, not where the bad data ends. With the parameters restored, bad steps
-        after the window are detectable: steps are on probation until two pass.
+        A window ends where the guard was sure, which may be before the bad data ends. Bad steps after the window are
+        detectable because the parameters were restored, so steps are on probation until two pass.
 
         Args:
             in_flight: number of trained steps before this one that are not recorded yet, fewer than `LAG`.
@@ -93,7 +94,7 @@ class Guard:
     # -- after a step
 
     def record(self, seen: TrainedStep) -> list[Intervention]:
-        """Judge a trained step; return the interventions, the most severe last."""
+        """Judge a trained step; return its interventions, the most severe last."""
         if not self.policy.enabled:
             return []
         found = [*seen.screened, *(() if self.kept_back(seen) else self._judge(seen))]
@@ -106,17 +107,17 @@ class Guard:
         return self._hardest(made)
 
     def kept_back(self, seen: TrainedStep) -> bool:
-        """Return True if screening skipped an update; then loss and gradient are not judged."""
+        """Return True if screening skipped the update. Loss and gradient are then not judged."""
         return seen.vetoed and any(self.policy.rule(finding.rule).action != "warn" for finding in seen.screened)
 
     def set_rollbacks(self, made: Iterable[Intervention]) -> None:
-        """Set every rollback of the run, also those made after this state was saved."""
+        """Set all rollbacks of the run, including those after this state was saved."""
         self.rollbacks = list(made)
 
     # -- state
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which a resumed run makes the same decisions; JSON."""
+        """Return the JSON state from which a resumed run makes the same decisions."""
         return {
             "losses": self._losses.values,
             "norms": self._norms.values,
@@ -158,8 +159,8 @@ class Guard:
         return [*judge(seen, self._next_limits[0]), *(finding for finding in by_layer if finding is not None)]
 
     def _on_probation(self, step: int) -> bool:
-        """Return True if a step is soon after a window, or after a skipped update on probation: after each, two steps
-        must pass, and the outcome of a step is known `LAG` steps later.
+        """Return True if a step is on probation: soon after a window, or after an update that was skipped on
+        probation. Two steps must then pass, and the outcome of a step is known `LAG` steps later.
         """
         ends = [made.last for made in self.rollbacks if made.last < step]
         return any(step <= end + LAG + 1 for end in ends) or any(
@@ -167,7 +168,9 @@ class Guard:
         )
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
-        """Return all warnings, then only the most severe action: two rules that see one problem must not act twice."""
+        """Return all warnings, then only the most severe action, so that two rules that detect one problem do not act
+        twice.
+        """
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]
         if not acting:
@@ -189,7 +192,7 @@ class Guard:
             self._skipped = [step for step in self._skipped if step > recent] + [seen.step]
 
     def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
-        """Return the intervention that the policy takes for a finding now, if any."""
+        """Return the intervention that the policy requires for a finding now, or None."""
         rule = self.policy.rule(finding.rule)
         if rule.action == "off":
             return None
@@ -210,7 +213,7 @@ class Guard:
         return self._intervention(seen, finding, rule.action)
 
     def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
-        """Return a skip: the update was not applied, so nothing must be undone."""
+        """Return a skip of this step. Its update was not applied, so nothing has to be undone."""
         self._streaks.pop(finding.rule, None)
         reason = ""
         if rule.action != "skip":
@@ -244,7 +247,7 @@ class Guard:
 
 
 def _unmeasured(seen: TrainedStep) -> set[str]:
-    """Return the rules that a step without measurements by layer neither confirms nor ends."""
+    """Return the rules whose streaks this step leaves unchanged, because it has no measurements by layer."""
     rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
     return {rule for rule, measured in rules.items() if measured is None}
 

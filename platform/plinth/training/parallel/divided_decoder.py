@@ -65,7 +65,7 @@ class _Leave(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """Divide axis `divided` over the group and join axis `joined`."""
+    """All-to-all that divides axis `divided` over the group and joins axis `joined`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
@@ -97,13 +97,15 @@ def summed(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def enter_region(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Enter a region: `x` is the same on every rank of the group, and each computes a part of its dependents."""
+    """Mark `x` as the input of a tensor-parallel region: it is the same on every rank, and each rank computes part of
+    what depends on it.
+    """
     entered: Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
     return entered
 
 
 def leave_region(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Return the sum of the parts of all ranks."""
+    """Return the sum of all ranks' partial results."""
     left: Tensor = _Leave.apply(x, group)  # type: ignore[no-untyped-call]
     return left
 
@@ -157,7 +159,7 @@ class SequenceGroup(SequenceRanks):
 
 
 def division_of(topology: Topology) -> Division:
-    """Return the part of a decoder that the rank of a topology holds."""
+    """Return which part of a decoder a topology's rank holds."""
     return Division(
         stage=PipelineStage(topology.place.pipeline, topology.shape.pipeline),
         tensor=TensorRanks() if topology.tensor is None else TensorGroup(topology.tensor),
@@ -165,7 +167,7 @@ def division_of(topology: Topology) -> Division:
     )
 
 
-# A rank's part of a decoder, as DeepSpeed and checkpoints need it; whole parameters.
+# A rank's part of a decoder, in the form that DeepSpeed and checkpoints need, and assembly of whole parameters.
 #
 # Every rank gets whole sequences and returns its share of the loss, so that the mean over all ranks is the loss of the
 # global batch, and the mean of gradients over data and sequence ranks is its gradient. The model is divided on the meta
@@ -180,7 +182,8 @@ def divided_decoder(
     declared, ranks = declarations(model), model.division.tensor
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "shard"):
-            # DeepSpeed sums norms of these over tensor ranks; it counts others on the first tensor rank only
+            # DeepSpeed sums the norms of these parameters over tensor ranks, and counts others on the first tensor
+            # rank only
             parameter.model_parallel = True  # type: ignore[attr-defined]
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
         elif declared[name].partial and ranks.size > 1:
@@ -189,7 +192,7 @@ def divided_decoder(
 
 
 def _total(gradient: Tensor, ranks: TensorRanks) -> Tensor:
-    """Return the sum over tensor ranks, in FP32: rounded once."""
+    """Return the sum over tensor ranks. It is computed in FP32 and rounded once."""
     return ranks.total(gradient.float()).to(gradient.dtype)
 
 
@@ -217,14 +220,15 @@ SHAPES = 64
 
 
 def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
-    """Replace the blocks' methods; names of modules and parameters stay.
+    """Wrap the blocks' methods for compilation and recomputation. Names of modules and parameters do not change.
 
-    `before` and `after` are compiled as whole graphs that all blocks share, one for each row length, in training and in
-    validation: shapes are constants in them. A block that cannot be compiled is an error, and so is a run with more
-    shapes than `SHAPES`; PyTorch would continue without compiling.
+    `before` and `after` are compiled as whole graphs that all blocks share. There is one graph per row length, in
+    training and in validation, because shapes are constants in a graph. A block that cannot be compiled is an error,
+    and so is a run with more shapes than `SHAPES`; PyTorch itself would continue without compiling.
 
     Recomputation is PyTorch's non-reentrant checkpoint (Chen et al., arXiv:1604.06174): the same kernels on the same
-    inputs, so gradients are the same bit for bit. Nothing in a block is random, so generators are left alone.
+    inputs, so gradients are the same bit for bit. Nothing in a block is random, so the states of generators are not
+    saved.
     """
     every = parallel.activation_checkpointing
     for block in blocks:
@@ -240,12 +244,14 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
 # Initial weights under ZeRO-3: every rank computes or reads its own range of each parameter, without communication.
 #
 # DeepSpeed's `zero.Init` (0.19) would take whole parameters, send rank 0's to all and keep a range of each, so every
-# rank would draw all 70B numbers. Here a parameter is whole only as an address range: a rank writes its rows, DeepSpeed
-# copies its range out of them and frees the rest, which on CPUs was never touched. DeepSpeed keeps the same values.
+# rank would draw all 70B numbers. Here a whole parameter is only an address range. A rank writes the rows that it
+# needs; DeepSpeed copies the rank's range out of them and frees the rest, which on CPUs was never touched. The values
+# are the same as DeepSpeed's.
 
 
 def partition_initialised(model: nn.Module, initial: WeightSource, settings: dict[str, Any], mpu: Any) -> None:
-    """Divide an empty, undivided model over the ranks of ZeRO-3, each range with its values. A collective.
+    """Divide an empty, undivided model over the ZeRO-3 ranks, and fill each range with its initial values. A
+    collective.
 
     Args:
         model: model whose parameters become DeepSpeed's.
@@ -272,7 +278,7 @@ def partition_initialised(model: nn.Module, initial: WeightSource, settings: dic
 
 
 def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, start: int, count: int) -> None:
-    """Write elements `start` … `start + count` of the flattened parameter, and the others in their rows."""
+    """Write elements `start` … `start + count` of the flattened parameter, and the remaining elements of their rows."""
     if whole.dim() < 2:
         initial.fill(whole, name, role, Placement(tuple(whole.shape)))
         return

@@ -31,7 +31,7 @@ AXES: tuple[Axis, ...] = ("data", "pipeline", "sequence", "tensor")
 
 
 class RankPlace(NamedTuple):
-    """Coordinates of a rank; also the size of each axis."""
+    """Coordinates of a rank along each axis. Also used for the sizes of the axes."""
 
     data: int
     pipeline: int
@@ -40,7 +40,7 @@ class RankPlace(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        """True if this rank is the first of its replica, the ranks that see the same sequences."""
+        """True if this rank is the first of its replica. A replica is the ranks that see the same sequences."""
         return self.pipeline == self.sequence == self.tensor == 0
 
 
@@ -77,9 +77,9 @@ def _number(shape: RankPlace, place: tuple[int, ...]) -> int:
 
 
 class Topology:
-    """The process groups of this rank. Created once, after the ranks have joined. A collective.
+    """The process groups of this rank. Create it once, after the ranks have joined; the constructor is a collective.
 
-    A group of one rank is None: nothing is sent in it.
+    A group with a single rank is None, because nothing is sent in it.
     """
 
     def __init__(self, parallel: Parallel, ranks: int, rank: int) -> None:
@@ -89,7 +89,7 @@ class Topology:
         self.sequence = self.group_of(("sequence",))
         self.pipeline = self.group_of(("pipeline",))
         self.data = self.group_of(("data",))
-        #: Ranks with the same parameters and different gradients: gradients are averaged, and ZeRO divides, among
+        #: Ranks with the same parameters and different gradients. Gradients are averaged, and ZeRO divides state, among
         #: these.
         self.replicas = self.data if self.sequence is None else self.group_of(("data", "sequence"))
 
@@ -157,7 +157,7 @@ class ModelParallelUnit:
 
 
 def _alone(topology: Topology) -> Any:
-    """Return a group of this rank only, since None means the whole world to DeepSpeed. A collective."""
+    """Return a group of this rank only, because DeepSpeed takes None for the group of all ranks. A collective."""
     import torch.distributed as dist
 
     return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]
@@ -173,7 +173,7 @@ def _alone(topology: Topology) -> Any:
 #
 # Gradients are accumulated in FP32 in every stage and precision: with eight bits of mantissa, a sum of 256 equal BF16
 # numbers stops growing. They are sent in FP32 too unless `communication_dtype` is a smaller dtype. Stage 1 sends the
-# fewest bytes with gradient accumulation, stages 2 and 3 store the fewest.
+# fewest bytes with gradient accumulation; stages 2 and 3 store the fewest bytes.
 #
 # Does not belong here: bytes (plinth.operation.memory), or the configuration of DeepSpeed (training.engine).
 
@@ -194,7 +194,7 @@ class GradientPath(Frozen):
 
 
 def gradient_path(parallel: Parallel, *, gpu: bool) -> GradientPath:
-    """Return the gradient path of a valid block, on a GPU or a CPU."""
+    """Return the gradient path for a valid `parallel:` block, on a GPU or a CPU."""
     return GradientPath(
         accumulation_dtype="fp32",
         communication_dtype=communication_dtype(parallel),
@@ -209,14 +209,14 @@ def communication_dtype(parallel: Parallel) -> str:
 
 
 def overlaps(parallel: Parallel, *, gpu: bool) -> bool:
-    """Return True if gradients are reduced during the backward pass; by default if that helps."""
+    """Return True if gradients are reduced during the backward pass; by default they are if that helps."""
     if parallel.overlap_communication is not None:
         return parallel.overlap_communication
     return gpu and can_overlap(parallel) and parallel.offload == "none"
 
 
 def can_overlap(parallel: Parallel) -> bool:
-    """Return True if reduction can overlap. ZeRO-0 reduces with one call at the end, and so does a pipeline, whose
-    stages still add to gradients.
+    """Return True if reduction can overlap with the backward pass. ZeRO-0 reduces with one call at the end. So does a
+    pipeline, whose stages still add to gradients until then.
     """
     return parallel.zero_stage > 0 and parallel.pipeline == 1

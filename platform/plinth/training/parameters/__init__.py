@@ -1,4 +1,4 @@
-"""Parameters of a run in a recipe: one section per part.
+"""Parameters of a run as a recipe sets them, one section per part of training.
 
     run              the whole, with cross-checks of sections; small sections: checkpoints, validation, telemetry, sinks
     optimizers       learning rate; AdamW, Muon, and optimizers of installed packages; changes of rotary positions

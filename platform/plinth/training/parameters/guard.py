@@ -39,7 +39,7 @@ class LossSpike(GuardRule):
     sigmas: float = internal(
         6.0, gt=0, description="Threshold in robust standard deviations above the recent level (OLMo-core: 6)."
     )
-    min_rise: float = internal(0.2, ge=0, description="Minimum rise of a spike above the level, in nats.")
+    min_rise: float = internal(0.2, ge=0, description="Minimum height of a spike above the recent level, in nats.")
 
 
 class GradientSpike(GuardRule):
@@ -48,7 +48,7 @@ class GradientSpike(GuardRule):
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
     sigmas: float = internal(6.0, gt=0, description="Threshold in robust standard deviations (OLMo-core: 6).")
-    min_ratio: float = internal(3.0, ge=1, description="Minimum ratio of a spike to the level.")
+    min_ratio: float = internal(3.0, ge=1, description="Minimum ratio of a spike to the recent level.")
 
 
 class LateRule(GuardRule):
@@ -62,15 +62,15 @@ class LateRule(GuardRule):
 
 
 class LayerRule(LateRule):
-    """A statistic of one layer grows out of its own range. Measured every `telemetry.layers_every` steps."""
+    """A statistic of one layer exceeds its own range. It is measured every `telemetry.layers_every` steps."""
 
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Measurements are counted, not steps.")
     ratio: float = internal(10.0, gt=1, description="Threshold as a multiple of the layer's recent level.")
 
 
 class PlateauRule(LateRule):
-    """Rule of 0.3 that recipes cannot set (`training.stopping.plateau` ends a run). It stays in the dump, so that runs
-    of 0.3 can be resumed.
+    """Rule from Plinth 0.3 that recipes can no longer set (`training.stopping.plateau` replaces it). It stays in the
+    dump, so that runs of 0.3 can be resumed.
     """
 
     action: Literal["off"] = Field("off", description=_ACTION)
@@ -79,7 +79,7 @@ class PlateauRule(LateRule):
 
 
 class Throughput(GuardRule):
-    """Steps are much slower than before. Wall-clock time decides, so it may only warn or stop."""
+    """Steps are much slower than before. The rule depends on wall-clock time, so its only actions are warn and stop."""
 
     confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
     ratio: float = internal(0.5, gt=0, lt=1, description="Threshold as a share of the recent tokens per second.")
@@ -92,14 +92,14 @@ class Throughput(GuardRule):
 
 
 class BatchScreening(Frozen):
-    """Rules over the rows of a batch, the sequences of the mixture, judged before its update."""
+    """Rules that judge the rows of a batch (sequences of the mixture) before its update."""
 
     action: Literal["warn", "skip", "stop"] = Field(
-        "skip", description="Action for a batch with too many such rows: warn, skip (the update) or stop."
+        "skip", description="Action if too many rows violate a bound: warn, skip (the update) or stop."
     )
     rows: float = Field(0.25, ge=0, lt=1, description="Maximum share of a batch's rows that violate a bound.")
     duplicate_ngrams: float | None = Field(
-        None, ge=0, le=1, description="Maximum share of a row's 8-grams that repeat earlier ones."
+        None, ge=0, le=1, description="Maximum share of a row's 8-grams that repeat earlier 8-grams."
     )
     top_ngram: float | None = Field(None, ge=0, le=1, description="Maximum share of the most frequent 4-gram of a row.")
     entropy: float | None = Field(None, ge=0, description="Minimum entropy of a row's tokens, in bits per token.")
@@ -111,7 +111,9 @@ class BatchScreening(Frozen):
     @field_validator("streams", mode="before")
     @classmethod
     def _listed(cls, given: Any) -> Any:
-        """Return a recipe's list, which is no longer JSON after the guard's own validator."""
+        """Convert a list from a recipe to a tuple: after the guard's own validator the input is no longer parsed as
+        JSON.
+        """
         return tuple(given) if isinstance(given, list) else given
 
     @model_validator(mode="after")
@@ -135,8 +137,8 @@ class GuardParameters(Frozen):
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
     gradient_spike: GradientSpike = GradientSpike()
-    layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer.")
-    activations: LayerRule = internal(LayerRule(), description="Activations of a layer.")
+    layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer is too high.")
+    activations: LayerRule = internal(LayerRule(), description="Activations of a layer are too large.")
     plateau: PlateauRule = internal(PlateauRule(), description="Off.")
     throughput: Throughput = internal(Throughput(), description="Steps take much longer than before.")
     screening: BatchScreening | None = Field(
@@ -145,7 +147,9 @@ class GuardParameters(Frozen):
     skip_before: int = internal(0, ge=0, description="Steps to skip before the first suspicious one.")
     skip_after: int = Field(0, ge=0, description="Steps to skip after the last suspicious one (PaLM: 200 to 500).")
     lr_factor: float = internal(0.5, gt=0, le=1, description="Factor of the learning rate under lower_lr.")
-    lr_steps: int = internal(0, ge=0, description="Steps with the lower learning rate; 0: to the end.")
+    lr_steps: int = internal(
+        0, ge=0, description="Number of steps with the lower learning rate; 0: until the end of the run."
+    )
     rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Factor of the learning rate after a rollback.")
     max_rollbacks: int = Field(8, ge=0, description="Maximum rollbacks; one more stops the run.")
     max_skipped_updates: int = internal(
@@ -175,10 +179,12 @@ class GuardParameters(Frozen):
 
 
 class Plateau(OneValue):
-    """Losses have stopped falling: even the upper bound of the expected improvement is too small."""
+    """Stop when losses have stopped falling, that is, when even the upper bound of the expected improvement is too
+    small.
+    """
 
     window_tokens: int = Field(
-        ge=1, description="Tokens over which the slope is fitted, and of the predicted improvement."
+        ge=1, description="Tokens in the window of the slope fit, and in the next window of the predicted improvement."
     )
     min_improvement: float = internal(
         0.005,
@@ -193,7 +199,7 @@ class Plateau(OneValue):
 
 
 class Regression(OneValue):
-    """A probe has regressed: worse than its best, beyond noise."""
+    """Stop when a probe has become worse than its best score, beyond noise."""
 
     bits_per_byte: float = Field(
         gt=0,
@@ -203,7 +209,7 @@ class Regression(OneValue):
 
 
 class Stopping(Frozen):
-    """Rules that end a run, whichever comes first."""
+    """Rules that end a run. The first rule that applies ends it."""
 
     tokens: int | None = internal(None, ge=1, description="Budget in trained tokens, repeated ones included.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
@@ -218,7 +224,7 @@ class Stopping(Frozen):
     )
     plateau: Plateau | None = Field(None, description="Stop when losses have stopped falling.")
     regression: Regression | None = Field(None, description="Stop when a probe has become worse.")
-    # Rules of 0.3 that no recipe can set: kept in the dump, so runs of 0.3 can resume.
+    # Rules from Plinth 0.3 that recipes can no longer set. They stay in the dump, so that runs of 0.3 can be resumed.
     max_epochs: None = internal(None, description="None.")
     when: Literal["any"] = internal("any", description="The first rule that applies ends the run.")
     min_tokens: Literal[0] = internal(0, description="From the beginning.")

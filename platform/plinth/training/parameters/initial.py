@@ -16,26 +16,26 @@ REPLAYED: Final = "replay-"
 
 
 class InitialWeights(Frozen):
-    """Initial weights other than random ones: set one of `release`, `checkpoint` and `folder`."""
+    """Initial weights that are not random. Set one of `release`, `checkpoint` and `folder`."""
 
     release: str | None = Field(
         None, description="`NAME@champion` or `NAME/VERSION`; verified as by `plinth verify` before use."
     )
     checkpoint: str | None = Field(
         None,
-        description="`RUN` or `RUN:STEP` of this workspace, committed and signed; default: the newest step. Or the "
-        "digest of a mean (`plinth run checkpoint average`), signed by its trainer.",
+        description="`RUN` or `RUN:STEP` of this workspace, committed and signed; by default the newest step. "
+        "Or the digest of a mean (`plinth run checkpoint average`), signed by its trainer.",
     )
     folder: str | None = Field(
         None,
         description="Folder in Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), in the input folder or absolute; "
         "every file is hashed.",
     )
-    licence: str = Field("", description="License of a `folder`, as its owner states it; recorded in the lineage.")
+    licence: str = Field("", description="License of a `folder` as declared by its owner; recorded in the lineage.")
     optimizer: Literal["fresh", "kept"] = Field(
         "fresh",
-        description="`kept`: continue with masters and moments of the parent's checkpoint, for a run of this "
-        "workspace; `fresh`: start without. The schedule restarts in either case.",
+        description="`kept`: continue with the master weights and moments of the parent's checkpoint, which must be a "
+        "run of this workspace; `fresh`: start with new optimizer state. The schedule restarts in both cases.",
     )
     vocabulary: Literal["same", "mean"] = Field(
         "same",
@@ -54,7 +54,7 @@ class InitialWeights(Frozen):
 
     @classmethod
     def named(cls, target: str) -> InitialWeights:
-        """Parse a release or a checkpoint from a name: only a release's name has an `@` or a `/`."""
+        """Parse the name of a release or checkpoint. Only the name of a release contains `@` or `/`."""
         return cls(release=target) if "@" in target or "/" in target else cls(checkpoint=target)
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class InitialWeights(Frozen):
 
 
 class InitialState(Frozen):
-    """Resolved source of a run's initial weights: digest of the manifest `initial`, and options."""
+    """Resolved source of a run's initial weights: digest of the manifest of asset `initial`, and options."""
 
     manifest: str
     optimizer: Literal["fresh", "kept"] = "fresh"

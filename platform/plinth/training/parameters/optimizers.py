@@ -1,4 +1,4 @@
-"""Optimizer, learning rate and rotary schedule: AdamW, Muon, and optimizers of installed packages."""
+"""Optimizer (AdamW, Muon, or one from an installed package), learning rate schedule, and rotary schedule."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ScheduleName = Literal["cosine", "linear", "wsd", "wsd-sqrt", "constant", "inver
 #: Groups of parameters from `parameter_groups`.
 Groups = list[dict[str, Any]]
 
-#: FP8 products, by torchao's recipe names: `plinth.training.engine.ranks` describes each.
+#: Kinds of FP8 matrix products, by torchao's recipe names: `plinth.training.engine.ranks` describes each.
 Float8 = Literal["none", "tensorwise", "rowwise", "rowwise_with_gw_hp"]
 
 
 class Optimizer(Frozen):
-    """Optimizer, and its learning rate with warm-up, stable phase and decay by tokens."""
+    """Optimizer and learning rate. Warm-up, stable phase and decay are measured in tokens."""
 
     kind: str = Field(
         "adamw",
@@ -56,21 +56,21 @@ class Optimizer(Frozen):
         "wsd",
         description="Decay after the warm-up; `wsd`: warm-up, stable, linear decay; `wsd-sqrt`: decay by 1 - sqrt.",
     )
-    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Share of tokens for the warm-up.")
+    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Share of the run's tokens used for the warm-up.")
     warmup_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
     decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: share of tokens for the decay at the end.")
     horizons: tuple[float, ...] = Field(
         (),
         exclude_if=lambda given: not given,
         description="WSD-S: shares of the tokens at which the learning rate has decayed to its minimum; the next step "
-        "returns to the peak. A checkpoint there is equivalent to the end of a shorter run.",
+        "returns to the peak. A checkpoint at such a point is equivalent to the end of a shorter run.",
     )
     decay_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
     decay_shape: Literal["linear"] = internal("linear", description="Decay shape of the schedule `wsd`.")
     beta1: float = internal(0.9, ge=0, lt=1, description="AdamW: decay rate of the first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW: decay rate of the second moment.")
     eps: float = internal(1e-8, gt=0, description="AdamW.")
-    weight_decay: float = Field(0.1, ge=0, description="Weight decay of matrices; norm gains have none.")
+    weight_decay: float = Field(0.1, ge=0, description="Weight decay of matrices; norm gains are not decayed.")
     embedding_weight_decay: float | None = internal(
         None, ge=0, description="Weight decay of input and output embeddings; default: that of matrices."
     )
@@ -126,7 +126,9 @@ class Optimizer(Frozen):
 
 
 class MuonOptions(Frozen):
-    """Muon: momentum, orthogonalized by Newton and Schulz (Jordan et al. 2024, kellerjordan.github.io/posts/muon)."""
+    """Options of Muon, whose update is momentum orthogonalized by Newton-Schulz iteration (Jordan et al. 2024,
+    kellerjordan.github.io/posts/muon).
+    """
 
     momentum: float = Field(0.95, ge=0, lt=1, description="Momentum coefficient.")
     scale: Literal["rms", "spectral"] = Field(
@@ -136,15 +138,16 @@ class MuonOptions(Frozen):
     )
 
 
-# Optimizers by name: built-in ones, and those of installed packages (entry points of the group `plinth.optimizers`).
+# Optimizers by name: built-in optimizers, and those of installed packages (entry points in the group
+# `plinth.optimizers`).
 #
 # The control plane imports this module to check a recipe, so `make` is a function that imports torch when called on a
-# rank; the module of a member imports none.
+# rank. The module that registers an optimizer must not import torch.
 #
-# Under ZeRO, DeepSpeed replaces the parameters with flat tensors: one tensor has a rank's range of many parameters. An
-# elementwise optimizer works unchanged. State tensors of the size of their parameter are in checkpoints by name, on any
-# layout. An optimizer that honors `found_inf` (if that tensor is 1 the update changes nothing, and the host does not
-# wait) declares it with `fused` in its groups; otherwise the guard cannot skip an update.
+# Under ZeRO, DeepSpeed replaces the parameters with flat tensors, each with a rank's range of many parameters. An
+# elementwise optimizer works unchanged. State tensors of the size of their parameter are in checkpoints by name, on
+# any layout. An optimizer that honors `found_inf` (if that tensor is 1 the update changes nothing, and the host does
+# not wait) declares it with `fused` in its groups; otherwise the guard cannot skip an update.
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,8 @@ class OptimizerKind:
             state has no `step` sets `counts_steps` to false.
         hidden_factor: for an optimizer that treats the matrices of blocks separately: the factor of their rate, from
             the options and muP's width multiplier. They are separate groups, with `hidden_matrices` true.
-        elementwise: True if each element is updated independently, so tensor ranks and offload can divide the work.
+        elementwise: True if each element is updated independently, so that tensor ranks and offload can divide the
+        work.
     """
 
     name: str
@@ -197,7 +201,7 @@ OPTIMIZERS = Catalogue(
 
 
 def origin_of(optimizer: Optimizer) -> str | None:
-    """Return the package of an optimizer that is not built in: part of a run's identity."""
+    """Return the package of an optimizer, or None if it is built in. The package is part of a run's identity."""
     origin = None if optimizer.kind in OPTIMIZERS.built_in else OPTIMIZERS.origin(optimizer.kind)
     return None if origin is None else str(origin)
 
@@ -206,7 +210,7 @@ def options_of(optimizer: Optimizer) -> Any:
     """Return the options of the recipe's block, validated by its kind.
 
     Raises:
-        RecipeError: no such optimizer, or invalid options.
+        RecipeError: the optimizer does not exist, or its options are invalid.
     """
     return OPTIMIZERS.parameters(optimizer.kind, optimizer.options, "training.optimizer.options")
 
@@ -216,7 +220,7 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
 
     Raises:
         TrainingError: this machine has another version of the package than the run was prepared with.
-        ExtensionError, RecipeError: it cannot be used.
+        ExtensionError, RecipeError: the optimizer cannot be used.
     """
     kind = OPTIMIZERS.find(optimizer.kind)
     if origin_of(optimizer) != origin:
@@ -231,7 +235,7 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
 
 
 def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Model, precision: str) -> Iterator[Refusal]:
-    """Yield the reasons why an optimizer cannot run on a division, by key of `training.parallel`."""
+    """Yield the reasons why an optimizer cannot run with a `training.parallel` block, by key of the block."""
     kind = OPTIMIZERS.find(optimizer.kind)
     apart = {
         f"the optimizer {optimizer.kind}": kind.hidden_factor is not None,
@@ -264,13 +268,13 @@ def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Mode
 
 # Changes of rotary positions during a run, for longer contexts in a later part.
 #
-# A change affects the model's arithmetic, not its shape: parameters and optimizer state stay. The positions of a step
-# follow from its number, also in a resume, a rollback and a replay; every checkpoint's `config.json` has those of its
-# last step. (Xiong et al. 2023, arXiv:2309.16039, raise theta; Peng et al. 2023, arXiv:2309.00071, YaRN.)
+# A change affects the model's arithmetic, not its shape, so parameters and optimizer state stay. The rotary positions
+# of a step follow from its number, also in a resume, a rollback and a replay. The `config.json` of a checkpoint has
+# those of its last step. (Xiong et al. 2023, arXiv:2309.16039, raise theta; Peng et al. 2023, arXiv:2309.00071, YaRN.)
 
 
 class RotaryChange(Frozen):
-    """Change of rotary positions from a step on; omitted keys do not change."""
+    """Change of rotary positions from a step on. Omitted keys do not change."""
 
     from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
@@ -310,7 +314,7 @@ class TrainingChange(RunChange):
 
 
 def require_in_order(changes: Sequence[RotaryChange]) -> None:
-    """Refuse changes that are listed before an earlier one.
+    """Refuse a list of changes that is not in the order of their steps.
 
     Raises:
         ValueError: names the two.

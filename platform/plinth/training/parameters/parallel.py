@@ -19,28 +19,30 @@ from plinth.records import Frozen, internal
 # `tensor` divides every matrix, `pipeline` the layers, `sequence` the tokens of a sequence (Ulysses); the remaining
 # ranks are data parallel: they see different sequences.
 
-#: A key of the block, and the reason why its value is refused: found, expected.
+#: Key of the block whose value is refused, with what was found and what is expected.
 Refusal = tuple[str, str]
 
 
-#: Elements of a bucket: large enough for a network's full speed, small compared with a model.
+#: Elements in a communication bucket: enough for a network's full speed, few compared with a model.
 BUCKET = 2**25
 
 
 class LossScale(Frozen):
-    """Loss scale, FP16 only: gradients are scaled up so that small ones do not underflow (Micikevicius et al.,
+    """Loss scale for FP16: gradients are scaled up so that small ones do not underflow (Micikevicius et al.,
     arXiv:1710.03740).
     """
 
-    static: float = Field(0.0, ge=0, description="Fixed factor; 0: dynamic.")
-    initial_power: int = Field(16, ge=0, le=32, description="Exponent of the initial factor, a power of 2.")
+    static: float = Field(0.0, ge=0, description="Fixed scale factor; 0: dynamic.")
+    initial_power: int = Field(16, ge=0, le=32, description="Initial factor, as an exponent of 2.")
     window: int = Field(1000, ge=1, description="Steps without overflow until the factor doubles.")
     hysteresis: int = Field(2, ge=1, description="Overflows before the factor is halved.")
-    minimum: int = Field(1, ge=1, description="Minimum of the factor.")
+    minimum: int = Field(1, ge=1, description="Minimum factor.")
 
 
 class Parallel(Frozen):
-    """Division of the model: ranks = data x tensor x pipeline x sequence; the data degree follows from the others."""
+    """Division of the model: ranks = data x tensor x pipeline x sequence. The data degree follows from the other
+    three.
+    """
 
     zero_stage: Literal[0, 1, 2, 3] = Field(
         1, description="DeepSpeed ZeRO stage: 1 divides optimizer state, 2 also gradients, 3 also parameters."
@@ -49,30 +51,30 @@ class Parallel(Frozen):
     pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
     sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="Data kept in host memory: the optimizer state, or also the parameters (ZeRO-3)."
+        "none", description="State kept in host memory: optimizer state, or also parameters (ZeRO-3)."
     )
     activation_checkpointing: int = Field(
         0, ge=0, description="Blocks recomputed in the backward pass: 0 none, 1 all, n every n-th."
     )
-    compile: bool = Field(False, description="`torch.compile` each block.")
+    compile: bool = Field(False, description="Compile each block with `torch.compile`.")
     attention: AttentionPath = Field(
         "auto",
-        description="Attention kernel: `sdpa`, `flex` (block masks), `flash` (no documents), or `auto`: `flex` on "
+        description="Attention kernel: `sdpa`, `flex` (block masks), `flash` (no document masks), or `auto`: `flex` on "
         "GPUs if documents end within rows, otherwise `sdpa`.",
         exclude_if=lambda path: path == "auto",
     )
-    loss_scale: LossScale = internal(LossScale(), description="FP16: loss scale.")
+    loss_scale: LossScale = internal(LossScale(), description="Loss scale for FP16.")
     communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
         description="Dtype of gradients in communication: `auto` is fp32, as in accumulation; the run's own precision "
         "halves the bytes and adds a rounding of sums over ranks.",
     )
     overlap_communication: bool | None = internal(
-        None, description="Reduce gradients during the backward pass; default: on GPUs, if the stage can."
+        None, description="Reduce gradients during the backward pass; default: on GPUs, if the ZeRO stage supports it."
     )
-    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Gradients reduced at once, in elements.")
+    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Number of gradient elements reduced at once.")
     gather_bucket_elements: int = internal(
-        BUCKET, ge=1, description="Parameters gathered at once after an update (ZeRO-1 and ZeRO-2)."
+        BUCKET, ge=1, description="Number of parameter elements gathered at once after an update (ZeRO-1 and ZeRO-2)."
     )
 
     @property
@@ -88,7 +90,7 @@ class Parallel(Frozen):
 def problems(
     parallel: Parallel, model: Model, *, ranks: int, sequence_tokens: int, precision: str
 ) -> Iterator[Refusal]:
-    """Yield the reasons why this block cannot run, by key; none if it can."""
+    """Yield the reasons why a block cannot run, by key; a valid block yields none."""
     yield from _degrees(parallel, model, ranks, sequence_tokens)
     yield from _zero(parallel, precision)
     yield from _offload(parallel)
@@ -114,7 +116,7 @@ def problems(
 
 
 def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[str] = ()) -> list[str]:
-    """Return the keys of a block whose values are incompatible with the rest of a run.
+    """Return the keys of a block whose values conflict with FP8 or with a training hook.
 
     Args:
         float8: True for FP8, whose scales cover whole matrices, and whose layers keep their weight for the backward
@@ -132,7 +134,7 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
 
 
 def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Yield settings of the exchange of gradients that would round them, or would have no effect."""
+    """Yield refused communication settings: those that would round gradients, and those without effect."""
     if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):
         yield (
             "communication_dtype",
@@ -179,7 +181,7 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Yield combinations with a ZeRO stage that DeepSpeed 0.19 refuses or computes wrongly."""
+    """Yield ZeRO settings that DeepSpeed 0.19 refuses or computes wrongly."""
     if parallel.zero_stage == 0 and precision == "fp16":
         yield (
             "zero_stage",
@@ -224,10 +226,10 @@ def _offload(parallel: Parallel) -> Iterator[Refusal]:
 
 # The recipe's block `training.deepspeed`: any DeepSpeed setting by its own name, except those that the engine owns.
 #
-# The engine owns a setting if a key of the recipe has it, or if checkpoints, batches or the guard depend on its value;
-# it is refused with an alternative. Names unknown to DeepSpeed are refused too: DeepSpeed would ignore them silently.
-# Names within `zero_optimization` are checked by DeepSpeed when a rank starts. A setting is part of a run's identity
-# unless it has no effect on numbers (`HARMLESS`).
+# The engine owns a setting if another recipe key controls it, or if checkpoints, batches or the guard depend on its
+# value. Such a setting is refused with an alternative. Names unknown to DeepSpeed are refused too, because DeepSpeed
+# would ignore them silently. Names within `zero_optimization` are checked by DeepSpeed when a rank starts. A setting
+# is part of a run's identity unless it has no effect on numbers (`HARMLESS`).
 #
 # Based on DeepSpeed 0.19.8: `runtime/config.py`, `runtime/constants.py`, `runtime/zero/config.py`.
 
@@ -294,7 +296,7 @@ OWNED: Mapping[str, str] = {
     f"{ZERO}.save_muon_momentum_buffer_in_memory": "training.optimizer.kind",
 }
 
-#: Settings without effect on numbers: logging, or the prefetching of ZeRO-3.
+#: Settings that do not affect any number: logging, and prefetching in ZeRO-3.
 HARMLESS = frozenset(
     {
         *("comet", "comms_logger", "csv_monitor", "disable_python_gc", "dump_state", "flops_profiler", "log_level"),
@@ -346,7 +348,7 @@ def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str,
 
 
 def identified_settings(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that can change a number of the run."""
+    """Return the settings that can affect the run's numbers."""
     kept: dict[str, Any] = {}
     for name, value in block.items():
         if name in HARMLESS:
@@ -360,7 +362,7 @@ def identified_settings(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paths(block: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the keys of the block and of its sections."""
+    """Yield the path of each setting in the block and its sections."""
     for name, value in block.items():
         yield (name,)
         yield from ((name, key) for key in value) if isinstance(value, Mapping) else ()

@@ -1,4 +1,4 @@
-"""Parameters of a run: the sections of all parts, and checks that involve several sections.
+"""Parameters of a run: all sections, and checks that involve several sections.
 
 The small sections are here too: checkpoints, validation, telemetry and sinks.
 """
@@ -30,7 +30,7 @@ class Average(Frozen):
     last: int = Field(1, ge=1, description="Number of checkpoints to average, from the newest.")
     steps: tuple[int, ...] = Field((), description="Steps to average; empty: the newest `last`.")
     ema: bool = Field(
-        False, description="Average the EMA weights of the checkpoints (`training.optimizer.ema_decay`)."
+        False, description="Average the EMA weights (`training.optimizer.ema_decay`) instead of the weights."
     )
 
     @model_validator(mode="after")
@@ -45,13 +45,16 @@ class Checkpoints(Frozen):
 
     every_steps: int = Field(100, ge=1, description="Checkpoint interval in steps.")
     mode: Literal["async", "sync"] = internal(
-        "async", description="async: training continues while another process writes; sync: it waits for the disk."
+        "async",
+        description="async: another process writes while training continues; sync: training waits for the disk.",
     )
     keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     keep_every: int = Field(0, ge=0, description="Also keep checkpoints at multiples of this step; 0: none.")
-    keep_best: int = Field(0, ge=0, description="Also keep this many best ones, by held-out slices or smoothed loss.")
+    keep_best: int = Field(
+        0, ge=0, description="Number of best checkpoints to keep as well, by held-out slices or smoothed loss."
+    )
     audit_steps: int = internal(
-        8, ge=1, description="Distance in steps from the end of the checkpoint for the resume proof."
+        8, ge=1, description="Number of steps between the checkpoint for the resume proof and the end of the run."
     )
     upload: str | None = Field(
         None,
@@ -74,7 +77,9 @@ class Checkpoints(Frozen):
 # Evaluation of held-out slices and probes during training.
 
 class Validation(Frozen):
-    """Evaluation of held-out text and probes during training: interval and amount. It does not change the weights."""
+    """Interval and amount of the evaluation of held-out text and probes during training. It does not change the
+    weights.
+    """
 
     every_steps: int = Field(0, ge=0, description="Evaluation interval in steps; 0: with every checkpoint.")
     bytes_per_slice: int = Field(
@@ -93,7 +98,7 @@ class Validation(Frozen):
     slices: tuple[str, ...] = internal((), description="Buckets to evaluate; empty: all that have held-out text.")
 
 
-# Measurements other than loss and speed. Not part of a run's identity: they have no effect on weights.
+# Measurements other than loss and speed. They have no effect on weights, so they are not part of a run's identity.
 
 class Telemetry(Frozen):
     """Measurements other than loss and speed."""
@@ -102,15 +107,15 @@ class Telemetry(Frozen):
         10, ge=0, description="Interval in steps for gradient norm and activations by layer; 0: never."
     )
     stragglers_every: int = Field(
-        50, ge=0, description="Interval in steps for comparisons of the ranks' own time; 0: never."
+        50, ge=0, description="Interval in steps at which the ranks' own step times are compared; 0: never."
     )
     straggler_score: float = internal(
-        0.75, gt=0, le=1, description="Speed below which a rank is a straggler, as a share of the fastest rank's."
+        0.75, gt=0, le=1, description="Speed below which a rank is a straggler, as a share of the fastest rank's speed."
     )
     profile_steps: tuple[int, int] | None = Field(
         None,
-        description="First and last step of a `torch.profiler` trace of rank 0; use `plinth run profile` for a running "
-        "run.",
+        description="First and last step of a `torch.profiler` trace of rank 0. For a run in progress, use "
+        "`plinth run profile`.",
     )
     devices_s: float = internal(30.0, ge=0, description="Sampling interval of GPUs in seconds; 0: errors only.")
 
@@ -124,7 +129,7 @@ class Telemetry(Frozen):
 # Sinks of a run. Not part of identity.
 
 class Sinks(Frozen):
-    """Sinks of a run's numbers, in addition to its timeline, page and MLflow."""
+    """Sinks that receive a run's metrics, in addition to its timeline, page and MLflow."""
 
     tensorboard: bool = Field(
         False, description="Write event files into the run's `sinks/tensorboard` (extra `tensorboard`)."
@@ -139,12 +144,12 @@ class Sinks(Frozen):
 
     @property
     def any(self) -> bool:
-        """True if there is any sink."""
+        """True if any sink is enabled."""
         return self.tensorboard or bool(self.wandb) or self.prometheus
 
 @extended("training")
 class Training(Frozen):
-    """One run."""
+    """Training of one run."""
 
     model: Model = Model()
     optimizer: Optimizer = Optimizer()
@@ -155,12 +160,12 @@ class Training(Frozen):
         description="Changes of batch, row length or rotary positions from a step on; the tokens and "
         "their order stay the same.",
     )
-    batch_schedule: tuple[BatchChange, ...] = internal((), description="Changes of the batch.")
-    length_schedule: tuple[LengthChange, ...] = internal((), description="Changes of the length of rows.")
+    batch_schedule: tuple[BatchChange, ...] = internal((), description="Changes of the global batch.")
+    length_schedule: tuple[LengthChange, ...] = internal((), description="Changes of the row length.")
     rotary_schedule: tuple[RotaryChange, ...] = internal(
         (), exclude_if=lambda given: not given, description="Changes of the rotary positions."
     )
-    amendments: tuple[Amendment, ...] = internal((), description="Changes, with a reason, of a started run.")
+    amendments: tuple[Amendment, ...] = internal((), description="Changes to a started run, each with a reason.")
     parallel: Parallel = Parallel()
     deepspeed: Mapping[str, Any] = Field(
         default_factory=dict,
@@ -172,22 +177,22 @@ class Training(Frozen):
     )
     fp32_matmul: Literal["ieee", "tf32"] = Field(
         "ieee",
-        description="FP32 matrix products: `ieee`, or `tf32` (inputs rounded to 10 bits of mantissa), several times "
-        "faster (GPUs from Ampere on).",
+        description="FP32 matrix products: `ieee`, or `tf32` (inputs rounded to 10 bits of mantissa), which is "
+        "several times faster on GPUs from Ampere on.",
         exclude_if=lambda kind: kind == "ieee",
     )
     float8: Float8 = Field(
         "none",
         exclude_if=lambda kind: kind == "none",
-        description="FP8 products of the blocks' linear layers by this torchao recipe, the rest in BF16: `tensorwise` "
-        "(compute capability 8.9), `rowwise` and `rowwise_with_gw_hp` (9.0), which keeps gradients of weights "
-        "in BF16.",
+        description="torchao recipe for FP8 products in the blocks' linear layers; the rest is in BF16. `tensorwise` "
+        "needs compute capability 8.9; `rowwise` needs 9.0, and so does `rowwise_with_gw_hp`, which computes weight "
+        "gradients in BF16.",
     )
     seed: int = Field(1, description="Seed of the initial weights.")
     deterministic: bool = Field(
         True,
-        description="Use deterministic kernels. False: faster attention gradients on GPUs, but the resume can be "
-        "proved within a measured tolerance only, which the gate policy must accept.",
+        description="Use deterministic kernels. False makes attention gradients faster on GPUs, but a resume "
+        "can then be proved only within a measured tolerance, which the gate policy must accept.",
         exclude_if=lambda given: given,
     )
     initial: InitialWeights | None = Field(
@@ -212,7 +217,7 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _scheduled(self) -> Training:
-        """Convert `changes` to the stages' schedules."""
+        """Split `changes` into the schedules for batch, row length and rotary positions."""
         for name in {schedule for change in self.changes for schedule in change.schedules}:
             entries = (change.entry(name) for change in self.changes if name in change.schedules)
             # during validation, before the record is in use
@@ -221,7 +226,7 @@ class Training(Frozen):
         return self
 
     def place(self, key: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """Return the recipe key for a key of a schedule: `changes` holds the entries of all three."""
+        """Map a schedule's key to the recipe key in `changes`, which contains the entries of all three schedules."""
         indices = [index for index, change in enumerate(self.changes) if key[0] in change.schedules]
         return ("changes", indices[int(key[1])], *key[2:]) if indices else key
 
@@ -245,7 +250,9 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _hooks_fit(self) -> Training:
-        """Let the training hooks of the recipe check the rest of it. The recipe's checks name unusable hooks."""
+        """Let the recipe's training hooks check the other parameters. Hooks that cannot be used are reported by the
+        recipe's checks.
+        """
         for hook, params in hooks.asked(self, usable=True):
             for problem in hook.problems(self, params):
                 raise ValueError(problem)

@@ -3,8 +3,8 @@
     python -m plinth.training.sinks.relay runs/RUN/config.json [--once]
 
 The supervisor starts it with the ranks. An unreachable sink delays only its own numbers, until the next try of this job
-or another. Numbers are placed at the last step before them, so a sink has them in the order of steps; when steps
-repeat, after a resume or a rollback, the sink is rolled back.
+or another. Numbers are assigned to the last step before them, so that a sink receives them in the order of steps. When
+steps repeat after a resume or a rollback, the sink is rolled back.
 
 A bookmark (`sinks/NAME.json`) is the last step whose numbers a sink has flushed. A restarted relay goes back to that
 step, so nothing is written twice, wherever the previous relay was killed.
@@ -48,7 +48,7 @@ class SinkRow(NamedTuple):
 
 
 class TimelineSink(Protocol):
-    """One tool. Its exceptions are printed, and the same rows are retried."""
+    """A sink for one tool. Its exceptions are printed, and the same rows are retried."""
 
     def go_back(self, step: int) -> None:
         """Discard rows that were written from this step on."""
@@ -56,17 +56,17 @@ class TimelineSink(Protocol):
     def write(self, row: SinkRow) -> None: ...
 
     def flush(self) -> None:
-        """Return when all rows are visible to other processes."""
+        """Write all rows; return when they are visible to other processes."""
 
     def close(self) -> None: ...
 
 
 class SinkSource(NamedTuple):
-    """A sink's name and how to open it; opening may fail and is retried."""
+    """Name of a sink, and a function that opens it. Opening can fail and is then retried."""
 
     name: str
     open: Callable[[], TimelineSink]
-    goes_on: bool = True  # continue from its bookmark; otherwise from the beginning of the timeline
+    goes_on: bool = True  # True to continue from the sink's bookmark, False to start at the beginning of the timeline
 
 
 def folder(config: RunConfig) -> Path:
@@ -87,7 +87,7 @@ def sources_of(config: RunConfig) -> list[SinkSource]:
 
 
 class TensorBoardFiles:
-    """Event files of TensorBoard, by its own writer: `tensorboard --logdir FOLDER` shows them.
+    """TensorBoard event files, written by TensorBoard's own writer. Show them with `tensorboard --logdir FOLDER`.
 
     A repeated step replaces the earlier one: a restart marker (`SessionLog.START`) at a step tells TensorBoard that all
     later steps are out of date.
@@ -145,7 +145,7 @@ class WandbRun:
         self._run.define_metric("*", step_metric="step")
 
     def go_back(self, step: int) -> None:
-        """Do nothing: its rows stay, and repeated ones are marked."""
+        """Do nothing: W&B's rows stay, and repeated steps are marked."""
 
     def write(self, row: SinkRow) -> None:
         redone = {"redone": 1.0} if row.redone else {}
@@ -153,7 +153,7 @@ class WandbRun:
         self._run.log({"step": row.step, **row.values, **redone}, step=row.seq, commit=True)
 
     def flush(self) -> None:
-        """Do nothing: W&B's own process writes, and has a row once `log` returns."""
+        """Do nothing: W&B's own process writes, and it has received a row once `log` returns."""
 
     def close(self) -> None:
         self._run.finish()
@@ -170,7 +170,7 @@ class PrometheusFile:
         self._follower, self._path = RunFollower(config), path
 
     def go_back(self, step: int) -> None:
-        """Do nothing: only the last numbers are kept."""
+        """Do nothing: the file has only the newest numbers."""
 
     def write(self, row: SinkRow) -> None:
         """Do nothing: the follower reads the timeline itself, including events without numbers."""
@@ -190,7 +190,7 @@ LAST_S = 60.0
 
 
 class Mark(NamedTuple):
-    """Event of the last flushed step, that step, and the run's position before it."""
+    """Bookmark of a sink: the last flushed step, its event, and the run's position before it."""
 
     seq: int = 0
     at: int = 0
@@ -211,7 +211,7 @@ class Feed:
         self._written, self._again = 0, True  # last flushed event; True to repeat all from the bookmark on
 
     def advance(self) -> int:
-        """Write and flush new rows; return the number of events with numbers."""
+        """Write and flush new rows; return how many events had numbers."""
         self._kept += [event for event in self._reader.poll() if event["seq"] >= self._mark.seq]
         events = [event for event in self._kept if self._again or event["seq"] > self._written]
         if not events:
@@ -256,7 +256,7 @@ class Feed:
 
 
 def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
-    """Start the relay of a job, if its recipe has sinks."""
+    """Start the relay process of a job, if its recipe has sinks."""
     if not config.sinks.any:
         return None
     command = processes.python("plinth.training.sinks.relay", str(path))
@@ -267,7 +267,7 @@ def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
 
 
 def end(relay: subprocess.Popen[bytes] | None) -> None:
-    """Let the relay write the remaining rows, and end it."""
+    """Let the relay write the remaining rows, then end it."""
     if relay is None:
         return
     if relay.stdin is not None:
@@ -281,7 +281,7 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
 
 
 def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
-    """Feed sinks until `over`, which waits for the given seconds, and once more."""
+    """Feed the sinks until `over` returns True, then once more. `over` is called with the seconds to wait."""
     said: dict[str, str] = {}
     last = over(0.0)
     while True:

@@ -30,9 +30,9 @@ from plinth.training.telemetry.devices import is_hardware_error
 from plinth.training.telemetry.goodput_account import GoodputAccount
 from plinth.training.telemetry.timeline import JOB_ENDS, TimelineReader, waited_s
 
-# Record of a metric, its samples, and both in prometheus_client's form.
+# Records of metrics and samples, and their conversion for prometheus_client.
 
-#: When a metric has a series: always when its part is collected; for every run with a live job; or sometimes.
+#: When a metric has a series: whenever its part is collected, for every run with a live job, or only sometimes.
 Presence = Literal["always", "active", "sometimes"]
 
 
@@ -42,7 +42,7 @@ class Metric(Frozen):
     Attributes:
         unit: suffix of its name; empty for plain numbers and ratios.
         source: file, record or event that it comes from.
-        part: part of the exporter; its metrics are collected, and fail, together.
+        part: part of the exporter; the metrics of a part are collected together, and fail together.
     """
 
     name: str = Field(pattern=r"^plinth_[a-z0-9_]+$")
@@ -64,7 +64,8 @@ class MetricSample(NamedTuple):
 
 
 class Families(Collector):
-    """Samples for prometheus_client, by metric in the order of a table; metrics without samples are left out.
+    """Collector for prometheus_client: samples by metric, in the order of the table. Metrics without samples are left
+    out.
 
     Args:
         metrics: the table.
@@ -75,10 +76,10 @@ class Families(Collector):
         self._metrics, self._samples = metrics, samples
 
     def collect(self) -> list[Family]:
-        """Return families of metrics.
+        """Return the metric families.
 
         Raises:
-            KeyError: a sample of a metric that is not in the table.
+            KeyError: a sample has a metric that is not in the table.
         """
         found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for name, labels, value in self._samples():
@@ -109,7 +110,7 @@ STEP: Final = {
     "slowest/score": _of_step("plinth_slowest_rank_score", "Relative speed of the slowest rank; the fastest is 1."),
 }
 
-#: Prefixes of names with a slash; the rest of the name is the last label.
+#: Prefixes of metric names that contain a slash. The part after the slash becomes the last label.
 NESTED: Final = {
     "parts": _of_step("plinth_step_seconds", "Seconds of the last step by part.", "seconds", "part"),
     "besides": _of_step("plinth_between_steps_seconds", "Seconds between the last two steps.", "seconds", "what"),
@@ -288,7 +289,7 @@ class MetricState:
         self._add_numbers(event)
 
     def lose(self) -> None:
-        """Record that the job is gone without an end on the timeline: it has failed, until another one starts."""
+        """Record that the job vanished without a final event. The run counts as failed until another job starts."""
         self.active, self._failed = False, True
 
     def add_devices(self, event: Mapping[str, Any]) -> None:
@@ -299,7 +300,7 @@ class MetricState:
                     self._gpus[metric.name, str(event["host"]), str(gpu["gpu"])] = float(gpu[name])
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the current values; for a run with an ended job only those about its end."""
+        """Yield the current values. After the job has ended, only the metrics of its end are yielded."""
         yield self._of("active", float(self.active))
         yield self._of("failed", float(self._failed))
         yield self._of("ranks", float(self._ranks))
@@ -335,7 +336,7 @@ class MetricState:
                 self._nested[NESTED[head].name, rest] = value
 
     def _time(self) -> tuple[float, dict[str, float]]:
-        """Return rank-seconds held, in total and by cause."""
+        """Return the rank-seconds held, in total and by cause."""
         if self._ledger is None:
             ledger = self._account.ledger()
             causes = {str(cause): seconds for cause, seconds in ledger.rank_s.items() if cause != "queue"}
@@ -347,7 +348,9 @@ class MetricState:
 
 
 class RunFollower:
-    """Follows one run: its timeline and the samples of its GPUs, each byte read once; `state` has its values."""
+    """Follows the timeline of a run and the samples of its GPUs. Each byte is read once; `state` has the current
+    values.
+    """
 
     def __init__(self, config: RunConfig) -> None:
         flops = flops_exact(config.model, config.vocab_size, config.sequence_tokens)
@@ -385,7 +388,7 @@ MARKED = frozenset(
 
 
 def scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event by name, the same in every sink; empty if sinks draw none of them.
+    """Return the numbers of an event by name, the same for every sink; an empty dict if sinks show none of them.
 
     step        its numbers under their own names; `parts/forward`, `besides/save`, `device_memory/peak` and the like
     evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like
