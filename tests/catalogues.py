@@ -9,7 +9,7 @@ from plinth.extensions import Catalogue, Origin
 
 
 class Including(Catalogue[Any]):
-    """A catalog, and members beside its own, or instead of those of the same name."""
+    """A catalog whose own members are extended, or replaced where names are equal."""
 
     def __init__(self, known: Catalogue[Any], *members: Any) -> None:
         self.__dict__.update(known.__dict__)

@@ -119,7 +119,7 @@ def make_trust(folder: Path) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported and collected stays: the collector need not walk a million objects again and again."""
+    """Freeze imported and collected objects: the collector need not walk a million objects again and again."""
     gc.disable()
     try:
         return (yield)

@@ -17,10 +17,10 @@ class CrawlServer:
 
     Attributes:
         index: lines of the index, which `…-index?url=` answers, `page_lines` at a time.
-        busy: answers 503 to so many requests, with `Retry-After: 0`.
-        cut_after: breaks off bodies after so many bytes, `cuts` times.
+        busy: number of requests answered with 503 and `Retry-After: 0`.
+        cut_after: number of bytes after which a body breaks off, `cuts` times.
         ranges: whether ranges are served.
-        lengths: whether it says how long a file is.
+        lengths: whether it sends the length of a file.
         moved: paths and where they redirect to.
         requests: method, path and range of every request.
     """

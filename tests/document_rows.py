@@ -16,7 +16,7 @@ USUAL = {"uri": "u", "captured_at": None, "snapshot": "s", "licence": "MIT", "mi
 
 
 def document_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows with at least a `text`, of whose SHA-256 an id is that is not given."""
+    """Rows with at least a `text`; a missing id is derived from its SHA-256."""
     return pa.Table.from_pylist([_row(**row) for row in rows], schema=DOCUMENT_SCHEMA)
 
 

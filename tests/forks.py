@@ -24,7 +24,7 @@ from tests import isolation
 
 #: Resident memory below which a child is kept.
 MOST_MIB = 1000
-#: What a module adds at most, with what it is the first to import; those that add more by name.
+#: Maximum MiB that a module adds together with its first imports; exceptions by name.
 ADDED_MIB = 150
 MORE_MIB = {
     **dict.fromkeys(("golden", "listing_s3", "parity", "parquet", "assessment", "warc"), 310),
@@ -61,7 +61,7 @@ class Forks:
 
 
 def added_mib(item: pytest.Item) -> int:
-    """What the module of a test adds to a child at most."""
+    """Return the maximum MiB that the module of a test adds to a child."""
     return MORE_MIB.get(item.path.stem.removeprefix("test_"), ADDED_MIB)
 
 

@@ -1,4 +1,4 @@
-"""A Hugging Face Hub with one data set, as far as its client asks for one."""
+"""A Hugging Face Hub with one data set; it serves only the requests of its client."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ from typing import Any
 import psutil
 import pytest
 
-#: Seconds per test by marker. They end what hangs, and are no measure of speed: ten times what a busy machine needs.
+#: Timeout in seconds per test by marker. It ends tests that hang and is not a measure of speed: ten times the need of a
+#: busy machine.
 LIMIT_S = {"exhaustive": 3600, "slow": 1200, "": 300}
 #: Markers of tests that are warned still of what they leave behind; it is undone as well.
 WARNED = ("slow", "exhaustive")
@@ -134,7 +135,7 @@ class Isolation:
             terminalreporter.write_line(line)
 
     def state(self) -> State:
-        """What a test could change, by kind and name."""
+        """Return the state that a test could change, by kind and name."""
         mask = os.umask(0)
         os.umask(mask)
         found: State = {("working directory", ""): os.getcwd(), ("umask", ""): f"{mask:04o}"}
@@ -200,7 +201,7 @@ class Processes:
     """Processes that this one has started, directly or not."""
 
     def __init__(self) -> None:
-        self.known: dict[int, psutil.Process | None] = {}  # by number; None is of another test process, or of none
+        self.known: dict[int, psutil.Process | None] = {}  # by number; None belongs to another test process, or to none
         self.seen: tuple[int, ...] = ()
         self.direct: set[int] = set()  # numbers of children
         self.spent: dict[psutil.Process, float] = {}
@@ -272,7 +273,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def differences(before: State, after: State) -> State:
-    """What has changed; ABSENT is what was removed. Threads and processes may end."""
+    """Return the changes; ABSENT marks removed items. Threads and processes may end."""
     kept = {key: value for key, value in before.items() if value is not ABSENT}
     removed = {key: ABSENT for key in kept.keys() - after.keys() if key[0] == "variable"}
     return {**{key: value for key, value in after.items() if kept.get(key, ABSENT) != value}, **removed}

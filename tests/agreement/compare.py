@@ -1,10 +1,10 @@
-"""Profiles beside the projects they are named after, on real documents of this machine.
+"""Compare profiles with the projects they are named after, on real documents of this machine.
 
     python tests/agreement/compare.py gopher/dolma --python PEER/bin/python
     python tests/agreement/compare.py gopher/redpajama --peer CHECKOUT --python PEER/bin/python
 
 `--python` is an interpreter that has the project's packages; ours need not have them. The result, with every
-disagreement, goes to tests/benchmarks/results/agreement.json, one entry a profile; docs/profiles.md states it.
+disagreement, goes to tests/benchmarks/results/agreement.json, one entry per profile; docs/profiles.md shows it.
 
 | profile | checkout | packages |
 |---|---|---|
@@ -47,7 +47,7 @@ def theirs(name: str, texts: list[str], python: str, checkout: str, punkt: bool)
 
 
 def compared(name: str, texts: list[str], other: list[tuple[str, str | None]]) -> dict[str, Any]:
-    """Counts, shares, and every disagreement by what each side says."""
+    """Return counts, shares, and every disagreement, grouped by the two answers."""
     pairs = list(zip(texts, verdicts(name, texts), other, strict=True))
     apart = [(text, mine, its) for text, mine, its in pairs if (mine[0] == "keep") != (its[0] == "keep")]
     both_keep = [(mine, its) for _, mine, its in pairs if mine[0] == its[0] == "keep" and None not in (mine[1], its[1])]
@@ -66,7 +66,7 @@ def compared(name: str, texts: list[str], other: list[tuple[str, str | None]]) -
 
 
 def commit_of(checkout: str) -> str | None:
-    """The commit of a checkout, or what a file COMMIT beside it says."""
+    """Return the commit of a checkout, or the content of a file COMMIT next to it."""
     note = Path(checkout).parent / f"{Path(checkout).name}.commit"
     if note.is_file():
         return note.read_text().strip()

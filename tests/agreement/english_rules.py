@@ -13,7 +13,7 @@ from typing import Any
 
 
 def rules() -> dict[str, Any]:
-    """What `plinth_text.english` holds of spaCy."""
+    """Return the parts of spaCy that `plinth_text.english` contains."""
     import spacy
     from spacy.attrs import ORTH
     from spacy.lang import char_classes as classes

@@ -1,5 +1,5 @@
-"""Prose of this machine by language, which nobody wrote for a test: descriptions of packages' questions (debconf),
-translated manuals, and messages of programs. Documents of some 2,500 bytes."""
+"""Prose of this machine by language, not written for tests: questions of packages (debconf), translated manuals, and
+messages of programs, as documents of some 2,500 bytes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 SHARE = Path("/usr/share")
 TEMPLATES = Path("/var/lib/dpkg/info")
 BYTES = 2500
-_PIECE = 60  # characters of a message or paragraph that says something
+_PIECE = 60  # minimum number of characters of a message or paragraph
 
 
 def documents(language: str, most: int = 400) -> list[str]:
-    """Documents in a language, by its label in lid.176; each piece of text stands in one of them."""
+    """Return documents in a language, given by its lid.176 label; no piece of text is used twice."""
     pieces = dict.fromkeys([*_templates(language), *_manuals(language), *_messages(language)])
     made: list[str] = []
     held: list[str] = []

@@ -1,4 +1,4 @@
-"""What is left of a page by C4's and RefinedWeb's line rules, in slow and obvious Python.
+"""Reference for the line rules of C4 and RefinedWeb, in slow and obvious Python.
 
 Every function gives the page that stays, or None when it goes. `tidy` makes pages comparable: lines without the white
 space around them, and no blank ones.

@@ -313,7 +313,7 @@ def _datatrove(*filters: tuple[str, str, dict[str, Any]]) -> Callable[[str], Ver
     return judge
 
 
-#: What datatrove calls the reasons of profiles.
+#: datatrove's names for the reasons of profiles.
 DATATROVE_REASONS = {
     "dup_line_frac": "duplicate_lines", "dup_para_frac": "duplicate_paragraphs",
     "dup_line_char_frac": "duplicate_line_characters", "dup_para_char_frac": "duplicate_paragraph_characters",

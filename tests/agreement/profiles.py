@@ -54,8 +54,8 @@ def real_documents(most: int, size: int) -> list[str]:
     """Texts of this machine, each different: documentation, sources, licenses and their docstrings, in a fixed order.
 
     Args:
-        most: at most so many.
-        size: of each, at most so many characters.
+        most: maximum number of texts.
+        size: maximum number of characters per text.
     """
     texts: dict[str, None] = {}
     for path in _files():

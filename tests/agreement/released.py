@@ -1,4 +1,4 @@
-"""datatrove's filters as released, with their own splitters, beside the profiles that are named after them."""
+"""Compare profiles with the datatrove filters that they are named after, as released, with their own splitters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real documents of this machine by style, the same ones each time: text that nobody wrote for a test."""
+"""Real documents of this machine by style, the same ones each time; none was written for a test."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def documents(each: int, size: int) -> dict[str, list[str]]:
     """Texts by style, each different.
 
     Args:
-        each: at most so many of a style.
-        size: of each, at most so many characters.
+        each: maximum number of texts per style.
+        size: maximum number of characters per text.
     """
     return {style: _texts(paths(), read, each, size) for style, (paths, read) in _STYLES.items()}
 

@@ -1,6 +1,6 @@
-"""What projects' definitions say of a text's words and characters, in slow and obvious Python.
+"""Word and character counts as the projects define them, in slow and obvious Python.
 
-Written from the published definitions, to be held against the kernels on random text and against the projects
+Written from the published definitions, for comparison with the kernels on random text and against the projects
 themselves on real text. Nothing here is fast, and nothing is shared with the kernels.
 """
 

@@ -1,4 +1,4 @@
-"""What a model is measured with beside the newest checkpoint: its own run, or none; and where the pages lead."""
+"""Comparison asset: the newest checkpoint against its own run or none, and the links of its pages."""
 
 from pathlib import Path
 

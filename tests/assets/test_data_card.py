@@ -1,4 +1,4 @@
-"""What the data card says of recipes: nothing that is off is called screened."""
+"""Data card of a recipe: a filter that is off is never listed as screening."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_a_gate_that_one_bucket_lacks_is_named() -> None:
 
 
 def test_scores_that_drop_nothing_screen_nothing(tmp_path: Path) -> None:
-    """The annotator alone is no gate."""
+    """An annotator without a gate screens nothing."""
     path = tmp_path / "scored.yaml"
     path.write_text(
         f"extends: {ROOT / 'tests' / 'web.yaml'}\n"
@@ -50,7 +50,7 @@ def test_scores_that_drop_nothing_screen_nothing(tmp_path: Path) -> None:
 
 
 def test_ready_models_are_named_with_their_digests(tmp_path: Path) -> None:
-    """Under what their name says that they screen for, or in a row of their own."""
+    """Models appear in the row of their purpose, or in a row of their own."""
     (tmp_path / "ready.yaml").write_text(
         f"extends: {ROOT / 'jobs' / 'plinth_jobs' / 'recipes' / 'tiny.yaml'}\n"
         f"""
@@ -82,7 +82,7 @@ corpus:
     row = {"rule": next(rule.drop for rule in rules if rule.reason == "toxic"), "buckets": {"web": counts}}
     measured = manifest("removal_rates", Step(name="removal_rates", version="1"), {}, [], {"rules": [row]})
     (card,) = (one for one in candidate._screenings(recipe, {"removal_rates": measured}) if one.subject == "toxicity")
-    assert [one for one in card.evidence if one.startswith("removes of web")] == [card.evidence[-1]]  # told once
+    assert [one for one in card.evidence if one.startswith("removes of web")] == [card.evidence[-1]]  # reported once
 
 
 def test_a_card_is_made_again_when_what_it_says_changes(tmp_path: Path) -> None:

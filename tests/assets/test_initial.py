@@ -101,7 +101,7 @@ def test_marked_weights_are_refused(ctx: Context, folder: Path) -> None:
     taint.mark(ctx, first.inputs["weights"], "ada", "licence withdrawn")
     with pytest.raises(GateError, match=r"tainted[\s\S]*licence withdrawn"):
         made(ctx, folder="llama", licence="MIT")
-    assert stage.outside(ctx) != before  # so that it is asked again, and what was made before the mark is not used
+    assert stage.outside(ctx) != before  # so that it is evaluated again, and no result from before the mark is reused
 
 
 def test_a_run_that_is_not_there_is_named(ctx: Context) -> None:

@@ -61,7 +61,7 @@ def test_what_decides_a_score_is_in_the_code_version(tmp_path: Path, change: str
         return f"evaluation: {{tasks: {{small: {{include: {folder}, {more}}}}}}}"
 
     assert version(keys(change)) != version(keys("limit: 12"))
-    assert version(keys("limit: 12", "b")) == version(keys("limit: 12"))  # a path is no identity, the files are
+    assert version(keys("limit: 12", "b")) == version(keys("limit: 12"))  # the path is not part of the identity
 
 
 def test_without_the_extra_a_run_is_refused_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the gates say of a candidate that MLflow has not heard of."""
+"""Gate results of a candidate that is not registered in MLflow."""
 
 from __future__ import annotations
 

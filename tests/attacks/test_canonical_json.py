@@ -1,4 +1,4 @@
-"""Somebody who holds a key and signs bytes that two readers take for two statements."""
+"""Attack: a key holder signs bytes that two readers parse as two different statements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.registry.exports.conftest import SealedFolder
 from tests.registry.test_releases import write
 
 KIND = "urn:plinth:test:v1"
-#: What is refused with, by either verifier.
+#: Errors that either verifier may raise to refuse an input.
 REFUSALS = (SignatureError, RefusedExport, ValueError, RecursionError, KeyError, TypeError)
 CONTENT = {**dsse.statement(KIND, {"a": "0" * 64}, {"n": 1, "x": 0.5, "s": "é/"}), "extra": None}
 
@@ -128,7 +128,7 @@ def test_what_has_no_canonical_form_is_not_signed(value: Any) -> None:
 
 
 def test_an_envelope_that_repeats_a_key(trust: Trust, tmp_path: Path) -> None:
-    """Of two payloads one reader takes the first, which holds, and another the last."""
+    """One reader takes the first of two payloads, which is valid, and another takes the last."""
     forged = base64.b64encode(fingerprint.canonical({**CONTENT, "extra": "forged"})).decode()
     text = json.dumps(signed(fingerprint.canonical(CONTENT), trust))
     path = tmp_path / "statement.json"
@@ -164,7 +164,7 @@ def test_an_export_that_the_promoter_signs_in_another_form(export: SealedFolder,
 
 @pytest.mark.parametrize("shown", ['"number": 1.0', '"number": true', '"number": 1, "number": 1'])
 def test_a_record_for_people_that_is_written_otherwise(ctx: Context, own_trust: Path, shown: str) -> None:
-    """Other programs read the record beside the envelope: it is the signed one in every number."""
+    """Other programs read the record next to the envelope: all its numbers equal the signed ones."""
     write(ctx, "1")
     path = RELEASES.path(ctx, 1)
     text = path.read_text()

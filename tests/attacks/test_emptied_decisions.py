@@ -1,4 +1,4 @@
-"""Somebody who empties the folders that a release rests on. The champion is not loaded without them."""
+"""Attack: folders that a release depends on are emptied. The champion does not load without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody with the evaluator's key. It states measurements and what exports hold, and releases nothing."""
+"""Attack with the evaluator's key: it can sign measurements and export contents, but cannot release a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence put in the place of other evidence, by somebody who can write every file and has none of its keys."""
+"""Attack: evidence is replaced with other evidence by an attacker who can write every file but has no keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_weights_that_the_trainer_did_not_commit(ctx: Context, line: Line, monke
 
 
 def test_statements_of_another_run(ctx: Context, make_line: Any, line: Line) -> None:
-    """Of a run on a clean commit, put beside the checkpoint of one that was not."""
+    """Statements of a run on a clean commit are copied to the checkpoint of a run with local changes."""
     other = make_line(2)
     source = checkpoint.path(other.directory, 5) / BUNDLE
     shutil.copy(source, checkpoint.path(line.directory, 5) / BUNDLE)
@@ -57,7 +57,7 @@ def test_statements_of_another_run(ctx: Context, make_line: Any, line: Line) -> 
 
 
 def test_an_attempt_taken_out_of_the_account(ctx: Context, line: Line) -> None:
-    """The newest said that its work tree had changes: without it, the run looks clean."""
+    """The newest attempt recorded changes in its work tree: without it, the run looks clean."""
     line.commit({"dirty": True})
     kept = checkpoint.path(line.directory, 5) / BUNDLE
     assert trained.code(proved(ctx, line)).unclean == (
@@ -127,7 +127,7 @@ def test_code_that_no_commit_names(ctx: Context, line: Line, changes: dict[str, 
 
 
 def test_a_figure_that_its_table_does_not_give(ctx: Context, line: Line) -> None:
-    """As somebody with the evaluator's key, who edits a statistic and leaves the bits of each document alone."""
+    """The attacker has the evaluator's key, edits a statistic and leaves the bits of each document unchanged."""
     line.evaluation = line.evaluate(model=2.6, stated=0.22)
     found = sign_candidate(ctx, line)
     decide(ctx, found, BEN, "good")
@@ -159,7 +159,7 @@ def test_a_claim_signed_by_its_role_that_the_text_does_not_bear_out(
 
 
 def test_older_evidence_of_the_same_checkpoint_put_back(ctx: Context, line: Line, unregistered: Candidate) -> None:
-    """The evaluator signed both; the one that a newer one replaced counts no more, nor does anything in its place."""
+    """The evaluator signed both; evidence that was replaced by newer evidence is ignored, and so are copies of it."""
     decide(ctx, unregistered, BEN, "good")
     path = attestations.path_of(ctx, line.checkpoint.digest, "probes")
     for score in (0.9, 0.1):
@@ -177,7 +177,7 @@ def test_older_evidence_of_the_same_checkpoint_put_back(ctx: Context, line: Line
 
 
 def test_a_timeline_edited_so_that_a_probe_passes_as_noise(ctx: Context, line: Line) -> None:
-    """Its looks are committed with the checkpoint: whoever edits the timeline afterward changes no worth."""
+    """Probe evaluations are committed with the checkpoint: later edits of the timeline do not change any value."""
     looks = [{"score": 2.0 - step / 100, "control": 3.0} for step in range(1, 6)]
     line.look(*looks)
     line.commit()

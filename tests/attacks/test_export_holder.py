@@ -1,4 +1,4 @@
-"""Somebody who holds exports, and passes one on. What is proved is what a promoter signed, and no more."""
+"""Attack: a holder of exports passes one on. Only what a promoter signed is proved."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_old_export_under_a_new_name_is_the_old_one(export: SealedFolder, tmp
 
 @pytest.mark.parametrize("fate", ["rolled back", "tainted"])
 def test_an_old_export_of_a_version_that_is_gone(ctx: Context, unregistered: Candidate, fate: str) -> None:
-    """Its signature holds for ever. Where the workspace is at hand, its history and its marks are asked as well."""
+    """Its signature stays valid forever. If the workspace is available, its history and its marks are checked too."""
     proved = {"name": "demo/1", "status": "released", "checkpoint": unregistered.checkpoint}
     moved(ctx, "champion", "1", unregistered.subjects)
     released.require_standing(ctx, proved)
@@ -218,7 +218,7 @@ ROOTS: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("change", ROOTS)
 def test_a_root_that_was_edited_verifies_nothing(export: SealedFolder, tmp_path: Path, change: str) -> None:
-    """The copy that a serving team keeps, changed by somebody without the root's key."""
+    """The copy of the root that a serving team keeps is changed by an attacker without the root's key."""
     envelope = json.loads(export.root.read_bytes())
     content = json.loads(base64.b64decode(envelope["payload"]))
     ROOTS[change](content["predicate"])

@@ -1,4 +1,4 @@
-"""Attack: whoever can write the workspace names processes of the operator where Plinth looks for those that it ends."""
+"""Attack: a user who can write the workspace records the operator's own processes among those that Plinth ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Somebody who writes the weights of a folder by hand. A header has one reading, or the file is not loaded.
+"""Attack: weight files of a folder are written by hand. A header has exactly one reading, or the file is not loaded.
 
-Whoever measures a model and whoever loads it later use different libraries: a header that two of them read in two ways
-would have one model measured and another one served.
+Measurement and serving use different libraries: with a header that two of
+them read differently, one model would be measured and another one served.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HEADERS: dict[str, Change] = {
 
 
 def rewritten(path: Path, change: Change, length: int | None = None) -> None:
-    """Change the header of a file of tensors; `length` is what the file says of it."""
+    """Change the header of a tensor file; `length` is the header length that the file claims."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = {name: one for name, one in json.loads(data[8 : 8 + size]).items() if name != "__metadata__"}

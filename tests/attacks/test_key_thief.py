@@ -1,4 +1,4 @@
-"""Somebody who has the private key of one role, and can write every file of the workspace."""
+"""Attack: a thief has the private key of one role and can write every file of the workspace."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_stolen_keys_of_every_role_but_root_make_no_root(own_trust: Path, ctx: C
 
 
 def test_a_root_put_back_to_before_the_revocation(own_trust: Path, ctx: Context, tmp_path: Path) -> None:
-    """With the workspace's newer versions gone, whoever has pinned the newer one keeps it, also against `keys pin`."""
+    """The workspace's newer versions are deleted; users who pinned the newer root keep it, also against `keys pin`."""
     trust = Trust.of(ctx.workspace)
     stolen, earlier = trust.signer(TRAINER), (trust.folder / root.ROOT_FILE).read_bytes()
     enrolment.revoke(ctx.workspace, stolen.key_id, datetime(2026, 1, 1, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""Somebody who writes a recipe, or links into a workspace, and would have keys stored as documents."""
+"""Attack: a recipe, or links in a workspace, that would store keys as documents."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_hard_link_that_takes_a_place_after_the_inventory(site: Path, own_trus
 
 
 def test_a_link_out_of_input_leads_nowhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever writes the workspace may have put it there; who runs the recipe names the place itself, or allows it."""
+    """Anyone who can write the workspace may have created the link; the user must name its target or allow the link."""
     base = site / "workspace/input"
     (base / "docs").symlink_to(site / "corpus")
     (base / "own").mkdir()

@@ -1,4 +1,4 @@
-"""Somebody with an account of MLflow who writes a request that MLflow reads and the hooks behind its login do not."""
+"""Attack: an MLflow user sends a request that MLflow parses and that the hooks behind its login do not."""
 
 from __future__ import annotations
 

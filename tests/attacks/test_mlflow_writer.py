@@ -1,4 +1,4 @@
-"""Somebody who can write all of MLflow: names, versions, aliases, tags, metrics. None of it decides anything."""
+"""Attack: write access to all of MLflow: names, versions, aliases, tags, metrics. None of it affects a decision."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_an_approvals_tag_in_anothers_name_where_statements_are_asked_for(
 
 
 def test_stages_and_aliases_of_candidates_are_no_places(ctx: Context, line: Any, mlflow: Any) -> None:
-    """What other tools call production."""
+    """Stages and aliases that other tools treat as production."""
     found = register(ctx, line)
     mlflow.set_registered_model_alias(found.model, "champion", found.version)
     mlflow.transition_model_version_stage(found.model, found.version, "Production")
@@ -205,7 +205,7 @@ def test_marks_of_a_relay_set_by_hand_lose_nothing(ctx: Context, line: Any, mlfl
 
 
 def test_tags_that_cannot_be_read_stop_no_mark(ctx: Context, line: Any, mlflow: Any) -> None:
-    """Consumers are told after MLflow shows the mark: what it cannot show must not keep it from them."""
+    """Consumers are notified after MLflow shows the mark: an error of MLflow must not prevent the notification."""
     record = release(ctx, line)
     for name, version in ((record.model, record.version), (candidate.model_name(line.recipe), "1")):
         mlflow.set_model_version_tag(name, version, "gate/licence", "[1]")

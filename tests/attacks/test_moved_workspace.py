@@ -1,4 +1,4 @@
-"""Somebody who writes the workspace, and with it the file that says where a shared one lies."""
+"""Attack: write access to the workspace, including the file with the location of a shared workspace."""
 
 from __future__ import annotations
 

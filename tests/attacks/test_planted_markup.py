@@ -1,4 +1,4 @@
-"""Somebody who writes a recipe or a document, and with it what pages, Dagster and MLflow show."""
+"""Attack: markup in a recipe or a document, which pages, Dagster and MLflow then show."""
 
 from __future__ import annotations
 

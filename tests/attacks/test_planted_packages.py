@@ -1,7 +1,8 @@
-"""Attack: whoever can write the workspace plants code that a process of Plinth would import or run.
+"""Attack: code planted in the workspace that a process of Plinth would import or run.
 
-A package in the folder in which a process starts, a module beside it, a program on the path, settings that a library
-reads from its working directory. Nothing planted runs, and keys reach only those who sign.
+Cases: a package in the folder in which a process starts, a module next to
+it, a program on the path, settings that a library reads from its working directory. Nothing planted runs, and keys
+reach only the processes that sign.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ GRANDCHILD = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable,
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace with planted modules and programs, in which the operator stands and that the paths name."""
+    """Yield a workspace with planted modules and programs; it is the working directory and on the paths."""
     root = Workspace(tmp_path / "workspace").ensure().root
     for name in ("dagster", "mlflow/registry", "json", "plinth", "plinth_jobs", "cffi", "bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ def test_the_command_line_imports_nothing_of_the_folder_in_which_it_runs(workspa
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONPATH", "PATH", "BASH_ENV", "NCCL_NET_PLUGIN", "CC"])
 def test_a_run_whose_configuration_was_edited_loads_no_code(name: str, tmp_path: Path) -> None:
-    """`launch.environment` of a run lies in the workspace, and its ranks start again after a failure."""
+    """`launch.environment` of a run is stored in the workspace, and its ranks restart after a failure."""
     config = tiny(tmp_path, run_id="r1")
     configuration.write(config)
     edited = json.loads(config.directory.config.read_bytes())

@@ -1,4 +1,5 @@
-"""Somebody with the promoter's key who passes an export on. That key seals files; who made them says which they are."""
+"""Attack with the promoter's key: passing on an export. That key seals files; only their producers can identify
+them."""
 
 from __future__ import annotations
 

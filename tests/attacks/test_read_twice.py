@@ -26,7 +26,7 @@ from plinth_registry.audit_log import AUDIT
 
 @pytest.fixture(autouse=True)
 def impatient() -> Iterator[None]:
-    """Who waits for a pipe is ended."""
+    """Interrupt a read that waits for a pipe."""
 
     def end(*_: object) -> None:
         raise TimeoutError("a reader waits for a pipe")

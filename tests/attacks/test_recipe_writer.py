@@ -1,4 +1,4 @@
-"""Somebody who writes the recipe, its plug-ins and the working directory of a command, and holds no key."""
+"""Attack: write access to the recipe, its plug-ins and the working directory of a command, without any key."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_keys_and_names_that_would_say_more_than_a_recipe_may(changes: dict[str,
 def test_permitting_its_own_licences_and_leaving_measurements_out(
     ctx: Context, line: Any, unregistered: Candidate
 ) -> None:
-    """What was attested under the first recipe is judged, by the policy's list; what is not measured fails."""
+    """Evidence attested under the first recipe is judged by the policy's list; missing measurements fail."""
     release = line.recipe.release.name
     licences = LicencePolicy(permitted=("CC0-1.0",))
     strict = small_policy(release, 2).model_copy(update={"licences": licences})
@@ -120,7 +120,7 @@ def test_permitting_its_own_licences_and_leaving_measurements_out(
 def test_terms_that_are_changed_after_the_text_was_read(
     ctx: Context, make_line: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recipe says now that its source may be passed on; it said otherwise when the text was read and attested."""
+    """The recipe now allows redistribution of its source; it did not when the text was read and attested."""
     monkeypatch.setitem(TERMS, "redistribute", False)
     line = make_line()
     found = sign_candidate(ctx, line)
@@ -159,7 +159,7 @@ def test_leaving_a_bucket_out_of_the_held_out_text(ctx: Context, line: Any, unre
 def test_a_plug_in_gate_cannot_change_what_other_gates_read(
     ctx: Context, line: Any, unregistered: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is asked before the people's gate."""
+    """This gate is evaluated before the approval gate."""
     found = Catalogue("plinth.none", "gate", Gate, {"forging": "tests.attacks.judging:FORGING"})
     monkeypatch.setattr("plinth_registry.gates.GATES", found)
     asked = small_policy(line.recipe.release.name).model_copy(update={"extensions": {"forging": {}}})
@@ -181,7 +181,7 @@ def test_two_people_are_neither_one_person_twice_nor_the_one_who_asked(
     assert "approvals" in closed(ctx, line.recipe, asker, tags)
 
 
-# Names of models, in a working directory that somebody else can write
+# Names of models, in a working directory that another user can write
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def champion(ctx: Context, unregistered: Candidate) -> str:
 def test_a_folder_with_the_name_of_a_release(
     ctx: Context, line: Any, champion: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """A genuine candidate that nobody released lies under the name that a command is given."""
+    """A genuine but unreleased candidate has the name that a command is given."""
     other = sign_candidate(ctx, Line(ctx, line.recipe, 2))
     folder = tmp_path / f"demo@{place}"
     shutil.copytree(other.directory, folder)

@@ -1,4 +1,4 @@
-"""Somebody who writes the workspace, and with it the note of which recipe and which experiment commands take."""
+"""Attack: write access to the workspace, including the note of the recipe and experiment that commands use."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_owners_edit_outside_the_workspace_needs_no_word(workspace: Path, re
 
 
 def test_a_copy_in_the_workspace_is_not_read(workspace: Path, recipe: Path) -> None:
-    """The recipe has gone, and whoever writes the workspace writes its copies there too."""
+    """The recipe is deleted, and an attacker with write access to the workspace edits its copies there too."""
     known = fingerprint(load(recipe))
     remember(workspace, recipe)
     recipe.unlink()

@@ -1,4 +1,4 @@
-"""Somebody who may promote, with an approval of a promotion that has ended. People decide about one promotion."""
+"""Attack: a promoter reuses the approval of a promotion that has ended. An approval is for one promotion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who puts an older state of the workspace back, and opens it by another path."""
+"""Attack: an older state of the workspace is restored and opened by another path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who can write every file of a workspace, and has none of its keys."""
+"""Attack: write access to every file of a workspace, without any of its keys."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_renaming_one_persons_approval_to_anothers(ctx: Context, line: Any, appr
 
 
 def test_removing_the_reference_to_marked_evidence(ctx: Context, line: Any, approved: Candidate) -> None:
-    """A mark on probes keeps the model back, also when nothing says any more that they were published."""
+    """A mark on probes blocks the model, even if no record shows any more that they were published."""
     inputs = {"checkpoint": line.checkpoint.digest}
     probes = Manifest(asset="probes", step="probes", version="1", params={}, inputs=inputs, parts=())
     ctx.refs.save(probes)

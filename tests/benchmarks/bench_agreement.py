@@ -1,4 +1,4 @@
-"""Profiles named after datatrove beside datatrove as released: verdicts on real documents by style, and speed.
+"""Compare profiles named after datatrove with datatrove as released: verdicts on real documents by style, and speed.
 
 datatrove runs as it is installed, with its own English tokenizer (spaCy, blank, nothing to download). The documents are
 this machine's: documentation, manual pages, package descriptions, web pages, source code, lists, licenses and other
@@ -30,7 +30,7 @@ from tests.agreement.styles import documents  # noqa: E402
 
 REQUIRED = 0.99
 RESULTS = Path(__file__).parent / "results" / "agreement_released.json"
-#: The profile on words that white space separates, beside the one as released.
+#: Profiles on words separated by white space, compared with the profile as released.
 WHITE_SPACE = {
     "gopher/datatrove": "gopher/white-space",
     "c4/datatrove": "c4/white-space",

@@ -1,9 +1,10 @@
-"""Annotators per core: Gopher, FineWeb and C4 scores beside datatrove's filters on the same real documents.
+"""Annotators per core: Gopher, FineWeb and C4 scores compared with datatrove's filters on the same real documents.
 
 The four are timed one by one and all in one pass over the documents, batch by batch as the stage hands them out.
 One thread. datatrove is measured as released (its English word splitter is spaCy's) and, for comparison, with words
-split at white space, each beside ours with the same words. It stops at the first rule that drops a document; we always
-compute every score. An even sample of the documents is enough for it. MB are of UTF-8 text, seconds are of CPU time.
+split at white space, each compared with ours on the same words. It stops at the first rule that drops a document; we
+always compute every score. An even sample of the documents is enough for it. MB are of UTF-8 text, seconds are of CPU
+time.
 
     python tests/benchmarks/bench_annotate.py [--megabytes 20] [--peer-megabytes 1]
 """

@@ -1,19 +1,18 @@
-"""What a checkpoint costs training: the stall of an asynchronous save beside a synchronous one, tokens/s while a
-process writes; and what a rank's verification and restore cost beside the bare hashes of the same bytes.
+"""Cost of checkpoints for training: the stall of an asynchronous save compared with a synchronous one, tokens/s while a
+process writes; and the verification and restore of a rank compared with bare hashes of the same bytes.
 
 One run of two ranks saves, on the same engine, in rounds: a synchronous save, steps without one, an asynchronous save,
-steps until it is committed. What belongs together is compared within its round, so that whatever else the machine does
-meets both alike; then quartiles over rounds. The stall is what the timeline says: the save itself, and an update that
-waited for the copy. Copy, hashes and files grow with the checkpoint, agreements of ranks do not: by default it is large
-enough for the bytes to decide.
+steps until it is committed. Values are compared within a round, so that other load
+on the machine affects both alike; then quartiles over rounds. The stall is read from the timeline: the save
+itself, and an update that waited for the copy. Copy, hashes and files grow with the checkpoint, agreements of ranks do
+not: by default it is large enough for the bytes to decide.
 
-Verification and restore are processor seconds of a rank's thread, since ranks share cores here, of models of several
-widths in FP32 and BF16: a signature, the root and what ranks agree on take 4 to 8 ms of any. `of_bare` is the time of
-the bare hashes over it, in the same repetition; then quartiles: of the same bytes, in memory, by the same kinds
+Verification and restore are measured in CPU seconds of a rank's thread, since ranks share cores here, of models of
+several widths in FP32 and BF16: a signature, the root and what ranks agree on take 4 to 8 ms of any. `of_bare` is the
+time of the bare hashes over it, in the same repetition; then quartiles: of the same bytes, in memory, by the same kinds
 (verification: SHA-256 of the model's files, BLAKE3 of the others; restore: BLAKE3 of all). A restore moves its bytes
-too, so the time of a program that reads the files and hashes them stands beside it (`of_read_and_hashed`).
-`metadata` is a simulated checkpoint of 1,024 ranks of ZeRO-3 and 723 parameters: what one rank opens, in processor
-seconds.
+too, so it is also compared with a program that reads the files and hashes them (`of_read_and_hashed`). `metadata` is a
+simulated checkpoint of 1,024 ranks of ZeRO-3 and 723 parameters: the CPU seconds in which one rank opens it.
 
     python tests/benchmarks/bench_checkpoint.py [--dim 512] [--layers 6] [--rounds 9] [--steps 5] [--restores 9]
         [--only saves|restores]
@@ -150,7 +149,8 @@ def _reading_s(paths: list[Path]) -> float:
 
 
 def metadata_costs(folder: Path) -> dict[str, Any]:
-    """What one of 1,024 ranks opens, and one of as many on another layout; processor seconds and bytes of memory."""
+    """Measure one of 1,024 ranks that opens its part, on the same layout and on another: CPU seconds and bytes of
+    memory."""
     import tracemalloc
 
     import wide_metadata
@@ -204,7 +204,7 @@ def run_of(folder: str, name: str, steps: int, *, dim: int, layers: int, precisi
 
 
 def saves(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What a save costs training."""
+    """Measure the cost of a save for training."""
     from plinth.training.checkpoint import checkpoint
     from plinth.training.telemetry.timeline import timeline
     from tests.ranks import run_ranks
@@ -240,7 +240,7 @@ def saves(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def restores(folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What verification and restore cost a rank, and what one of 1,024 ranks opens."""
+    """Measure verification and restore of a rank, and the metadata that one of 1,024 ranks opens."""
     from tests.ranks import run_ranks
 
     found: dict[str, Any] = {"load_average_at_start": round(os.getloadavg()[0], 1)}

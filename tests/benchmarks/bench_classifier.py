@@ -1,10 +1,11 @@
-"""Classifiers per core: training and inference of ours on real documents, beside fastText's predict on the same text.
+"""Classifiers per core: training and inference on real documents, compared with fastText's predict on the same text.
 
 Programs of this machine against its texts (documentation, read-me files, licenses): AUC, calibration error and MB/s
 of the first stage, of both stages, of the tagger and of the lexicon. The peer is fastText's own C++ predict (the
-`fasttext` bindings) on a supervised model of the same shape: word bigrams hashed into as many rows, two labels, rows
-of 16 (and 100, fastText's default) random numbers; its speed does not depend on their values. It is given each text
-on one line, as it needs, outside the clock. MB are of UTF-8 text, seconds are of CPU time, best of several runs.
+`fasttext` bindings) on a supervised model of the same shape: word bigrams hashed into the same number of rows, two
+labels, rows of 16 (and 100, fastText's default) random numbers; its speed does not depend on their values. It is given
+each text on one line, as it needs, outside the clock. MB are of UTF-8 text, seconds are of CPU time, best of several
+runs.
 
     python tests/benchmarks/bench_classifier.py [--megabytes 20] [--peer-megabytes 4]
 """

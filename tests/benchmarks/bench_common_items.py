@@ -1,11 +1,11 @@
-"""How many real documents protected items take, with and without the rule for n-grams that many documents have.
+"""Number of real documents removed by protected items, with and without the rule for common n-grams.
 
     python tests/benchmarks/bench_common_items.py FOLDER [FOLDER ...] [--documents 8000]
 
-Training text are manual pages, documentation and source files under the folders (`/usr/share/man /usr/share/doc`, a
-folder of installed packages), exact and near duplicates removed. Items are 33 stretches of 60 words, each from the
-middle of one of the documents, and 5 stretches of templated text: the notices of the Apache, MIT, BSD and GPL
-licenses, and of the Free Software Foundation's manual pages, as files of the same folders have them. Writes
+The training text consists of manual pages, documentation and source files under the folders (`/usr/share/man
+/usr/share/doc`, a folder of installed packages), exact and near duplicates removed. Items are 33 stretches of 60 words,
+each from the middle of one of the documents, and 5 stretches of templated text: the notices of the Apache, MIT, BSD and
+GPL licenses, and of the Free Software Foundation's manual pages, as files of the same folders have them. Writes
 tests/benchmarks/results/common_items.json.
 """
 

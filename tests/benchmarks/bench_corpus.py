@@ -2,8 +2,8 @@
 
 Parquet to Parquet: language, heuristics, PII and license in one reading, policy (the base recipe's for code, which
 keeps most of these documents), exact and near deduplication, verdicts; holdout, contamination and curation are
-measured beside them. One process over parts of real documents. Each corpus is written by one process and measured
-in another, so that what the measured process holds is the stages' own.
+measured separately. One process over parts of real documents. Each corpus is written by one process and measured
+in another, so that the memory of the measured process is used by the stages alone.
 
     python tests/benchmarks/bench_corpus.py [--megabytes 8] [--times 10] [--part-megabytes 4] [--no-annotators]
 

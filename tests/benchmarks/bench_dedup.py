@@ -1,6 +1,6 @@
-"""LSH, verification and clustering from signatures: documents per minute, peak memory by size, peers beside us.
+"""LSH, verification and clustering from signatures: documents per minute, peak memory by size, with peers.
 
-Signatures of 14 bands of 8 rows are made up: three in ten documents lie in clusters of four, scattered over the
+Signatures of 14 bands of 8 rows are made up: three in ten documents are in clusters of four, scattered over the
 corpus, whose pairs have similarities of 0.96, 0.90 or 0.85; the rest have nothing in common. Each size is built
 by one process and measured in another. Verification is by signature, for there is no text.
 
@@ -8,7 +8,7 @@ by one process and measured in another. Verification is by signature, for there 
     python tests/benchmarks/bench_dedup.py --sizes 10000000      # 5 GB of signatures, 13 GB of disk in all
 
 Peers read the same signatures: datatrove's steps 2 and 3 (buckets, clusters; they verify nothing) and
-datasketch's MinHashLSH (insert and query), each in one process like ours beside them.
+datasketch's MinHashLSH (insert and query), each in one process, like ours.
 """
 
 from __future__ import annotations

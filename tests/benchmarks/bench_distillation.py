@@ -1,11 +1,12 @@
-"""A student of a teacher beside the same model from scratch: same weights at first, same tokens, same order.
+"""Compare a distilled student with the same model trained from scratch: same initial weights, same tokens, same order.
 
-Text is Python's standard library as it lies on this machine; every fifth module is held out. The teacher is larger and
-has seen more of the rest. Arms differ in the loss alone: cross-entropy; mixed with the KL from the teacher's logits;
-mixed with that of its stored `TOP_K` tokens and tail (FP16). Measured are bits per byte of the modules held out.
+The text is Python's standard library as installed on this machine; every fifth module is held out. The teacher is
+larger and has seen more of the rest. Arms differ in the loss alone: cross-entropy; mixed with the KL from the teacher's
+logits; mixed with that of its stored `TOP_K` tokens and tail (FP16). Measured are bits per byte of the modules held
+out.
 
-Two paired intervals of the difference to the arm from scratch (`plinth.evaluation.statistics`): over the modules, seeds
-together, which says that the text is no accident; and over seeds, which says that the draw of the weights is none.
+Two paired intervals of the difference to the arm from scratch (`plinth.evaluation.statistics`): over the modules, with
+seeds pooled, for the variance of the text; and over seeds, for the variance of the initial weights.
 
     python tests/benchmarks/bench_distillation.py [--seeds 5] [--steps 150] [--teacher-steps 1500]
 """
@@ -67,7 +68,7 @@ def batch(rows: Tensor, step: int, seed: int) -> Tensor:
 
 
 def lesson(teacher: Decoder, inputs: Tensor, arm: str) -> Teacher | TopTokens:
-    """What the arm learns from, beside its text."""
+    """Return the teacher that the arm learns from, in addition to its text."""
     with torch.no_grad():
         states = teacher.states(inputs).flatten(0, 1)
     if arm == "teacher":
@@ -79,7 +80,7 @@ def lesson(teacher: Decoder, inputs: Tensor, arm: str) -> Teacher | TopTokens:
 def trained(
     config: Model, rows: Tensor, steps: int, seed: int, teacher: Decoder | None = None, arm: str = ""
 ) -> Decoder:
-    """A model after so many steps."""
+    """Train a model for the given number of steps."""
     model, options = build(config, VOCABULARY, seed), Optimizer(lr=4e-3, warmup_fraction=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(options.beta1, options.beta2), weight_decay=0.1)
     for step in range(steps):

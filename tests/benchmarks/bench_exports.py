@@ -1,9 +1,9 @@
-"""Sign and verify a model, and seal and verify an export, beside bare BLAKE3 and SHA-256 of the same files.
+"""Sign and verify a model, and seal and verify an export, compared with bare BLAKE3 and SHA-256 of the same files.
 
     python tests/benchmarks/bench_exports.py [--files 4] [--megabytes 1024] [--rounds 9]
 
 Every round measures all of it, one after the other, with as many threads as cores for each; the ratio to bare BLAKE3 is
-the median of the rounds' own ratios, so that other work on the machine weighs on both. Files lie in the page cache.
+the median of the rounds' own ratios, so that other work on the machine weighs on both. Files are in the page cache.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def bare(place: Path, files: int, megabytes: int) -> dict[str, Callable[[], obje
 
 
 def of_model(ctx: Context, place: Path) -> dict[str, Callable[[], object]]:
-    """What happens to a model in the workspace: signed once, verified at promotion and before every load."""
+    """Return the operations on a model in the workspace: signed once, verified at promotion and before every load."""
     directory, trust = place / "model", Trust.of(ctx.workspace)
     subjects = {path.name: standalone_verify.digest_of(path) for path in directory.iterdir()}
     made: dict[str, Any] = {

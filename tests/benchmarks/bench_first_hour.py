@@ -7,8 +7,8 @@
 `setup`, `kernels`, `demo` and `tests` run in a fresh clone of this checkout's commit, in a new folder or in the one
 that `--keep` names. `fixed`, `reads` and `decides` run on a copy of a finished demo, `stages` on a few hundred small
 documents. Every command runs in its own terminal (pty); a silence is the time between two pieces of output. CPU seconds
-are those of the command and of all its descendants, orphans (servers that end when nobody uses them) too; `peak_mb` is
-the memory of its largest process. Rows of other sections, and of commands that fail, are not recorded.
+are those of the command and of all its descendants, including orphans (servers that end when no process uses them);
+`peak_mb` is the memory of its largest process. Rows of other sections, and of commands that fail, are not recorded.
 Commands on the copy name the recipe (`-r`), so that their figures include reading and checking it.
 """
 
@@ -129,7 +129,7 @@ def best(name: str, runs: list[Measure], wanted: dict[str, float]) -> Iterator[d
 
 @dataclass
 class Bench:
-    """What all sections share: the fresh clone, the copied demo, the number of runs."""
+    """State that all sections share: the fresh clone, the copied demo, the number of runs."""
 
     clone: Path
     environment: dict[str, str]

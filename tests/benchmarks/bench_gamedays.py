@@ -41,7 +41,7 @@ def processor_s() -> float:
 
 
 def row(record: GameDayRecord, spent_s: float) -> dict[str, Any]:
-    """What is kept of a game day."""
+    """Return the recorded row of a game day."""
     alerts = [one.alert_s for one in record.instants if one.alert_s is not None]
     return {
         "instants": len(record.instants),

@@ -1,4 +1,4 @@
-"""Greedy generation with keys and values kept, beside computing everything again and beside transformers' `generate`.
+"""Compare greedy generation with a KV cache against full recomputation and transformers' `generate`.
 
     python tests/benchmarks/bench_generate.py
 

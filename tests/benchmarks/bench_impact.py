@@ -1,4 +1,4 @@
-"""Search for everything that came of a manifest, in workspaces of synthetic manifests of growing size.
+"""Search for everything that was derived from a manifest, in workspaces of synthetic manifests of growing size.
 
     python tests/benchmarks/bench_impact.py [--counts 10000 20000 40000 100000]
 

@@ -1,4 +1,4 @@
-"""Language and PII per core: beside fastText's bindings, beside datatrove's formatter, and how often they are right.
+"""Language and PII per core, compared with fastText's bindings and datatrove's formatter, and their accuracy.
 
 One thread, real documents (Python sources and text files of this machine) and the translated manuals and message
 catalogs that are installed. MB are of UTF-8 text, seconds are of CPU time, the best of several runs.

@@ -1,4 +1,5 @@
-"""FineWeb-2's filters and datatrove's splitters, as released, beside `fineweb2` on prose of this machine by language.
+"""Compare FineWeb-2's filters and datatrove's splitters, as released, with `fineweb2` on prose of this machine by
+language.
 
 git clone https://github.com/huggingface/fineweb-2
 python tests/benchmarks/bench_languages.py fineweb-2 ru de zh

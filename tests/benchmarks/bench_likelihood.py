@@ -1,12 +1,12 @@
-"""Likelihood requests per second beside lm-evaluation-harness's own `HFLM`, on the same weights, in one run.
+"""Likelihood requests per second compared with lm-evaluation-harness's own `HFLM`, on the same weights, in one run.
 
     python tests/benchmarks/bench_likelihood.py
 
 Needs the extras `tasks` and `dev`. Two workloads of tokens of Python's standard library: questions with four answers
 each (the shape of most of its tasks), and pairs that share nothing, of 16 to 384 tokens. `HFLM` runs with several batch
-sizes, of which the best counts. Requests per second of one core's work (CPU time, one thread), so that what else runs
-on the machine matters little; both get tokens, so that encoding is left out. The numbers of both are compared.
-Writes tests/benchmarks/results/likelihood.json.
+sizes, of which the best counts. Requests per second of one core's work (CPU time, one thread), so that other load on
+the machine matters little; both get tokens, so that encoding is not included. The numbers of both are compared. Writes
+tests/benchmarks/results/likelihood.json.
 """
 
 from __future__ import annotations

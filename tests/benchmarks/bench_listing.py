@@ -1,4 +1,4 @@
-"""How long it takes to list the documents of a step at 10^12 tokens: order, index and records, to the last byte.
+"""Time to list the documents of a step at 10^12 tokens: order, index and records, to the last byte.
 
     python tests/benchmarks/bench_listing.py [--tokens N]
 
@@ -7,8 +7,8 @@
 The index would be 40 GB, and only what a search reads of it is kept: each part is written whole once, searched,
 and what was read stays, at its place in a file of the full length; what is listed is compared with what was drawn. So
 reads are answered by the page cache; where a disk answers its latency is added. Each measurement is one call in a fresh
-process, after imports: the mixture's manifest is loaded from its file, a step is listed that nobody has listed before.
-Seconds are those that the core worked, beside those of the clock: other work runs on this machine.
+process, after imports: the mixture's manifest is loaded from its file, a step is listed for the first time.
+CPU seconds are reported together with wall-clock seconds, since other work runs on this machine.
 Writes tests/benchmarks/results/listing.json.
 """
 
@@ -115,7 +115,7 @@ def _now() -> tuple[float, float]:
 
 
 class _Drawn:
-    """Shards of random documents that exist as far as they are looked at."""
+    """Shards of random documents, generated only where they are read."""
 
     def __init__(self, ctx: Context, tokens: int) -> None:
         self.ctx, random = ctx, np.random.default_rng(1)
@@ -140,7 +140,7 @@ class _Drawn:
         self.path.chmod(0o644)
 
     def first_read(self) -> dict[str, Any]:
-        """What the first reader of a part on a machine adds."""
+        """Measure the cost that the first reader of a part on a machine adds."""
         started = time.perf_counter()
         store.require_unchanged(self.path, self.form.blob)
         return _row(f"first read of a part of {self.form.blob.bytes / 1e6:.0f} MB on a machine: SHA-256", started)

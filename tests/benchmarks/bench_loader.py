@@ -112,7 +112,7 @@ def _mix(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) ->
 
 
 def _packing(ctx: Context, shards: dict[str, Manifest], width: int, packing: str) -> list[dict[str, Any]]:
-    """What a packing leaves, and how long best-fit takes to say it (the second time: the first compiles)."""
+    """Measure the padding of a packing and the time of best-fit (the second call: the first one compiles)."""
     made = _mix(ctx, shards, width, packing).stats["packing"]
     name = f"{packing}, sequences of {width}"
     shown = {"padding": "padding_share", "masked": "masked_share", "documents cut": "split_document_share"}

@@ -1,16 +1,16 @@
-"""The loader beside MosaicML streaming and LitData on the same tokens: shuffled batches in memory; digests.
+"""Compare the loader with MosaicML streaming and LitData on the same tokens: shuffled batches in memory; digests.
 
     python tests/benchmarks/bench_loader_peers.py [--peers FOLDER] [--tokens N] [--seconds S]
 
 One core, page cache. Two forms, and either is compared with the same form: compact, which a trainer moves to its device
 (rows as they are stored, in memory of their own, and where documents begin), and expanded on the host (int32, and the
-number of each token's document). Seconds are those that the core worked, so that a busy machine shows less. The peers
+number of each token's document). Seconds are CPU seconds, so that other load on the machine matters less. The peers
 clash with the pins of the rest (older torch and boto3), so they come from a folder of their own:
 
     pip install --no-deps --target FOLDER mosaicml-streaming==0.13.0 litdata==0.2.76 lightning-utilities==0.15.3 \
         zstd==1.5.7.2 brotli==1.2.1 python-snappy==0.7.3 cramjam==2.14.0 tifffile==2026.3.3 obstore==0.12.1
 
-A plain copy says what the machine gave in the same run. Writes
+A plain copy measures the bandwidth of the machine in the same run. Writes
 tests/benchmarks/results/loader_peers.json.
 """
 

@@ -1,10 +1,10 @@
-"""How long `plinth status` and Dagster's definitions take in a workspace of years.
+"""Time that `plinth status` and Dagster's definitions take in a workspace with years of history.
 
     python tests/benchmarks/bench_metadata.py [--buckets N] [--manifests N] [--runs N] [--out FILE]
 
-Synthetic: a recipe of so many buckets, of which every stage but those that ask the registry is published and up to
-date; old manifests and ended runs beside them (their names count, so their files are hard links of a few). Measured in
-this process after its imports, which are measured by themselves in another one; seconds of the clock and of the CPU.
+Synthetic: a recipe with `--buckets` buckets, of which every stage except those that query the registry is published and
+up to date; and old manifests and ended runs (only their names matter, so their files are hard links to a few). Measured
+in this process after its imports, which are measured by themselves in another one; wall-clock and CPU seconds.
 """
 
 from __future__ import annotations

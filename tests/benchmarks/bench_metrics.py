@@ -1,10 +1,10 @@
-"""Exporter: time of a refresh and of a scrape with 1,000 runs, bytes read, memory; cost beside a run's steps.
+"""Exporter: time of a refresh and of a scrape with 1,000 runs, bytes read, memory; its cost relative to the steps of a
+run.
 
     python tests/benchmarks/bench_metrics.py [--workspace DIR] [--out FILE]
 
-Memory is that of the process that `plinth ops metrics serve` is, after every part was collected twice: resident, and
-its
-own alone; the most that the process of seldom parts has held, and its processor seconds, once in two minutes. DIR is a
+Memory is that of the process `plinth ops metrics serve` after every part was collected twice: resident and private;
+and the peak memory and CPU seconds of the process that collects the slow parts once in two minutes. DIR is a
 workspace with releases.
 """
 
@@ -73,7 +73,7 @@ def other(seq: int, kind: str, **fields: object) -> str:
 
 
 def make(space: Path, name: str, active: bool, steps: int = STEPS, ago: float = 0.0) -> Path:
-    """A run with so many steps, a second each, whose last was so many seconds ago; its timeline."""
+    """Create a run with `steps` steps of one second each, the last of them `ago` seconds ago; return its timeline."""
     config = tiny(space, run_id=name)
     configuration.write(config)
     if active:
@@ -98,7 +98,7 @@ def measured(what: str, seconds: float, more: str = "") -> None:
 
 
 def workspace(active: int, of: int = 1000) -> None:
-    """Refreshes and scrapes with so many runs under way."""
+    """Measure refreshes and scrapes with `active` runs under way."""
     with tempfile.TemporaryDirectory() as folder:
         timelines = [make(Path(folder), f"r{number:04d}", number < active) for number in range(of)]
         before, runs = psutil.Process().memory_info().rss, RunsCollector(Path(folder) / "runs")
@@ -189,7 +189,7 @@ def scrape(port: int) -> tuple[float, bytes]:
 
 
 def seldom(space: Path) -> None:
-    """What the process of seldom parts takes, once for each of three collections."""
+    """Measure the process of slow parts, once for each of three collections."""
     found, most = workspace_exporter(Context(Workspace(space))), 0.0
     for _ in range(3):
         for part in found.parts:

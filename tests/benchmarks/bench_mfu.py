@@ -2,16 +2,16 @@
 
 A step is a step of a run: the loader reads shards and finds the documents, attention stays within them, the guard
 judges the update on the device and the numbers afterward, the next step is launched before the last one is read. Text
-is drawn at random: what it says changes no time. Steps after the warm-up are launched under CUDA's sync debug mode
-"error": a wait for the device ends the benchmark, so every step it counts is free of waits.
+is drawn at random: its content does not affect the time. Steps after the warm-up are launched under CUDA's sync debug
+mode "error": a wait for the device ends the benchmark, so every step it counts is free of waits.
 
 MFU = FLOPs of the model per token x tokens/s / peak of the device (Chowdhery et al. 2022, "PaLM", appendix B):
 6 per parameter of every matrix product, and 12 L H Q S for attention over the whole square, forward and backward,
-nothing for what is computed again. Peaks are the data sheets', BF16, dense (`plinth.launch.devices`), with FP8 layers
-too. Beside it the share when attention counts the half that a causal mask leaves ("causal").
+nothing for recomputation. Peaks are the data sheets', BF16, dense (`plinth.launch.devices`), with FP8 layers
+too. "causal" is the share if attention counts only the half that a causal mask leaves.
 
 Without a GPU there is nothing to measure. `--tiny` takes the same path on a CPU with a model of a million parameters
-and, for the peak, what a large matrix product reaches there; that figure is no benchmark and is recorded nowhere.
+and, for the peak, what a large matrix product reaches there; that figure is not a benchmark and is not recorded.
 
     python tests/benchmarks/bench_mfu.py [--preset 1b] [--sequence 4096] [--micro 4] [--steps 30] [--compile]
 """
@@ -134,7 +134,7 @@ def trained(config: Any, rank: Any) -> dict[str, Any]:
 
 
 def versions(cuda: bool) -> dict[str, str]:
-    """What ran."""
+    """Return the versions of the software and the device."""
     from importlib.metadata import PackageNotFoundError, version
 
     import torch

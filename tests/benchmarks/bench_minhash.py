@@ -1,4 +1,4 @@
-"""MinHash signatures per core: ours beside datatrove, datasketch, rensa and Daft, on the same real documents.
+"""MinHash signatures per core: ours compared with datatrove, datasketch, rensa and Daft, on the same real documents.
 
 Word 5-grams, 112 permutations (14 bands of 8 rows). The documents are Python sources and the text files of
 installed packages on this machine. Slow peers get an even sample of them; MB are of UTF-8 text, seconds are CPU time
@@ -11,7 +11,7 @@ does so on texts that were cut into our words before the clock started, and hash
 
     python tests/benchmarks/bench_minhash.py [--megabytes 40] [--daft-python OTHER_VENV/bin/python]
 
-`--daft-python` measures another Daft than the one installed beside us, in its own process.
+`--daft-python` measures a Daft from another environment, in its own process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Planted noise: does an experiment find what is known to be there, and how much of it does a policy take out?
+"""Planted noise: does an experiment detect it, and how much of it does a policy remove?
 
-Articles of a small grammar, and beside them as many words of noise of five kinds (`KINDS`), in one bucket. Arms differ
-in what they drop: nothing (`raw`), what `fineweb` or the demo's policy (`plinth`) reject, or exactly what was planted
-(`clean`), which is the most that any filter could bring. Test text is of the same grammar. All arms train the same
-model on equally many tokens; the effects are those of `plinth experiment`, over other seeds and other documents. This
-tests the mechanism: noise that its author wrote says nothing of filters on pages that nobody here wrote, which
-`plinth experiment run filters` asks.
+One bucket contains articles of a small grammar and the same number of words of five kinds of noise (`KINDS`). Arms
+differ in what they drop: nothing (`raw`), what `fineweb` or the demo's policy (`plinth`) reject, or exactly what was
+planted (`clean`), which is the most that any filter could bring. Test text is of the same grammar. All arms train the
+same model on equally many tokens; the effects are those of `plinth experiment`, over other seeds and other documents.
+This tests the mechanism: synthetic noise does not measure filters on real pages, which `plinth experiment run
+filters` measures.
 
     python tests/benchmarks/bench_noise.py [--seeds 3] [--tokens 204800] [--folder DIR]
 """
@@ -51,7 +51,7 @@ def _echo(rng: random.Random) -> str:
 
 
 def _letters(rng: random.Random) -> str:
-    """Letters that are no words."""
+    """Return random letters that do not form words."""
     return " ".join("".join(rng.choices("bcdfghjklmnpqrstvwxz", k=rng.randint(3, 9))) for _ in range(120)) + "."
 
 

@@ -1,10 +1,10 @@
-"""The order of 10^12 tokens: what it costs to plan, open, list and invert; constant shares, and a ramp.
+"""The order of 10^12 tokens: cost to plan, open, list and invert; constant shares, and a ramp.
 
     python tests/benchmarks/bench_order.py
 
 The mixture exists on paper: three buckets of 10^8 sequences of 4,096, a million blocks of 256. Every listed sequence
-is found again through the inverse. Costs do not depend on the length of the run: the same at 10^9 tokens is beside it.
-Writes tests/benchmarks/results/order.json.
+is found again through the inverse. Costs do not depend on the length of the run: 10^9 tokens are measured for
+comparison. Writes tests/benchmarks/results/order.json.
 """
 
 from __future__ import annotations

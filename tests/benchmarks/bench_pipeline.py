@@ -1,4 +1,4 @@
-"""WARCs to curated Parquet: `plinth run` with the default policy beside datatrove's FineWeb filters as released.
+"""WARCs to curated Parquet: compare `plinth run` with the default policy and datatrove's FineWeb filters as released.
 
     python tests/benchmarks/bench_pipeline.py CRAWL [--engine trafilatura] [--peer-python PYTHON [--peer-crawl CRAWL]]
 
@@ -7,7 +7,7 @@ contamination included; datatrove (`pipeline_peer.py`, which has its configurati
 writes. PYTHON is an interpreter with `datatrove[io,processing]==0.10.1`, `spacy` and `lxml_html_clean`. Both have two
 workers. Printed for each: wall clock, CPU seconds of all of its processes, MB of HTML per CPU second.
 
-The speed of a part of a crawl stands for the whole of it (both are linear): `--peer-crawl` may be one file of CRAWL.
+Part of a crawl is enough to measure the speed (both are linear): `--peer-crawl` may be one file of CRAWL.
 """
 
 from __future__ import annotations

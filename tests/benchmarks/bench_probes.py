@@ -1,9 +1,9 @@
-"""Cost of probes in the training loop: the built-in ones, on a run of the demo's model, beside the steps of that run.
+"""Cost of the built-in probes in the training loop, relative to the steps of a run of the demo's model.
 
 The plan of a run counts a scored token as a third of a trained one (`validation.probe_plan.COST`). Here both are timed
-on the same ranks: `factor` is what a scored token really costs, padding, small batches and the exchange of answers
-included, and `share` what the looks of the plan take of the run's steps. Looks and steps take turns, so that whatever
-else the machine does meets both alike.
+on the same ranks: `factor` is the real cost of a scored token, padding, small batches and the exchange of answers
+included, and `share` is the time of the planned evaluations relative to the run's steps.
+Evaluations and steps alternate, so that other load on the machine affects both alike.
 
     python tests/benchmarks/bench_probes.py [--ranks 2] [--steps 30] [--share 0.02] [--run-tokens 100000000]
 """
@@ -29,7 +29,7 @@ WARMUP_STEPS = 3
 
 
 def prepared(workspace: Path, arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """The run of `bench_training`, and probes planned for one of so many tokens with a look every 100 steps."""
+    """Return the run of `bench_training`, and probes planned for a run of `run_tokens`, evaluated every 100 steps."""
     import bench_training
 
     from plinth.compute.context import Context

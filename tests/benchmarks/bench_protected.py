@@ -1,4 +1,4 @@
-"""How fast documents are compared with protected items: the stage as a recipe's mixture brings it, and the worst case.
+"""Speed of the comparison with protected items: the stage as a recipe's mixture brings it, and the worst case.
 
     python tests/benchmarks/bench_protected.py
 
@@ -61,7 +61,7 @@ def stage(texts: Iterable[str]) -> dict[str, float]:
 
 
 def speed(length: int) -> float:
-    """MB/s for items of so many words."""
+    """Return MB/s for items of `length` words."""
     picks = random.Random(length)
     names, weights = [f"w{i}" for i in range(20_000)], [1 / (i + 3) for i in range(20_000)]
     items = [picks.choices(names, weights, k=length) for _ in range(4)]

@@ -48,7 +48,7 @@ def runs(folder: Path, part: str, scale: str) -> tuple[Floats, dict[str, Floats]
 
 
 def chosen(fitted: FittedSurrogate) -> dict[str, Any]:
-    """What leave-one-out chose, and its errors in nats per token."""
+    """Return the choice of leave-one-out and its errors in nats per token."""
     row: dict[str, Any] = {"family": fitted.family, "errors": {name: round(e, 4) for name, e in fitted.errors.items()}}
     if isinstance(fitted.loss, Kernel):
         kernel = fitted.loss

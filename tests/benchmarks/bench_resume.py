@@ -1,9 +1,9 @@
-"""How long a run that goes on takes to its first step, at several positions of its order.
+"""Time that a resumed run takes to its first step, at several positions of its order.
 
 A corpus of small documents, packed best-fit, is trained on for more than three epochs; the global batch grows in the
 second and the rows lengthen in the third. A checkpoint is committed at each position; then two fresh ranks verify
 it, build the engine, open the data, load, and take the step that follows. Ranks are forked from a process that has
-loaded torch and DeepSpeed: start-up of Python is not in it. Positions take turns; the slowest of the rounds counts.
+loaded torch and DeepSpeed: start-up of Python is not included. Positions take turns; the slowest of the rounds counts.
 
     python tests/benchmarks/bench_resume.py [--documents 30000] [--rounds 2]
 """

@@ -1,7 +1,7 @@
 """Does `plinth corpus scale` predict a run? Two small runs give the rates, and a larger one is compared with them.
 
 The text is that of `perturbed_corpus`. Every stage up to curated text runs by `plinth run`, lines, passages and
-look-alikes included. CPU seconds are those that tasks took; the wall clock of a machine with other work says nothing.
+look-alikes included. CPU seconds are those of tasks; wall-clock time means nothing on a machine with other work.
 
     python tests/benchmarks/bench_scale.py [--megabytes 30 75 300] [--keep FOLDER]
 """
@@ -22,12 +22,12 @@ import perturbed_corpus
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 FILE_BYTES, PART_BYTES = 8e6, 8 * 2**20
-#: Stages of deduplication beside those of every recipe.
+#: Stages of deduplication, in addition to those of every recipe.
 DEDUP: dict[str, Any] = {"semantic": {"buckets": ["web"]}, "lines": {}, "substring": {}}
 
 
 def plinth(*arguments: object) -> str:
-    """What a command of `plinth` prints."""
+    """Run a command of `plinth` and return its output."""
     command = [sys.executable, "-m", "plinth_jobs.cli", *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

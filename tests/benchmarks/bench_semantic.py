@@ -1,8 +1,8 @@
-"""Look-alikes on real documents: recall by share of replaced words, and what is found beyond the planted ones.
+"""Look-alikes on real documents: recall by share of replaced words, and pairs found beyond the planted ones.
 
 Planted: sentences shuffled, words rotated within each sentence, a share of them replaced by words of other
-documents. Beside every threshold stand the pairs that the search finds of all that a full comparison finds, and
-how many pairs of documents that nobody planted share at least 70% of their vocabulary.
+documents. Reported for every threshold: the share of pairs of a full comparison that the search finds,
+and the number of pairs that were not planted and share at least 70% of their vocabulary.
 
     python tests/benchmarks/bench_semantic.py [--documents 3000]
 """
@@ -52,7 +52,7 @@ def found_pairs(vectors: similarity.I16, threshold: float) -> set[tuple[int, int
 
 
 def every_pair(vectors: similarity.I16, threshold: float) -> int:
-    """How many pairs a full comparison finds."""
+    """Return the number of pairs that a full comparison finds."""
     unit = vectors / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return int((np.triu(unit @ unit.T, 1) >= threshold).sum())
 

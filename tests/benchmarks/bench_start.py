@@ -1,12 +1,12 @@
-"""What a rank holds when a run starts, beside its share of the model; and how fast initial weights are made.
+"""Memory of a rank when a run starts, compared with its share of the model; and the speed of initial weights.
 
     python tests/benchmarks/bench_start.py [--out FILE]
 
-Every engine is opened on ranks of its own, in one machine's memory, and trains a step where that is asked for. `made`
+Every engine is opened on ranks of its own, in one machine's memory, and trains a step on request. `made`
 is the growth of the peak of resident memory (VmHWM) until DeepSpeed begins, of the rank that grows most; `open` until
 the engine is there, with what DeepSpeed flattens and reserves; `step` after one step; `resume` after the state of that
 step has been put into it again, by itself. Seconds are a process's own on one thread, which other work on the machine
-does not disturb; those per GB beside `torch.Tensor.normal_` on as much memory, in turns.
+does not disturb; seconds per GB are compared with `torch.Tensor.normal_` on the same amount of memory, in turns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LAYOUTS: dict[str, tuple[int, Parallel]] = {
 
 
 class _Enough(Exception):
-    """The weights are made; DeepSpeed is not asked."""
+    """Raised when the weights exist, before DeepSpeed starts."""
 
 
 def run_config(preset: str, precision: str, ranks: int, parallel: Parallel) -> RunConfig:

@@ -1,4 +1,4 @@
-"""What statistics by layer cost, as a share of a training step: of a measured step, and where every tenth is measured.
+"""Cost of statistics by layer as a share of a training step: of a measured step, and with every tenth step measured.
 
     python tests/benchmarks/bench_stats.py [--out FILE]
 

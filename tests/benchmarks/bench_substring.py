@@ -3,7 +3,7 @@
 From Parquet to Parquet, in one process, over Python sources and text files of this machine, in which every
 tenth document quotes 60 to 200 words of three others. Reads, shuffles, verification and writes are inside the clock.
 The suffix-array tool of Lee et al. publishes about 0.1 MB/s per core for the same passages, with the whole corpus
-and its suffixes in memory; it is no Python package, so its figure stands here as published.
+and its suffixes in memory; it is not a Python package, so its published figure is used.
 
     python tests/benchmarks/bench_substring.py [--megabytes 40] [--times 4]
 """
@@ -110,7 +110,7 @@ def stages(ctx: Context, given: dict[str, Manifest]) -> dict[str, Any]:
 
 
 def measure(root: Path) -> dict[str, Any]:
-    """One corpus that lies there, in this process."""
+    """Measure one existing corpus in this process."""
     with tempfile.TemporaryDirectory() as folder:
         warm(Path(folder))
     ctx = Context(Workspace(root))

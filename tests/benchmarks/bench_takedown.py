@@ -3,9 +3,9 @@
     python tests/benchmarks/bench_takedown.py [--documents 1000000]
 
 The ledger is synthetic: 20 parts, 100,000 hosts of which one has 1,000 documents, half of the corpus under one license,
-one document in ten in a cluster of two. A look-up opens the workspace, reads the index, clusters and rows. The scan
-beside it is DuckDB over the ledger's Parquet files, without normal forms and without clusters.
-Writes tests/benchmarks/results/takedown.json.
+one document in ten in a cluster of two. A look-up opens the workspace, reads the index, clusters and rows. It is
+compared with a DuckDB scan of the ledger's Parquet files, without normal forms and without clusters. Writes
+tests/benchmarks/results/takedown.json.
 """
 
 from __future__ import annotations

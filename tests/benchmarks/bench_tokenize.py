@@ -1,4 +1,4 @@
-"""Tokenize and shard a corpus on two cores, beside the bare library and datatrove's tokenizer stage.
+"""Tokenize and shard a corpus on two cores, compared with the bare library and datatrove's tokenizer stage.
 
     python tests/benchmarks/bench_tokenize.py [--megabytes 64] [--vocabulary 16384] [--rounds 3]
 

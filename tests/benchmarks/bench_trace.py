@@ -1,4 +1,4 @@
-"""Verbatim tracing at 10^7 tokens: bytes of the index, time to make it, time of a query; infini-gram beside it.
+"""Verbatim tracing at 10^7 tokens: bytes of the index, time to build it, time of a query; compared with infini-gram.
 
     python tests/benchmarks/bench_trace.py [--tokens 10000000] [--peer-python PYTHON]
 
@@ -64,7 +64,7 @@ def _zipf(random: np.random.Generator, count: int) -> NDArray[np.uint16]:
 
 
 def publish(ctx: Context, tokens: NDArray[np.uint16], lengths: NDArray[np.int64], parts: int) -> list[Manifest]:
-    """Shards of these documents from so many curated parts, and the curated text that they stand for."""
+    """Publish shards of these documents from `parts` curated parts, and the matching curated text."""
     made = [
         Part(
             name=f"shard-{at // SHARD_TOKENS:05d}.bin",

@@ -1,12 +1,12 @@
-"""Training throughput: our loop beside a bare DeepSpeed loop of the same model, optimizer and ZeRO stage.
+"""Training throughput: compare our loop with a bare DeepSpeed loop of the same model, optimizer and ZeRO stage.
 
 Both have an engine of their own on the same two ranks and take every step one after the other, in turns first, so that
-whatever else the machine does meets both alike. Ours reads batches through the loader, agrees on loss, batch and
-signals over all ranks, judges the update, gathers statistics in every tenth step and writes the timeline; the bare one
-calls forward, backward and step on tensors of the same rows that are ready. Then the full state is committed once, and
-start-up and restore are timed. Ratios of a rank's processor seconds, and of the sums over all steps, stand beside the
-median of the pairs, which other work on the machine disturbs, and in which a step with statistics counts as any; so
-do the operations and collectives that one step dispatches.
+other load on the machine affects both alike. Ours reads batches through the loader, agrees on loss, batch and signals
+over all ranks, judges the update, gathers statistics in every tenth step and writes the timeline; the bare one calls
+forward, backward and step on tensors of the same rows that are ready. Then the full state is committed once, and
+start-up and restore are timed. Reported are the median of the pairs, which other work on the machine disturbs and in
+which a step with statistics counts as any other; the ratios of a rank's CPU seconds and of the sums over all steps; and
+the operations and collectives that one step dispatches.
 
     python tests/benchmarks/bench_training.py [--steps 40] [--zero 1] [--ranks 2] [--precision fp32]
 """
@@ -101,7 +101,7 @@ class Bare:
 
 
 class _Kept:
-    """Batches, of which the last stays at hand."""
+    """Batches that keep the last one available."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches

@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of one call, in this process."""
+    """Return the CPU seconds of one call, in this process."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def best(work: Callable[[], object], repeats: int = 3) -> float:
-    """Of the fastest of several calls."""
+    """Return the CPU seconds of the fastest of several calls."""
     return min(seconds(work) for _ in range(repeats))
 
 
 def of_process(pid: int) -> float:
-    """Of a process, starting and compiling included."""
+    """Return the CPU seconds of a process, including start-up and compilation."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -4,7 +4,7 @@
 
 TOKENS.bin is uint16. The peer's own writer makes its files below FOLDER; then it reads them, shuffled:
 
-    bare      its data set as an iterator: rows that nobody has looked at, LitData's being views of its file
+    bare      its data set as an iterator: rows that were not read; LitData's are views of its file
     batches   its own `StreamingDataLoader` in this process: batches [16, WIDTH + 1] in memory of their own
     compact   those batches and where documents begin in them, from their tokens: what Plinth's loader gives
     expanded  those batches as int32, and the number of each token's document: what Plinth's batches expand to
@@ -44,7 +44,7 @@ def expanded(batch: np.ndarray) -> object:
 
 
 def rate(batches: Rows, rows: int, width: int, seconds: float, form: Form | None = None) -> float:
-    """Tokens per second of the core, its threads counted, where each thing that comes is so many rows."""
+    """Return tokens per second of one core, with its threads; each item of `batches` has `rows` rows."""
     tokens, started = 0, time.process_time()
     while True:
         for batch in batches():

@@ -1,4 +1,4 @@
-"""A model folder and text for benchmarks of scoring and writing: weights at random, text that nobody here wrote."""
+"""A model folder with random weights and real text, for benchmarks of scoring and generation."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def texts() -> list[str]:
 
 
 def write(folder: Path, given: Sequence[str], megabytes: float, seed: int, file_bytes: float) -> int:
-    """So much perturbed text as files of JSON lines of at most about `file_bytes`; returns its bytes."""
+    """Write `megabytes` of perturbed text as JSON lines files of at most about `file_bytes`; return its bytes."""
     rng, written, number = random.Random(seed), 0, 0
     words = [word for text in given[::5] for word in text.split() if word.isalpha()]
     folder.mkdir(parents=True)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-#: What moves the cursor or sets a color.
+#: Control sequences that move the cursor or set a color.
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.")
 START = "(start)"
 

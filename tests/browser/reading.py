@@ -1,4 +1,4 @@
-"""How a page reads in Chromium: contrast of its text, keyboard, width on a phone; faults as sentences.
+"""Readability of a page in Chromium: contrast of its text, keyboard, width on a phone; faults as sentences.
 
 Contrast is the formula of WCAG 2.2 (w3.org/TR/WCAG22, 1.4.3), of the colors that Chromium computes: a text's own,
 over everything that is drawn below its center.
@@ -10,7 +10,7 @@ from typing import Any
 
 #: WCAG AA, of all text: none here is called large.
 LEAST_CONTRAST = 4.5
-#: Of what shows the focus (WCAG 1.4.11).
+#: Minimum contrast of a focus indicator (WCAG 1.4.11).
 LEAST_OUTLINE = 3.0
 PHONE = {"width": 390, "height": 844}
 SCREEN = {"width": 1280, "height": 900}
@@ -188,7 +188,7 @@ def lost(page: Any) -> list[str]:
 
 
 def phone(page: Any) -> list[str]:
-    """What is wider than a phone, too small there, or scrolled by a finger alone."""
+    """Return elements that are wider than a phone, too small there, or scrollable by touch only."""
     page.set_viewport_size(PHONE)
     seen = page.evaluate(_WIDTH)
     found = [f"{name!r} is wider than the screen" for name in seen["out"]]

@@ -1,6 +1,6 @@
-"""What is fuzzed: each target takes any bytes and raises only when a promise is broken.
+"""Fuzz targets: each takes any bytes and raises only if a guarantee is broken.
 
-A parser may refuse what it is given, by name (`PlinthError`) or as a counted reject; a kernel must agree with a
+A parser may refuse its input with a `PlinthError` or as a counted reject; a kernel must agree with a
 slow, obvious reference. Everything else is a finding.
 """
 
@@ -125,7 +125,7 @@ def _after_c4(texts: pa.Array, lines: c4.Lines) -> Any:
 
 
 def kernels(data: bytes) -> None:
-    """Every kernel reads any text, whatever stands before and after it in the buffer."""
+    """Run every kernel on a text with any bytes before and after it in the buffer."""
     text = data.decode("utf-8", "replace")
     alone, among = pa.array([text], pa.large_string()), pa.array(["é", text, "x y"], pa.large_string())
     for english in (False, True):

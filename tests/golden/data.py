@@ -70,7 +70,7 @@ def made_web(folder: Path) -> dict[str, str]:
 
 
 def made_wide(folder: Path) -> dict[str, str]:
-    """Data versions of what is made of each bucket of the wide recipe."""
+    """Return the data versions of everything derived from each bucket of the wide recipe."""
     path = wide_recipe.write(folder, WIDE_BUCKETS)
     return _made(load(path, RECIPE.parent), folder, ("*/policy", "dedup/*"))
 

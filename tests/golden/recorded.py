@@ -1,4 +1,4 @@
-"""What is recorded in `golden.json`: read, compared, and renewed on purpose."""
+"""Read, compare and deliberately renew the values recorded in `golden.json`."""
 
 from __future__ import annotations
 

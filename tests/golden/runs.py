@@ -43,14 +43,14 @@ KNOWN: dict[str, list[Any]] = {
     "distillation.teacher": ["parent@champion", "parent-0123456789ab:20"],
     "telemetry.profile_steps": [[3, 5]],
 }
-#: Sections that a section needs beside it.
+#: Sections that another section requires.
 COMPANIONS: dict[str, dict[str, Any]] = {
     "privacy": {"guard": {"enabled": False}},
     "stopping": {"validation": {}},
     "checkpoints": {"optimizer": {"ema_decay": 0.99}},
 }
 
-#: What a run states otherwise than its recipe.
+#: Values that a run states differently from its recipe.
 STATED = (*RESOLVED, "distillation", "privacy")
 
 Given = dict[str, Any]

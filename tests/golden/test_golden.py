@@ -1,4 +1,5 @@
-"""What a refactoring may not change: digests, identities, parameters, keys of answers; and an old release holds."""
+"""Golden values that a refactoring must keep: digests, identities, parameters, keys of answers; old releases stay
+valid."""
 
 from __future__ import annotations
 

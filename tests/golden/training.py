@@ -29,7 +29,7 @@ SHAPE: dict[str, Any] = {"layers": 2, "dim": 32, "heads": 4, "kv_heads": 2, "ffn
 UNITS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
 #: Relative difference of losses and norms that another kind of CPU may show; Muon iterates in BF16.
 TOLERANCES = {"muon": 1e-2}
-#: What differs from a plain run.
+#: Differences from a plain run.
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "olmo2": {
@@ -86,7 +86,7 @@ def run(name: str) -> RunConfig:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """Sequences that count in strides, two documents in each, drawn anew for every step."""
+    """Open sequences that count in strides, two documents in each, drawn again for every step."""
 
     def stream(first: int) -> Iterator[StepBatch]:
         for step in range(first, STEPS + 1):
@@ -102,7 +102,8 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 
 def cpu() -> str:
-    """What the last bits of a sum of one thread depend on; without torch, whose import leaves variables behind."""
+    """Return the CPU features that affect the last bits of a sum of one thread; torch is not imported, since it sets
+    variables."""
     facts = dict(re.findall(r"^(vendor_id|flags)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
     units = [name for name in UNITS if name in facts.get("flags", "").split()]
     release = metadata.version("torch").partition("+")[0]
