@@ -99,7 +99,7 @@ def copy(factory: pytest.TempPathFactory, folder: Path) -> Context:
 
 
 def ledger_of(ctx: Context, **changes: Any) -> ledger.Made:
-    """The published manifests that a ledger is made of."""
+    """Build a ledger from published manifests."""
 
     def each(kind: str) -> dict[str, Manifest]:
         return {bucket: ctx.refs.current(f"{bucket}/{kind}") for bucket in PLANTED}

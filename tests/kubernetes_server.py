@@ -1,11 +1,11 @@
-"""A Kubernetes API server, as far as Jobs go: over HTTP, in this process, and strict about what it is sent.
+"""A Kubernetes API server for Jobs: over HTTP, in this process, and strict about its requests.
 
     with kubernetes_server() as server:
         Path("config").write_text(server.kubeconfig())   # KUBECONFIG=config
 
 It keeps Jobs, Services and Pods; it makes the pods of a Job, which a test then moves on (`ready`, `exit`) under the
 rules of the Job's podFailurePolicy; it deletes in the foreground, so that a Job is there until its pods have ended.
-Every object it is sent is held against the schemas that the official client was generated from.
+Every object it is sent is validated against the schemas that the official client was generated from.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _is(data: Any, wanted: type | tuple[type, ...], where: str) -> None:
 
 
 class Server:
-    """What the server holds; tests play the controllers and the nodes."""
+    """State of the server; tests act as the controllers and the nodes."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -119,7 +119,7 @@ class Server:
                 self._forget(job)
 
     def create(self, kind: str, data: Object) -> Object:
-        """Raises ValueError for what is no such object, KeyError where the name is taken."""
+        """Create an object; raise ValueError if it is invalid, KeyError if its name is taken."""
         refuse_unknown(data, _MODELS[kind], kind)
         if data["kind"] != kind:
             raise ValueError(f"{data['kind']} sent as {kind}")

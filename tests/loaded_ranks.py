@@ -1,4 +1,4 @@
-"""What ranks have loaded when they begin; imported by the process that they are forked from."""
+"""Imports of ranks, loaded by the process from which they are forked."""
 
 import gc
 

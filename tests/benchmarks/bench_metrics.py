@@ -4,7 +4,7 @@ run.
     python tests/benchmarks/bench_metrics.py [--workspace DIR] [--out FILE]
 
 Memory is that of the process `plinth ops metrics serve` after every part was collected twice: resident and private;
-and the peak memory and CPU seconds of the process that collects the slow parts once in two minutes. DIR is a
+and the peak memory and CPU seconds of the process of rarely collected parts, once in two minutes. DIR is a
 workspace with releases.
 """
 
@@ -189,7 +189,7 @@ def scrape(port: int) -> tuple[float, bytes]:
 
 
 def seldom(space: Path) -> None:
-    """Measure the process of slow parts, once for each of three collections."""
+    """Measure the process of rarely collected parts, once for each of three collections."""
     found, most = workspace_exporter(Context(Workspace(space))), 0.0
     for _ in range(3):
         for part in found.parts:

@@ -41,7 +41,7 @@ def here(workspace: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 def answer(workspace: Path, *words: object, run: Callable[..., Any] = plinth) -> Any:
-    """What a command says as JSON; `run` is `plinth` or `here`."""
+    """Return the JSON output of a command; `run` is `plinth` or `here`."""
     done = run(workspace, *words, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

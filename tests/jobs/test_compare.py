@@ -58,7 +58,8 @@ def test_two_checkpoints_of_a_run(trained: Path, tmp_path: Path) -> None:
 
 
 def others_weights(workspace: Path, folder: Path) -> None:
-    """A Llama with its own tokenizer, in several files, as `transformers` writes it; span by span beside ours."""
+    """Write a Llama with its own tokenizer, in several files, as `transformers` does; compare it with ours span by
+    span."""
     cutter = Tokenizer(models.BPE())
     cutter.pre_tokenizer, cutter.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -82,7 +83,7 @@ def others_weights(workspace: Path, folder: Path) -> None:
 
 
 def as_an_asset(ctx: Context, folder: Path, early: str, compared: str) -> None:
-    """The recipe names the other model; the asset is of the new checkpoint beside it, by what was measured."""
+    """Compare the new checkpoint with the other model that the recipe names, as an asset with the same measurements."""
     recipe = load(variant(folder, f"evaluation: {{against: {early}}}\n"))
     (stage,) = comparison_stage.stages(recipe)
     assert {"evaluation", "probes"} <= set(stage.deps)

@@ -1,4 +1,4 @@
-"""The real daemon of Dagster and a bucket over HTTP: an arrival becomes documents once, whoever asks or dies.
+"""Dagster's real daemon and a bucket over HTTP: an arrival becomes documents exactly once, also after crashes.
 
 Two sensors watch the same bucket. The daemon, its code server and the run under way are killed while a run makes
 documents, and the recipe has changed when they start again.

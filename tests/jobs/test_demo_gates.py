@@ -1,7 +1,7 @@
-"""The demo's gates on what its run measured: each passes, and refuses evidence that is spoilt to just past its bound.
+"""The demo's gates on the measurements of its run: each passes, and refuses evidence that is just past its bound.
 
-`demo_evidence.json` is what `plinth_registry.evidence.gather` gave after a whole `plinth run -r demo`; the
-policy is the demo's own. A second candidate is judged by the same evidence beside a champion as good as it.
+`demo_evidence.json` is the result of `plinth_registry.evidence.gather` after a whole `plinth run -r demo`; the
+policy is the demo's own. A second candidate is judged by the same evidence against an equally good champion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LINES = (
     line("fairness", "bits between groups"),
 )
 LINE = {one.kind: index for index, one in reversed(list(enumerate(LINES)))}
-#: Of the first release: a gate, and the facts that spoil it.
+#: Gates of the first release, with the facts that fail them.
 SPOILT: dict[str, list[tuple[str, object]]] = {
     "signature": [("signature/holds", False)],
     "lineage": [("lineage/holds", False)],
@@ -63,7 +63,7 @@ SPOILT: dict[str, list[tuple[str, object]]] = {
     "taint": [("taints", ["web/curated is marked by ada: poisoned"])],
     "approvals": [("approvals", [])],
 }
-#: Of the second: the comparison with its champion.
+#: Gates of the second release: the comparison with its champion.
 WORSE: dict[str, list[tuple[str, object]]] = {
     "slices": [("measured/comparison/lines/0/high", 0.021), ("measured/comparison/lines/1/high", 0.201)],
     "probes": [(f"measured/comparison/lines/{LINE['probes']}/high", 0.251), ("measured/probes/probes", {})],
@@ -76,7 +76,7 @@ WORSE: dict[str, list[tuple[str, object]]] = {
 
 
 def second() -> dict[str, Any]:
-    """The same measurements beside a champion, of a run whose probe of code is above its noise."""
+    """Return the same measurements with a champion, for a run whose probe of code is above its noise."""
     compared = ComparisonFacts(candidate=OURS, champion=THEIRS, lines=LINES).model_dump(mode="json")
     measured = RECORDED["measured"]
     probes = measured["probes"]["probes"]

@@ -51,7 +51,7 @@ def test_a_planted_text_is_nowhere_in_the_workspace(tmp_path, monkeypatch):
     planted = {"text": f"{CANARY} offers Flobrik Zanmox to all.", "url": f"https://prose.example/{CANARY}"}
     outside.write_text(prose.read_text() + (json.dumps(planted) + "\n") * 2)
     prose.unlink()
-    prose.symlink_to(outside)  # the source itself is the user's, and lies outside
+    prose.symlink_to(outside)  # the source itself belongs to the user and is outside
     recipe = variant(tmp_path, CHANGE.replace("LISTS", str(lists)))
     ran = plinth(workspace, "run", "-r", recipe, "--select", "prose/illegal")
     assert CANARY not in ran.stdout + ran.stderr

@@ -43,7 +43,7 @@ def test_settings_that_cannot_be_used_are_named(
 
 
 def test_the_settings_are_private_and_the_databases_are_where_they_were(tmp_path: Path) -> None:
-    """What lies in the workspace names no class that Dagster imports."""
+    """Files in the workspace name no class that Dagster imports."""
     space = Workspace(tmp_path / "workspace").ensure()
     space.dagster.mkdir(exist_ok=True)
     (space.dagster / "dagster.yaml").write_text(

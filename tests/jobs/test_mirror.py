@@ -29,7 +29,8 @@ Tick = Callable[[], str]
 
 @pytest.fixture
 def tick(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tick]:
-    """One look of the sensor, which keeps its cursor as Dagster would; returns what it says. MLflow does not run."""
+    """Yield one evaluation of the sensor, which keeps its cursor as Dagster would and returns its message. MLflow does
+    not run."""
 
     def absent(workspace: object) -> None:
         raise RegistryError("MLflow does not run")
@@ -72,7 +73,7 @@ def test_a_broken_history_is_one_alert_until_it_changes(
     assert "00002.json is no" in [tick() for _ in range(2)][-1]
     assert len(alerts(ctx)) == 2
     newest.write_bytes(kept)
-    assert "MLflow does not run" in tick()  # which is no attack
+    assert "MLflow does not run" in tick()  # which is not an attack
     assert len(alerts(ctx)) == 2
     mlflow_agrees(monkeypatch)
     assert tick() == "MLflow matches the signed release history"
@@ -108,7 +109,7 @@ def test_the_asset_of_the_release_follows_what_commands_signed(ctx: Context, mon
 def test_an_expired_head_is_signed_by_a_person_only(
     ctx: Context, tick: Tick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever puts an old history back would otherwise have it signed by the sensor."""
+    """The sensor must not sign an old history that was restored."""
     write(ctx, "1")
     head = ctx.workspace.releases / releases.HEAD
     signed = head.read_bytes()

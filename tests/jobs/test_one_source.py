@@ -41,7 +41,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 
 def shown(config: RunConfig, collector: RunsCollector, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What each place says of the run."""
+    """Return the values that each place shows for the run."""
     ctx = Context(Workspace(config.directory.workspace))
     capsys.readouterr()
     assert call(["-w", config.directory.workspace, "run", "job", "status", "r1", "--json"]) == 0

@@ -65,7 +65,7 @@ _ELSEWHERE = re.compile(
 
 @pytest.mark.exhaustive
 def test_commands_of_the_pages_that_only_read_answer_on_a_released_workspace(copy):
-    """Each answers, or says by name what is not there: never as wrong usage or a defect."""
+    """Each command answers or names what is missing; none reports wrong usage or an internal error."""
     text = [re.sub(r"\n> ?", "\n", path.read_text()) for path in (conftest.ROOT / "docs").glob("*.md")]
     lines = {re.sub(r" -[wr] \S+", "", line) for page in text for line in command_lines.in_blocks(page)}
     lines = {line for line in lines if READING.match(line) and not _ELSEWHERE.search(line)}

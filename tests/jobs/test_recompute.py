@@ -44,13 +44,13 @@ WATCHED = ("store/files", "records", "manifests", "refs", "costs")
 
 @dataclass(frozen=True)
 class Change:
-    """What differs from the tiny recipe, and what has to run."""
+    """Difference from the tiny recipe, and the tasks that must run."""
 
     name: str
     roots: frozenset[str]
     work: frozenset[str]
     recipe: str = ""
-    #: What it does to the files in `input/`.
+    #: Change of the files in `input/`.
     edit: Callable[[Path], None] | None = None
 
 
@@ -85,13 +85,13 @@ def _second_source() -> str:
     return yaml.safe_dump({"corpus": {"buckets": {"prose": {"sources": [first, second]}}}})
 
 
-#: What the tokens of an asset follow from.
+#: Assets that determine the tokens of an asset.
 _SHARDS = frozenset({"tokenizer/audit"}) | _each("shards")
 
 
 def _of_new_documents(bucket: str) -> frozenset[str]:
-    """What works where a bucket has a document more: its own stages, those over all documents, and all that is counted
-    in tokens. Annotators of English words are one task, and so are those of all languages."""
+    """Return the assets to recompute after a bucket gets a new document: its own stages, those over all documents, and
+    everything measured in tokens. Annotators of English words are one task, and so are those of all languages."""
     own = ("documents", "c4", "fineweb2", "policy", "minhash", "verdicts", "curated")
     over_all = {"protected", "holdout", "contamination", "dedup/exact", "dedup/minhash", "tokenizer"}
     return _SHARDS | over_all | {f"{bucket}/{kind}" for kind in own}

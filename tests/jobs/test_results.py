@@ -1,4 +1,4 @@
-"""A results page is of one subject: what it shows, its title and its file are of one candidate, whatever came later."""
+"""A results page has one subject: content, title and file belong to one candidate, also after later runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.jobs.conftest import RECIPE
 
 
 class Line(NamedTuple):
-    """What one training came to."""
+    """Results of one training."""
 
     funnel: Manifest
     checkpoint: Manifest

@@ -26,7 +26,7 @@ from plinth_registry import run_metrics as mlflow_timeline
 from tests.jobs.conftest import RECIPE
 from tests.plinth.training.conftest import tiny
 
-#: Of 30 steps; the last 20 count. One value is not finite, and the last step is an outlier.
+#: Losses of 30 steps; the last 20 count. One value is not finite, and the last step is an outlier.
 LOSSES = [9.0 - 0.1 * step for step in range(30)]
 SECONDS = [1.0 + 0.01 * step for step in range(30)]
 

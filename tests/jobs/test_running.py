@@ -1,4 +1,4 @@
-"""What Plinth has started for a workspace is listed, and stopped."""
+"""List and stop the processes that Plinth has started for a workspace."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What starts work by itself."""
+"""Sensors that start work by themselves."""
 
 import json
 

@@ -79,4 +79,4 @@ def test_arrivals_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         for name in ("b.jsonl", "readme.md"):  # the account of a source names what it does not read, too
             bucket.client.delete_object(Bucket=bucket.name, Key=f"prose/{name}")
         gone = tick(arrived.cursor)
-        assert not gone.run_requests  # what lies there is what is published
+        assert not gone.run_requests  # the published version is the current content

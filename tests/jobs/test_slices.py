@@ -31,7 +31,7 @@ corpus:
 def test_gates_are_trained_measured_and_shown(corpus: Path, tmp_path: Path) -> None:
     workspace = copied(corpus, tmp_path / "workspace")
     plinth(workspace, "corpus", "slices", "--write", workspace / "input" / "generated")
-    # a recipe that is no test may not learn from generated sets, whether checked or run
+    # a recipe that is not a test may not learn from generated sets, whether checked or run
     real = variant(tmp_path, (GATES % 0.2).replace("test: true", "test: false"))
     for command in (("recipe", "check"), ("run", "--select", "models/toxicity", "-r")):
         done = plinth(workspace, *command, real, check=False)

@@ -1,4 +1,4 @@
-"""Models by the names that people give: what has no such model says so, whatever the name looks like."""
+"""Models by user-facing names: a target without such a model gets an error, for any form of name."""
 
 import os
 from pathlib import Path

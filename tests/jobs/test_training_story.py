@@ -1,4 +1,4 @@
-"""What docs/training.md says: a run is launched, killed, moved, poisoned and resumed, and its page tells of it."""
+"""The story of docs/training.md: a run is launched, killed, moved, poisoned and resumed, and its page shows it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Told:
 
 
 def start(workspace: Path, recipe: Path) -> subprocess.Popen[bytes]:
-    """`plinth run --select run`, in the background; what it says goes to a file."""
+    """Start `plinth run --select run` in the background, with its output in a file."""
     command = [
         sys.executable,
         "-m",
@@ -204,7 +204,7 @@ def test_the_page_tells_of_it(told: Told) -> None:
     page = Path(json.loads(plinth(told.workspace, "run", "timeline", "latest", "--json").stdout)["page"]).read_text()
     for words in ("rank 1 was killed by SIGKILL", "ranks 1 → 2, zero stage 2 → 1", "rolled_back", "scraped.example"):
         assert words in page, words
-    assert page.count('data-key="slices"') == 2  # held-out slices, by the clock and by step
+    assert page.count('data-key="slices"') == 2  # held-out slices, by time and by step
     kept = {path.name for path in (told.workspace / "mlflow" / "artifacts").rglob("*") if path.is_file()}
     assert {"events.jsonl", f"{told.directory.name}.html"} <= kept
 

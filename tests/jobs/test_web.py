@@ -86,7 +86,7 @@ def test_what_was_planted_is_dropped(
 
 
 def test_good_pages_stay(pages: dict[str, list[dict[str, Any]]]) -> None:
-    """What is lost of them is duplicates of planted copies and chance overlaps with the held-out set."""
+    """The good pages that are lost are duplicates of planted copies and chance overlaps with the held-out set."""
     kept = [row for row in pages["good"] if row["decision"] in ("train", "heldout")]
     dropped = Counter(row["reason"] for row in pages["good"] if row["decision"] == "drop")
     assert len(kept) >= 0.85 * len(pages["good"]), dropped

@@ -178,7 +178,7 @@ def test_an_index_that_cannot_be_written_is_a_warning(ctx: Context) -> None:
 def test_the_state_of_a_trained_workspace(pending: Path, tmp_path: Path) -> None:
     """Every link of the index leads to a file; assets, run and service levels are what the commands say."""
     ctx = Context(Workspace(copied(pending, tmp_path / "w")))
-    (ctx.workspace.mlflow / DATABASE).unlink()  # no candidate, for whose approvals a server would be started
+    (ctx.workspace.mlflow / DATABASE).unlink()  # without candidates, no server is started for approvals
     found = tiles(ctx, load(RECIPE))
     assert found["Release"].value == "tiny: none"
     assert re.fullmatch(r"\d+ of \d+ up to date", found["Assets"].value)

@@ -127,7 +127,7 @@ class Copies:
 
 
 def run_tests(copy: Path, tests: tuple[str, ...], limit_s: int) -> tuple[str, int]:
-    """What the tests do in a copy: `PASSED`, `FAILED` or `ENDLESS`; and the seconds of processor time it took.
+    """Return the result of the tests in a copy, `PASSED`, `FAILED` or `ENDLESS`, and the CPU seconds.
 
     A crash is a failure.
     """
@@ -159,7 +159,7 @@ def run_tests(copy: Path, tests: tuple[str, ...], limit_s: int) -> tuple[str, in
 
 
 def outcome_of(copies: Copies, mutant: Mutant, limit_s: int) -> str:
-    """What the tests do with the change."""
+    """Return the result of the tests with the change."""
     copy = copies.mine()
     path = copy / mutant.file
     original = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Files whose comparisons are changed, with the tests that must notice; and the changes that alter no behaviour."""
+"""Files whose comparisons are changed, with the tests that must notice; and the changes that do not alter behavior."""
 
 from __future__ import annotations
 

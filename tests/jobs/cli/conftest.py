@@ -13,7 +13,7 @@ from plinth_jobs.cli import call
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command line left behind."""
+    """Result of a command."""
 
     code: int
     out: str

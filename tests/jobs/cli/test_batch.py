@@ -1,4 +1,4 @@
-"""`plinth run batch` says which documents a step saw, and that agrees with the tokens the trainer would load."""
+"""`plinth run batch` lists the documents of a step, and they agree with the tokens that the trainer would load."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def test_two_runs_of_one_beginning(plinth: Plinth, prepared: tuple[Context, conf
 def test_a_private_run_is_listed_as_it_is_drawn(
     plinth: Plinth, prepared: tuple[Context, config.RunConfig], own_trust: Path
 ) -> None:
-    """By `plinth run batch` as the trainer loads it; from a document to its steps too; without the key by nobody."""
+    """The list of `plinth run batch` equals the trainer's batch, also from a document to its steps; it requires the
+    key."""
     ctx, plain = prepared
     mixed, trained = ctx.refs.load(plain.mixture), ctx.refs.load(plain.tokenizer)
     cut = {bucket: ctx.refs.load(digest) for bucket, digest in plain.shards.items()}

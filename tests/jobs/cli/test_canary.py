@@ -33,7 +33,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def test_the_status_says_what_is_missing_and_what_decides(plinth: Plinth, ctx: Context) -> None:
-    assert plinth("release", "canary", "-r", RECIPE).code == 8  # nobody has signed what counts as worse
+    assert plinth("release", "canary", "-r", RECIPE).code == 8  # no policy that defines "worse" is signed
     given = small_policy(load(RECIPE).required_release().name).model_dump()
     feeds = {"x[red]\x1b[31m": {"lines": "metrics"}}
     policy.sign(ctx, policy.gate_policy(given | {"trial": {"feeds": feeds}}))

@@ -94,7 +94,7 @@ def test_the_sensor_alarms_once_and_shows_marks_on_assets(ctx: Context) -> None:
     assert [(event.asset_key.to_user_string(), event.metadata["tainted"].value) for event in seen] == [
         ("notes/curated", "ada: because")
     ]
-    (alert,) = alerts()  # the release is no alarm
+    (alert,) = alerts()  # the release raises no alarm
     assert "demo/1" in alert
     assert isinstance(tick("2")[0], dg.SkipReason)
     MARKS.path(ctx, 1).unlink()

@@ -1,4 +1,4 @@
-"""`plinth explain` in a terminal: what has no value is left out, or said in words."""
+"""`plinth explain` in a terminal: missing values are omitted or written out in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plinth run job`: one set of commands for a job, whoever launched it."""
+"""`plinth run job`: one set of commands for a job, independent of its launcher."""
 
 from __future__ import annotations
 

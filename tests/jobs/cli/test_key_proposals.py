@@ -36,7 +36,7 @@ def test_two_holders_change_a_root_and_the_log_has_what_each_did(
     assert plinth("keys", "publish", "next.json").code == 8
     assert plinth("keys", "threshold", "root", "2", "--propose", "next.json").code == 8  # never written over
     monkeypatch.setenv(TRUST_VARIABLE, str(ben))
-    assert plinth("keys", "sign", "next.json").code != 0  # nobody answers the question
+    assert plinth("keys", "sign", "next.json").code != 0  # the question gets no answer
     assert "missing" in plinth("keys", "sign", "next.json", "--yes").out.split("signed by")[1]
     signed = plinth("keys", "sign", "next.json", "--yes").out
     assert signed.endswith("signed by ben [red]x, root; ready: `plinth keys publish FILE`\n")

@@ -1,4 +1,4 @@
-"""`plinth tokens packing` says what the stages would make; `plinth run batch` lists packed sequences as well."""
+"""`plinth tokens packing` predicts the output of the stages; `plinth run batch` also lists packed sequences."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def run(workspace: Workspace, *words: str) -> Result:
 
 
 def authenticator(workspace: Workspace) -> str:
-    """Who tells MLflow the person of a request."""
+    """Return MLflow's setting for the function that authenticates the user of a request."""
     parser = configparser.ConfigParser()
     parser.read(settings.folder(workspace) / settings.AUTH)
     return parser["mlflow"]["authorization_function"]

@@ -51,7 +51,8 @@ def test_fewer_items_than_examples_are_found_with_the_recipe(
 
 
 def test_an_item_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Foreign text commands no terminal, keeps its white space and its lines, and is no representation of Python's."""
+    """Foreign text cannot control the terminal, keeps its white space and lines, and is not shown as a Python
+    literal."""
     hostile = {"id": "a", "prompt": "Say [red]\x1b[2J\nand", "gold": "it's", "wrong": ["no\u202eon"], "control": "x"}
     write(tmp_path, hostile)
     ctx = Context(Workspace(tmp_path).ensure())

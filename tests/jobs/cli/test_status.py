@@ -135,7 +135,8 @@ def test_many_assets_of_a_group_in_one_state_are_one_line(
 
 
 def test_what_another_seal_published_is_said_and_not_only_stale(ctx: Context, plinth: Plinth, own_trust: Path) -> None:
-    """A workspace that was moved has its trust folder elsewhere: all of it would be made again, without a word."""
+    """The trust folder of a moved workspace has another path: without a message, everything would be rebuilt
+    silently."""
     _publish(ctx, 3)
     assert "another seal" not in plinth("status", "-w", ctx.workspace.root, "-r", RECIPE).out
     (own_trust / seal.SECRET_FILE).unlink()
@@ -154,7 +155,7 @@ def test_a_wrong_selection_leaves_nothing_behind(tmp_path: Path, plinth: Plinth)
 
 @pytest.mark.parametrize("words", [("status",), ("status", "-r", RECIPE), ("run", "plan"), ("report",)])
 def test_a_workspace_that_is_not_there_is_named(tmp_path: Path, plinth: Plinth, words: tuple[object, ...]) -> None:
-    """Not its recipe, which nobody could have noted; and no table of what was not made."""
+    """The error does not name the recipe, which could not have been noted; no table of missing assets is printed."""
     done = plinth(*words, "-w", tmp_path / "absent")
     assert (done.code, done.out) == (3, "")
     assert f"no workspace at {tmp_path / 'absent'}" in done.err

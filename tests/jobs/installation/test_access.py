@@ -19,7 +19,7 @@ from tests.s3_server import Bucket, serving
 pytestmark = pytest.mark.slow
 
 WORKSPACE = "s3://plinth/workspace"
-#: What a role may do: read, add and delete below these places, of those in PLACES.
+#: Permissions of a role: read, add and delete below these places, which are keys of PLACES.
 PLACES = {
     "content": "s3://plinth/workspace/store/files/md5/ab/cd.json",
     "staging": "s3://plinth/workspace/store/staging/a.json",
@@ -174,7 +174,7 @@ def allowed(policy: dict[str, object], action: str, name: str) -> bool:
 
 
 def test_every_asset_is_published_by_one_role() -> None:
-    """A new stage after the mixture is in the policy of whoever publishes it, or this fails."""
+    """A new stage after the mixture must be in the policy of the role that publishes it."""
     recipe = load(RECIPE)
     publishers = {role: object_store.policy(role) for role in ("curator", "trainer", "promoter")}
     trained = {

@@ -108,7 +108,8 @@ def test_the_same_recipe_makes_the_same_digests_as_on_one_machine(
 
 
 def _require_used(environment: dict[str, str]) -> None:
-    """Dagster, MLflow and the ledger wrote to PostgreSQL, artifacts went to S3, and no file stands in for them."""
+    """Check that Dagster, MLflow and the ledger wrote to PostgreSQL, that artifacts went to S3, and that no file
+    replaces them."""
     import psycopg2
 
     from plinth.storage.objects import client

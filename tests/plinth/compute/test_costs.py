@@ -1,4 +1,4 @@
-"""What tasks cost is counted where they run, and comes back with their results."""
+"""Costs of tasks are measured where they run and are returned with their results."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from plinth.errors import MissingError, PlinthError, WorkerError
 
 
 class Script:
-    """A pool of `room` places whose tasks say what comes of each attempt at them; they end in random order."""
+    """A pool of `room` places with a scripted result for each attempt of its tasks; they end in random order."""
 
     def __init__(self, room: int, seed: int = 0) -> None:
         self.room, self.random = room, random.Random(seed)

@@ -1,4 +1,4 @@
-"""Workers: how they start, what they are told, and that nothing is left of them."""
+"""Workers: start, configuration, and complete removal."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ POLICY_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Doc:
-    """One document of a test: its text and what the policy says of it."""
+    """One document of a test: its text and its verdict."""
 
     text: str
     name: str = ""
@@ -144,7 +144,7 @@ class Corpus:
 
 @dataclass
 class Tools:
-    """What tests build corpora with."""
+    """Tools with which tests build corpora."""
 
     ctx: Context
 

@@ -1,4 +1,4 @@
-"""A folder of sources and a workspace beside it, read by the documents stage."""
+"""A folder of sources and a workspace next to it, read by the documents stage."""
 
 from __future__ import annotations
 

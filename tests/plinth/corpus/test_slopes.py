@@ -1,5 +1,6 @@
 """Costs against the number of parts, at 1, 2, 4 and 8 times as many: files opened, files written, look-ups in the step
-cache, digests that keys are made of, bytes of tasks. A cost that grows with the square of the parts shows here."""
+cache, digests that keys are computed from, bytes of tasks. A cost that grows with the square of the parts shows
+here."""
 
 import hashlib
 import json
@@ -65,7 +66,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 def slope(counts: list[Counter[str]], label: str) -> float:
-    """Of the logarithm of a count over the logarithm of the size."""
+    """Return the slope of the logarithm of a count over the logarithm of the size."""
     return float(np.polyfit(np.log(TIMES), np.log([one[label] for one in counts]), 1)[0])
 
 

@@ -85,7 +85,7 @@ def _part(ctx: Context, bucket: str, name: str, texts: Sequence[str]) -> Part:
 
 @pytest.fixture
 def ledger(ctx: Context) -> Callable[..., Manifest]:
-    """A ledger with these rows by bucket; columns that a row lacks are of a kept English document."""
+    """Publish a ledger with these rows by bucket; missing columns get the values of a kept English document."""
 
     def make(**buckets: Sequence[dict[str, Any]]) -> Manifest:
         parts = []

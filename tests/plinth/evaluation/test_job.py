@@ -148,7 +148,7 @@ def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
     checkpoint: Callable[[Path], Manifest],
     tokenizer: Tokenizer,
 ) -> None:
-    """Of a uniform model every number can be worked out."""
+    """All numbers of a uniform model can be computed by hand."""
     rows = [("q0", "clean", "the lazy dog"), ("q1", "contaminated", "jumps over"), ("q2", "undecided", "yes"),
             ("q3", "clean", "the quick brown fox " * 200), ("q4", "undecided", "größter")]  # fmt: skip
     protected, given = compared(ctx, rows)

@@ -30,9 +30,10 @@ from tests.slurm_cluster import lose_node, node, slurm_cluster
 def test_the_run_goes_on_from_the_last_commit(
     lost: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything on a node gets SIGKILL before step 6: no step up to 3 is done again, steps 4 and 5 are what it cost.
+    """Everything on a node gets SIGKILL before step 6: no step up to 3 is repeated, and the cost is steps 4 and 5.
 
-    Node n1 runs the batch script and the supervisor that decides; with it, nobody is left to tell, but the next does.
+    Node n1 runs the batch script and the supervisor that decides; with it, no process is left to report the loss, but
+    the next job does.
     """
     marks, slurm = tmp_path / "marks", tmp_path / "slurm"
     marks.mkdir()

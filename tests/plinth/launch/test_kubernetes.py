@@ -235,7 +235,7 @@ def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
 
 
 def test_container_hands_sigterm_on_and_keeps_output_and_status(directory: Path) -> None:
-    """What the container runs, run here: both logs get every line, also the last."""
+    """Run the container's command here: both logs get every line, including the last."""
     leaves = "import signal, sys, time; signal.signal(15, lambda *_: (time.sleep(0.2), print('left'), sys.exit(75)));"
     leaves += "print('up', flush=True); time.sleep(600)"
     local = launch(1).model_copy(update={"python": sys.executable})

@@ -114,7 +114,7 @@ def test_a_team_is_an_account_and_a_priority_a_quality_of_service(
     [("exit 0", False), ("exit 7", False), ("exit 75", True), ("kill -9 $BASHPID", False)],
 )
 def test_only_a_job_that_left_in_order_is_requeued(tmp_path: Path, status: str, requeued: bool) -> None:
-    """The script itself runs, with a stand-in for scontrol that notes what it is asked."""
+    """Run the script itself, with a stand-in for scontrol that records its calls."""
     tool = tmp_path / "scontrol"
     tool.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/asked\n')
     tool.chmod(tool.stat().st_mode | stat.S_IEXEC)

@@ -1,4 +1,4 @@
-"""What modules declare, and the part of a decoder that a rank holds."""
+"""Declarations of modules, and the part of a decoder that a rank holds."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_every_preset_is_what_torch_counts(name: str) -> None:
 @pytest.mark.parametrize("architecture", ["llama", "olmo2"])
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_recomputation_is_what_torch_counts(architecture: str, every: int) -> None:
-    """Of odd shapes: head width apart from dim, a vocabulary that nothing divides, a layer that is left over."""
+    """Models with odd shapes: head width independent of dim, a prime vocabulary size, a layer left over."""
     config = Model.model_validate(
         {"architecture": architecture, "layers": 4, "dim": 24, "heads": 4, "kv_heads": 2, "head_dim": 10, "ffn_dim": 56}
     )

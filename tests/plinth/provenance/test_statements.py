@@ -98,7 +98,7 @@ def test_changed_manifest_breaks_the_chain(ctx: Context) -> None:
 
 
 def test_a_users_files_end_the_chain_and_are_no_manifests(ctx: Context, tmp_path: Path) -> None:
-    """What `lists`, `protected`, `probe_sets`, `fairness` and `task_files` read has the digest of a file."""
+    """Inputs of `lists`, `protected`, `probe_sets`, `fairness` and `task_files` have the digest of a file."""
     (tmp_path / "domains").write_text("bad.example\n")
     listed = lists.run(ctx, "urls", str(tmp_path / "domains"))
     ctx.refs.save(listed)
@@ -149,7 +149,8 @@ def checkpoint(ctx: Context) -> Manifest:
 
 @pytest.fixture
 def training(ctx: Context) -> dict[str, Any]:
-    """What the trainer stated in a first attempt and after a move to a machine with changes in its work tree."""
+    """Return the statement of a trainer in a first attempt and after a move to a machine with changes in its work
+    tree."""
     run = RunDirectory(ctx.workspace.runs / "tiny-1")
     moved = HOST.model_copy(update={"host": "node-2", "commit": "beef" + "0" * 36, "dirty": True, "image": "plinth:1"})
     for host in (HOST, moved):

@@ -158,7 +158,7 @@ NATIONAL: dict[str, tuple[Callable[[random.Random], str], tuple[str, ...]]] = {
     "ca_sin": (canadian, ("SIN {}", "Social Insurance Number {}", "NAS : {}")),
     "au_tfn": (australian, ("TFN {}", "Tax File Number: {}", "tfn {}")),
 }
-#: Country, forms (`#`: a digit from 2 to 8), and what stands around them.
+#: Country, forms (`#`: a digit from 2 to 8), and the text around them.
 PHONES: tuple[tuple[str, str, str], ...] = (
     ("DE", "030 / ########|(030) ########|+49 30 ########|+49 (0)89 / ######|0171/#######",
      "{}|Büro {}, Mo-Fr|({}; abends)"),

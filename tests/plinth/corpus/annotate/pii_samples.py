@@ -1,4 +1,4 @@
-"""Sentences with personal data and look-alikes, with known truth: generated, so that everything in them is nobody's.
+"""Generated sentences with personal data and look-alikes, with known truth; none of the data belongs to a real person.
 
 Check digits are computed here by other code than the rules': a rule and its sample cannot be wrong together.
 """

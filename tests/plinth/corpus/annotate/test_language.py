@@ -62,7 +62,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     assert detect([SENTENCES["fr"]])[0][0] == "fr"
 
 
-#: A second paragraph in each language, so that documents are made of different text.
+#: A second paragraph in each language, for documents with varied text.
 MORE = {
     "en": "In the morning the fishermen brought their boats back to the harbour, and the market opened at seven.",
     "de": "Am Morgen brachten die Fischer ihre Boote zurück in den Hafen, und um sieben Uhr öffnete der Markt.",
@@ -73,7 +73,7 @@ MORE = {
 
 
 def planted(first: str, second: str, of_ten: int) -> str:
-    """Ten paragraphs, so many of them in the second language."""
+    """Return ten paragraphs, `of_ten` of them in the second language."""
     pairs = {name: (SENTENCES[name], MORE[name]) for name in (first, second)}
     return "\n\n".join(pairs[second if place < of_ten else first][place % 2] for place in range(10))
 
@@ -162,7 +162,7 @@ def manuals(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [n for n in ("de", "fr", "ja", "pl", "ru", "uk", "sv", "nl") if len(manuals(n)) >= 10])
 def test_manual_pages_in_their_language(name: str) -> None:
-    """Commands, names and parts that nobody translated are in English, in some pages most of them."""
+    """Commands, names and untranslated parts are in English; in some pages they are most of the text."""
     texts = manuals(name)
     right = sum(label == name for label, _ in detect(texts))
     assert right / len(texts) >= 0.75

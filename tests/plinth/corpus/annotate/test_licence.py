@@ -65,7 +65,7 @@ NAMES = st.sampled_from(["MIT", "GPL-3.0-only", "Apache-2.0", "X-1.0"])
 
 
 def joined(parts: st.SearchStrategy[tuple[str, bool]]) -> st.SearchStrategy[tuple[str, bool]]:
-    """Two expressions joined, with what Boolean algebra says of them."""
+    """Return two joined expressions with their value in Boolean algebra."""
     return st.one_of(
         st.tuples(parts, parts).map(lambda two: (f"({two[0][0]}) OR ({two[1][0]})", two[0][1] or two[1][1])),
         st.tuples(parts, parts).map(lambda two: (f"({two[0][0]}) AND ({two[1][0]})", two[0][1] and two[1][1])),

@@ -84,7 +84,7 @@ def test_sidecars_align_and_their_statistics_add_up(corpus: Any, name: str) -> N
 
 
 def prepared(chosen: Annotator) -> Any:
-    """What `annotate` is given, with the parameters' defaults."""
+    """Return the arguments of `annotate`, with the parameters' defaults."""
     return chosen.prepare(chosen.params(), {}) if chosen.prepare else chosen.params()
 
 

@@ -1,4 +1,4 @@
-"""Ready transformer heads beside transformers' own pipeline: tiny ones of random numbers, made here."""
+"""Compare ready transformer heads with transformers' own pipeline: tiny ones of random numbers, built here."""
 
 import json
 import random
@@ -118,7 +118,7 @@ def test_a_regression_is_the_pipelines(edu: Path) -> None:
 
 
 def test_one_number_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Also where nothing says that it is a regression; a pipeline would squash it."""
+    """A single output is not squashed, also if the model is not declared a regression; a pipeline would squash it."""
     folder, texts = make(tmp_path, 1), real_texts(4)
     scores = [next(iter(one.values())) for one in pipelines(folder, texts, function_to_apply="none")]
     assert [row["score"] for row in rows(folder, texts)] == pytest.approx(scores, abs=1e-5)
@@ -192,7 +192,7 @@ def test_a_label_that_the_head_lacks_is_an_error(edu: Path) -> None:
 def test_a_clone_as_an_annotator_of_a_bucket(tiny: Any, edu: Path, tmp_path: Path) -> None:
     from plinth.corpus import annotate, lists, models
 
-    folder = shutil.copytree(edu, tmp_path / "clone")  # as people have it: with what lies beside and below
+    folder = shutil.copytree(edu, tmp_path / "clone")  # a typical clone, with other files next to it and below it
     (folder / ".gitattributes").write_text("*.safetensors filter=lfs")
     (folder / "train.py").write_text("raise SystemExit('ran')")
     for below in (".git", "onnx"):

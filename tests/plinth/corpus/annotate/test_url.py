@@ -136,7 +136,7 @@ def test_a_published_list_with_some_bad_lines_is_used_and_they_are_counted(tmp_p
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_blocklist_that_datatrove_ships_is_used_whole(tiny: Any) -> None:
-    """UT1: 4,558,940 domains, 691 of which are no host names. A worker maps the table that was made once."""
+    """UT1: 4,558,940 domains, 691 of which are not host names. A worker maps the table that was built once."""
     import datatrove
 
     ctx: Context = tiny.ctx

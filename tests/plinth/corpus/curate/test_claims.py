@@ -1,4 +1,4 @@
-"""What a release claims about its text is counted from the text: declared terms of every source that entered."""
+"""Claims of a release about its text are counted from the text: declared terms of every source that entered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the later stages share: statistics by reason, cuts on characters, and going on after a crash."""
+"""Code shared by the later stages: statistics by reason, cuts on characters, and resuming after a crash."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -70,7 +70,7 @@ def test_order_of_parts_and_size_of_ranges_do_not_matter(tiny: Any, keep: str) -
 
 
 def test_ranks_are_read_of_duplicates_only(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most documents are alone, and the table of ranks lies on disk."""
+    """Most documents have no duplicates, and the table of ranks is on disk."""
     docs = [tiny.Doc(text, name=str(i)) for i, text in enumerate(["a", "b", "A", "c", "B ", "d"])]
     corpus, asked, original = tiny.corpus({"a": [docs]}), [], clusters.write_members
 

@@ -1,4 +1,4 @@
-"""Who survives: each rule by hand, buckets before rules, and nothing that depends on order."""
+"""Survivors of deduplication: each rule by hand, buckets before rules, and independence of order."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -36,7 +36,7 @@ def test_what_is_mended(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a well-\nknown man",  # neither spelling is in the text: nobody knows
+        "a well-\nknown man",  # neither spelling is in the text: undecidable
         "pre-\n1945 and post-\nWar",
         "x = total-\nother; total other totalother",
         "    for item-\nitems in itemitems",

@@ -135,7 +135,7 @@ def test_rejects_are_kept_with_their_reasons(corpus: Corpus) -> None:
     reasons = {"broken_record": 1, "empty": 2, "invalid_utf8": 2, "nul_bytes": 1}
     assert manifest.stats["rejects"] == reasons
     assert manifest.stats["documents"] == 80 == len(corpus.rows(manifest))
-    assert manifest.stats["reject_rate"] == round(4 / 84, 6)  # empty files are no damage
+    assert manifest.stats["reject_rate"] == round(4 / 84, 6)  # empty files do not count as damage
 
 
 def captured(name: str, mime: str, body: bytes, status: int = 200) -> bytes:
@@ -317,7 +317,7 @@ def test_a_large_file_that_grows_costs_its_last_pieces(tmp_path: Path, monkeypat
 
 
 def test_a_bucket_on_s3_gives_the_documents_of_the_same_files_on_disk(tmp_path: Path) -> None:
-    """Names bear identity: manifest and all parts are the same, large files cut in pieces and parts included."""
+    """Names are part of the identity: manifest and all parts are equal, including large files in pieces and parts."""
     corpus = Corpus(tmp_path)
     fill(corpus, 5)
     corpus.write("warc/a.warc.gz", large_warc())

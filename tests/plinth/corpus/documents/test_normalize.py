@@ -165,7 +165,8 @@ def test_whatever_hides_settles(text: str) -> None:
 
 
 def letters(text: str) -> list[str]:
-    """The letters of a text in order, composed or not; controls and invisibles may have stood between their parts."""
+    """Return the letters of a text in order, composed or not, without controls and invisible characters between
+    them."""
     return [c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c).startswith("L")]
 
 

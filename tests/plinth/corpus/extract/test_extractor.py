@@ -119,8 +119,8 @@ def test_boilerplate_goes_and_content_stays(engine: str) -> None:
 
 
 def test_tables_and_lists_can_be_read() -> None:
-    """What the engines cannot: resiliparse sets no rule between a table's cells, only tabs, and leaves out lists that
-    it takes for menus; trafilatura writes both as Markdown, but sets paragraphs apart by one line's end only."""
+    """Cases that the engines miss: resiliparse separates table cells only with tabs, and omits lists that it takes for
+    menus; trafilatura writes both as Markdown, but separates paragraphs by a single line end."""
     fast, close = (extract([Page(MANUAL.encode())], engine=name)[0] for name in ("resiliparse", "trafilatura"))
     assert isinstance(fast, Text)
     assert isinstance(close, Text)
@@ -245,7 +245,7 @@ def test_an_idle_child_serves_the_next_part_and_no_other_parameters() -> None:
 
 
 def test_a_spare_that_has_gone_is_replaced() -> None:
-    """It ends by itself when nobody asks; that is no page's fault, whenever it is noticed."""
+    """An idle spare process ends by itself; that is never reported as the fault of a page."""
     with Extractor(Extraction()) as extractor:
         extractor.extract([Page(ARTICLE)])
         for _ in range(2):

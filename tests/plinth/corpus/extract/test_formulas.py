@@ -65,7 +65,7 @@ QUADRATIC = (
     [
         (f"<math>{EULER}</math>", "e^(iπ)+1=0"),
         (f'<math alttext="a>b">{EULER}</math>', "e^(iπ)+1=0"),
-        (  # Wikipedia: hidden MathML beside a picture
+        (  # Wikipedia: hidden MathML next to an image
             '<span class="mwe-math-element"><span class="mwe-math-mathml-inline" style="display: none;">'
             f'<math alttext="x">{EULER}</math></span><img src="x.svg" alt="e^{{i}}"></span>',
             "e^(iπ)+1=0",

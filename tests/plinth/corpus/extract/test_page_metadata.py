@@ -1,4 +1,4 @@
-"""What a page says of itself: spellings, places where nothing counts, dates as people write them."""
+"""Metadata of a page: spellings, places that are ignored, dates in common notations."""
 
 from __future__ import annotations
 

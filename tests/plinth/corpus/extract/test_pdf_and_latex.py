@@ -90,7 +90,7 @@ class TestPdf:
         assert last.text == "text"
 
     def test_time_is_limited_by_page(self) -> None:
-        """A page that draws a form that draws another twice, and so on; its time is its own, whatever comes of it."""
+        """A page draws a form that draws another twice, and so on; its time limit is its own, whatever the result."""
         forms = [
             f"<< /Type /XObject /Subtype /Form /BBox [0 0 9 9] /Length 11 /Resources << /XObject << /X {n + 5} 0 R >> "
             f">> >>\nstream\n/X Do /X Do\nendstream"

@@ -99,7 +99,7 @@ def test_effective_budget_hand_worked(tiny: Any, corpus: Any) -> None:
         assert found["effective_bytes"] == pytest.approx(account["trained"]["bytes"] * (1 - r_pad))
         tokens = account["trained"]["tokens"]
         assert found["effective_tokens"] / (1 - r_pad) == pytest.approx(tokens)
-    assert made.stats["buckets"]["a"]["effective"]["rho_parse"] == 55 / 63  # the empty ones are no failures
+    assert made.stats["buckets"]["a"]["effective"]["rho_parse"] == 55 / 63  # the empty ones do not count as failures
     assert made.stats["total"]["trained"]["tokens"] == 1500
     assert set(made.inputs) >= {"a/documents", "b/verdicts", "a/curated", "b/shards", "mixture"}
 
@@ -176,7 +176,7 @@ def test_quarantine_is_removed_by_the_first_stage_and_is_no_failure_to_parse(tin
     account = funnel.run(tiny.ctx, corpus.documents, corpus.verdicts, corpus.curated).stats["buckets"]["a"]
     assert account["stages"][0]["removed"] == 15
     assert account["stages"][0]["reasons"]["illegal_content"]["documents"] == 5
-    assert account["effective"]["rho_parse"] == 55 / 63  # the empty ones are no failures
+    assert account["effective"]["rho_parse"] == 55 / 63  # the empty ones do not count as failures
 
 
 def test_pages_captured_again_are_duplicates_and_no_failures(tiny: Any, corpus: Any) -> None:

@@ -1,4 +1,4 @@
-"""The gate in the documents stage: what hits is reported and not stored, whoever works and in whatever order."""
+"""The gate in the documents stage: hits are reported and not stored, with any worker and in any order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def simhash(text: str, words: int = 3) -> int:
 
 
 def turned(value: int, bits: int) -> str:
-    """A hash that differs in so many bits, spread over all blocks."""
+    """Return a hash that differs in `bits` bits, spread over all blocks."""
     return f"{value ^ sum(1 << (bit * 17 % 64) for bit in range(bits)):016x}"
 
 

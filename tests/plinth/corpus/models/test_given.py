@@ -37,7 +37,7 @@ def test_a_model_that_is_given_scores_old_text_from_the_cache_and_new_text_alone
     with pytest.raises(IntegrityError, match="do not match the digest"):
         models.train(ctx, "perplexity", {**named, "sha256": "0" * 64}, {}, files)
 
-    ctx.store.open_path(before.parts[0].blob).unlink()  # whoever reads old text now, fails
+    ctx.store.open_path(before.parts[0].blob).unlink()  # any reader of old text now fails
     new = annotate(ctx, "web", "perplexity", {}, after, {"models/perplexity": kept})
     assert [part.blob for part in new.parts[:2]] == [part.blob for part in old.parts]
     assert new.stats["documents"] == 90

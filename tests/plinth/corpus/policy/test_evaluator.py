@@ -37,7 +37,7 @@ OPERATORS = {
 }
 
 
-#: Arrow refuses whole numbers beside 32-bit floats that those do not hold; so does `parse`.
+#: Arrow refuses to combine 32-bit floats with integers that they cannot represent; so does `parse`.
 PAIRS = [
     (column, number)
     for column in ("a.i", "a.l", "a.f", "a.d")

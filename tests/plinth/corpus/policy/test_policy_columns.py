@@ -1,4 +1,4 @@
-"""Verdicts as columns: what is computed for all rows at once is what plain Python says of each."""
+"""Verdicts as columns: values computed for all rows at once equal those of plain Python for each row."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Rules counted in one pass: what the kernels say is what plain Python says of each document."""
+"""Rules counted in one pass: results of the kernels equal those of plain Python for each document."""
 
 from itertools import pairwise
 from typing import Any

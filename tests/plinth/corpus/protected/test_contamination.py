@@ -155,7 +155,7 @@ def test_nothing_held_out_contaminates_nothing(tiny: Any) -> None:
     ],
 )
 def test_gpt3s_rule_by_hand(length: int, matches: list[tuple[int, int]], expected: object) -> None:
-    text = "x " * (length // 2)  # white space beside every character, so that no cut is widened by more than one
+    text = "x " * (length // 2)  # white space next to every character, so that no cut is widened by more than one
     found = cuts(text, matches)
     if isinstance(expected, str):
         assert (found is None) == expected.startswith("ten")

@@ -90,7 +90,7 @@ def test_a_page_is_an_item_with_the_text_that_it_has_as_a_document(ctx: Context,
 def test_pages_by_name_among_others(ctx: Context, pages: Path) -> None:
     made = protected.read_set(ctx, "own", ProtectedSet(path="pages", only=("two.htm.gz",)))
     assert read_table(ctx.store, made.parts[0]).column("item").to_pylist() == ["two.htm.gz"]
-    # Other pages of the folder are no part of the set.
+    # Other pages of the folder are not in the set.
     assert list(made.inputs) == ["file:two.htm.gz"]
     one = protected.identity(ctx, ProtectedSet(path="pages", only=("two.htm.gz",)))
     (pages / "doc" / "one.html").unlink()

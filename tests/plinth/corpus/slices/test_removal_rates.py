@@ -1,5 +1,5 @@
-"""Removal rates of learned rules: exact counts on sidecars made by hand, the bound, and a gate that learnt from its own
-generator, measured on text that nobody here wrote."""
+"""Removal rates of learned rules: exact counts on sidecars written by hand, the bound, and a gate that learned from its
+own generator, measured on independent text."""
 
 import importlib.metadata
 import json

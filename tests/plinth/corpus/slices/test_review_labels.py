@@ -1,4 +1,4 @@
-"""Labels of reviewers: written, read back, the latest counts, and what is no label is named."""
+"""Labels of reviewers: written, read back, the latest counts, and invalid labels are named."""
 
 import json
 

@@ -119,7 +119,7 @@ def test_a_page_cannot_have_itself_cut_loose(tmp_path: Path, warc_record: MakeRe
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damage_costs_the_same_records_cut_or_not(tmp_path: Path, warc_record: MakeRecord, data: st.DataObject) -> None:
-    """Whole members and records; what is broken is a reject, wherever it lies."""
+    """Whole members and records are read; broken ones are rejects, wherever they are."""
     good = [gzip.compress(warc_record(str(n), noise(n, 900)), 1) for n in range(30)]
     for at in data.draw(st.lists(st.integers(0, 29), max_size=4)):
         broken = bytearray(good[at])
@@ -169,7 +169,7 @@ def test_groups_are_made_of_pieces(tmp_path: Path, warc_record: MakeRecord) -> N
     made = list(groups(bucket, found, 2 * PIECE))
     assert len(made) > 2
     assert [file for group in made for file, _ in group.files] == found.files[0][1].split()
-    assert found.digest == inventory(bucket, tmp_path).digest  # how it is cut is no identity
+    assert found.digest == inventory(bucket, tmp_path).digest  # the cut is not part of the identity
 
 
 def test_hashing_a_large_file_takes_bounded_memory(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_any_bytes_are_decoded(body: bytes, charset: str) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """What a part's statistics say is what lies in it, and every item of the reader is a document or a reject."""
+    """A part's statistics equal its content, and every item of the reader is a document or a reject."""
     folder = tmp_path_factory.mktemp("fuzz")
     kind, name = data.draw(st.sampled_from([case for case in CASES if case[0] not in ("warc", *PAGES)]))
     content = data.draw(damaged(kind, name))

@@ -48,7 +48,7 @@ def test_what_datatrove_writes_is_read_with_its_metadata(
 
 
 def test_dolma(read_file: Any) -> None:
-    """Documents as `docs/data-format.md` of Dolma has them; attributes beside them are counted, not damaged."""
+    """Documents in the form of Dolma's `docs/data-format.md`; attribute files next to them are counted, not damaged."""
     row = {
         "id": "7f",
         "text": "Text.",

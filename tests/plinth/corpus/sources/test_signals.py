@@ -122,7 +122,7 @@ def test_columns_for_rules() -> None:
         {"directives": "noai tdm-reservation", "tdm_policy": "https://e.org/p"},
         {"rel_license": BY},
     ]
-    extra.append({"directives": 7, "rel_license": [1]})  # out of a JSON file of somebody's
+    extra.append({"directives": 7, "rel_license": [1]})  # from a user's JSON file
     batch = pa.record_batch({"extra": [json.dumps(one) for one in extra]})
     rows = OPT_OUT.annotate(batch, NoParams()).to_pylist()
     none = dict.fromkeys(OPT_OUT.schema.names[:5], False) | dict.fromkeys(OPT_OUT.schema.names[5:])

@@ -1,4 +1,4 @@
-"""What a source must say of itself: unknown is refused, never defaulted."""
+"""Required terms of a source: unknown is refused, never defaulted."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def test_a_blank_line_before_an_encoded_body_is_skipped(
 def test_every_version_is_read_past_damage(
     read_file: Any, warc_record: Any, version: str, line: bytes, pack: str
 ) -> None:
-    """One reject for a record without a length, for bytes that are no record, and for a header that is cut."""
+    """One reject for a record without a length, for bytes that do not form a record, and for a truncated header."""
     good = [warc_record(str(i), noise(90_000), version=version, line=line) for i in range(4)]
     unsized = good[1].replace(b"Content-Length: ", b"Content-Length: x")
     records = [good[0], unsized, good[2], b"garbage\r\n" * 50, good[3], good[0][:40]]
@@ -275,7 +275,7 @@ def test_every_version_is_read_past_damage(
 
 @pytest.mark.parametrize("line", [b"\r\n", b"\n"])
 def test_a_record_that_is_cut_anywhere_is_damage(read_file: Any, warc_record: Any, line: bytes) -> None:
-    """Inside its header, that of HTTP (where half a status or media type is no reason), and its body."""
+    """Cuts in its header, that of HTTP (where half a status or media type is not a reason), and its body."""
     record = warc_record("0", line=line)
     whole = len(record) - 2 * len(line)
     for length in range(1, whole):

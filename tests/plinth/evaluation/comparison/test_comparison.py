@@ -82,7 +82,7 @@ def test_no_difference_only_beside_what_could_have_been_seen() -> None:
 
 
 def test_a_clear_difference_is_found_among_any_number_of_lines() -> None:
-    """Its p is no count of draws, of which 10,000 are too few for 501 lines."""
+    """Its p-value is computed without counting draws, of which 10,000 are too few for 501 lines."""
     rng = np.random.default_rng(2)
     others = [answers(rng.integers(0, 2, 60).tolist(), rng.integers(0, 2, 60).tolist(), kind="slices")
               for _ in range(500)]  # fmt: skip
@@ -93,7 +93,8 @@ def test_a_clear_difference_is_found_among_any_number_of_lines() -> None:
 
 
 def test_no_difference_is_not_said_of_an_interval_without_0() -> None:
-    """What the correction takes away is undecided, and no effect as large as the smallest went unseen."""
+    """A result that the correction removes is undecided, and effects of the smallest detectable size were not
+    missed."""
     rng = np.random.default_rng(4)
     lines = differences([bits(HARD, HARD + NOISE + rng.normal(0, 0.01)) for _ in range(40)], seed=0)
     found = {result_text(line).partition(";")[0]: line for line in lines}
@@ -112,7 +113,7 @@ def test_nothing_varies_says_nothing() -> None:
 
 
 def test_holm_over_the_slices_of_a_kind() -> None:
-    """Of twenty slices without any difference, one would be found without the correction."""
+    """Without the correction, one of twenty slices without any difference would be significant."""
     found = corrected = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -351,7 +352,7 @@ def test_a_folder_is_what_it_holds(ctx: Context, tmp_path) -> None:
 
 
 def test_probes_by_item(ctx: Context) -> None:
-    """Items that were not asked are in no pair; a probe without choices has no accuracy."""
+    """Items without an answer are in no pair; a probe without choices has no accuracy."""
 
     def probes(shift: float) -> Manifest:
         rows = [

@@ -51,7 +51,7 @@ def lines(found: dict[str, Pairs]) -> dict[tuple[str, str], Difference]:
 
 
 def test_exposure_is_of_pairs_of_the_same_canary(ctx: Context) -> None:
-    """What was planted 16 times is known to A alone; what was planted once, or not at all, to neither."""
+    """A canary planted 16 times is known to A alone; one planted once, or not at all, to neither."""
     rng = np.random.default_rng(0)
     b = rng.exponential(1.44, 20)
     a = b + np.where(np.arange(20) >= 10, 6.0, 0.0) * (np.arange(20) % 2 == 0) + rng.normal(0, 0.2, 20)
@@ -82,7 +82,7 @@ def tried(ctx: Context, hits: dict[str, str], moved: Sequence[str] = ()) -> Mani
 
 
 def test_extraction_is_of_windows_that_both_were_asked_for(ctx: Context) -> None:
-    """A document of two slices counts once; another window of it is no pair."""
+    """A document of two slices counts once; two different windows of it do not form a pair."""
     ours = tried(ctx, {str(i): "exact" if i % 2 else "near" for i in range(10)})
     theirs = tried(ctx, {}, moved=["30", "31"])
     found = by_measure(ctx, ours, theirs)

@@ -66,7 +66,7 @@ def test_engines_of_one_checkpoint_share_a_process_and_its_numbers_are_those_of_
     with ModelEngine.of(ctx, made, workers=2) as engine:
         same()
         assert engine._child.process.pid == first
-        assert len(list(engine._child.folder.glob("*.a*"))) == 0  # what was asked and answered
+        assert len(list(engine._child.folder.glob("*.a*"))) == 0  # requests and answers
         os.kill(first, signal.SIGKILL)
         same()  # of a new one
         assert (engine._child.process.pid == first, folders(ctx)) == (False, 1)
@@ -80,7 +80,7 @@ def test_engines_of_one_checkpoint_share_a_process_and_its_numbers_are_those_of_
     with ModelEngine.of_folder(ctx, folder):
         assert kept.poll() is not None  # two models would need twice the memory
     with ModelEngine.of(ctx, made):
-        pass  # ended before it was loaded: nobody knows what it would have said
+        pass  # ended before it was loaded: the answer is unknown
     assert folders(ctx) == 0
 
 

@@ -1,5 +1,5 @@
-"""What controls are for: a model that reads no context has no signal anywhere, one that only copies has it where
-copying is asked for, and one that is sure of itself and always wrong has a negative margin."""
+"""Control models: one that ignores context has no signal anywhere, one that only copies has it where copying is
+required, and one that is confident and always wrong has a negative margin."""
 
 import math
 from collections import Counter

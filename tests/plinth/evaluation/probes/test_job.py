@@ -65,7 +65,7 @@ def test_probes_of_a_checkpoint(
         "a": "clean", "b": "contaminated", "c": "undecided", "d": "clean", "long": "clean",
     }  # fmt: skip
 
-    # the model is asked nothing that it could not see whole
+    # the model gets no item that exceeds its context
     (whole,) = [one for one in probe_sets.load(ctx.store, sets) if one.item == "long"]
     assert len(tokenizer.encode(whole.prompt + whole.gold).ids) > 32
     assert rows["long"]["bits"] is None
@@ -99,7 +99,7 @@ def test_probes_of_a_checkpoint(
     assert {(one.dataset, one.digest) for one in logged.values()} == {("probe_sets", sets.digest[:32])}
     assert not any("held" in key for key in logged)
 
-    # again: nothing is asked; another corpus changes statuses and asks the model nothing either
+    # again: nothing is evaluated; with another corpus, statuses change and the model is not run either
     monkeypatch.setattr(ModelEngine, "__enter__", lambda self: pytest.fail("asked again"))
     assert job.run(ctx, model, sets, clean).digest == made.digest
     other = job.run(ctx, model, sets, compared(ctx, a="clean", b="clean", c="clean", d="clean", long="clean"))

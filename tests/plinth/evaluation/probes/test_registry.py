@@ -1,4 +1,4 @@
-"""Probes made by code: what is no item is named, and a name that no package has is refused with the nearest."""
+"""Probes defined by code: invalid items are named, and an unknown name is refused with the closest known one."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_as_many_sequences_as_fit_and_none_where_the_weights_do_not() -> None:
 
 
 def test_llama_3_8b_leaves_128_kib_a_token_and_writes_some_200_tokens_a_second_on_an_h100() -> None:
-    """128 KiB of keys and values per token in BF16; 16 GB of weights at 3.35 TB/s: 209 passes a second."""
+    """128 KiB of keys and values per token in BF16; 16 GB of weights at 3.35 TB/s: 209 passes per second."""
     found = serving.bounds(Model(preset="8b"), 128_256, 8192)
     assert found["kv_bytes_per_token"] == 128 * 1024
     assert found["parameters"] == 8_030_261_248  # as published

@@ -1,4 +1,4 @@
-"""The asset's data version is a function of the checkpoint; what was measured is a record beside it."""
+"""The asset's data version is a function of the checkpoint; measurements are a separate record."""
 
 from collections.abc import Callable
 from pathlib import Path

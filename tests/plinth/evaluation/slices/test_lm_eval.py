@@ -35,7 +35,7 @@ EDGES = ["größte Ärger\n\n\tder Welt", "日本語のテキスト", "x", " spa
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Text that nobody here wrote, short and long, and what is hard to cut."""
+    """Write independent text, short and long, with parts that are hard to cut."""
     texts = [*EDGES, *(topics[name][:size] for size in (30, 300) for name in ("if", "for", "yield"))]
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

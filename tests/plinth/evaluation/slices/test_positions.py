@@ -35,7 +35,8 @@ def test_every_token_counts_once_and_bins_add_up() -> None:
 
 
 def test_the_curve_of_long_documents_compares_like_with_like() -> None:
-    """Short documents are dear and long ones cheap at every position: only the curve over all of them falls."""
+    """Short documents have high cost and long ones low cost at every position: only the curve over all of them
+    falls."""
     texts = [text([8.0] * 16) for _ in range(30)] + [text([2.0] * 128) for _ in range(30)]
     found = by_position(texts, 64)
     assert [row["value"] for row in found["all"]] == [5.0, 5.0, 2.0, 2.0, 2.0]

@@ -77,7 +77,7 @@ def test_tokens_of_other_texts_are_refused() -> None:
 
 
 def evaluated(ctx: Context, chosen: list[Document], tokens: list[TokenBits], curated: Manifest) -> Manifest:
-    """The manifest of an evaluation, as far as spans read it."""
+    """Publish the fields of an evaluation's manifest that spans read."""
     rows = {"id": [one.id for one in chosen], "text": [tables.text_digest(one.data) for one in chosen]}
     rows |= {name: [one.bucket for one in chosen] for name in ("uri", "bucket", "language", "domain", "length")}
     rows |= {"bytes": [len(one.data) for one in chosen], "tokens": [len(one.bits) for one in tokens]}

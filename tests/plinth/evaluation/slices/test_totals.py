@@ -20,7 +20,7 @@ COUNTED = ("bytes", "documents", "tokens", "bits")
 
 
 def many(rows: int) -> list[dict[str, Any]]:
-    """Documents whose bits are no short binary fractions, with labels on every axis."""
+    """Return documents whose bits are not short binary fractions, with labels on every axis."""
     draw = random.Random(7)
     return [
         {
@@ -109,7 +109,7 @@ def test_baselines_are_compared_on_the_same_documents(scored: Scored) -> None:
 
 def test_worst_documents_are_those_above_the_rate_of_their_bucket(scored: Scored) -> None:
     rows = [{"bucket": "web", "bytes": 1000, "model_bits": bits} for bits in (2000.0, 2000.0, 2000.0, 4000.0)]
-    rows += [{"bucket": "code", "bytes": 1000, "model_bits": 7000.0}] * 2  # dear, but no more expensive than its bucket
+    rows += [{"bucket": "code", "bytes": 1000, "model_bits": 7000.0}] * 2  # no more expensive than its bucket
     found = job.worst(scored(rows))
     assert [(row["id"], row["model"], row["excess_bits"]) for row in found] == [(f"{3:032x}", 4.0, 1500.0)]
     assert job.worst(scored(rows[:3])) == []

@@ -1,4 +1,4 @@
-"""How often 95% intervals hold the truth: in 93.5 to 96.5% of simulations, at 30, 100 and 300 clusters.
+"""Coverage of 95% intervals: 93.5 to 96.5% of simulations, at 30, 100 and 300 clusters.
 
 `make test` simulates some; `exhaustive` all, 4,000 times each.
 """
@@ -147,7 +147,7 @@ def even(rng: Rng, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def false_findings(count: int, below: float, times: int) -> float:
-    """Share of simulations without a difference in which p falls below so much."""
+    """Return the share of simulations without a difference in which p is less than `below`."""
     rng, found = np.random.default_rng(count), 0
     for _ in range(times):
         bits, size = even(rng, count)

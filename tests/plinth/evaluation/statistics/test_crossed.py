@@ -134,7 +134,8 @@ def test_refused(a: Any, weights: Any, said: str) -> None:
 
 
 def test_smallest_effect_is_found_in_four_of_five() -> None:
-    """What is said to be seen with power 0.8 is seen about so often, and it falls with the number of seeds."""
+    """An effect reported as detectable with power 0.8 is detected about that often; it shrinks with the number of
+    seeds."""
     rng, seen, times = np.random.default_rng(5), 0, 300
     wide: dict[int, float] = {}
     for seeds in (3, 6):

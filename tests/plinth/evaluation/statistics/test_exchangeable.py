@@ -1,4 +1,5 @@
-"""True if later values come from where earlier ones came from: the level at any number of looks, and what is found."""
+"""Test whether later values have the distribution of earlier ones: the level at any number of evaluations, and the
+power."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ stats = Peer("scipy.stats")
 
 
 def histories(count: int, shift: float = 0.0, begins: int = 0, seed: int = 0) -> np.ndarray:
-    """The smallest p of each history of 300 later values beside 100 of reference, with a look after every value."""
+    """Return the smallest p of each history of 300 later values against 100 reference values, tested after every
+    value."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(count):
         reference, later = rng.lognormal(size=100), rng.lognormal(size=300)

@@ -1,4 +1,4 @@
-"""Published numbers, and evalconfidence 0.1.1 beside us.
+"""Published numbers, and a comparison with evalconfidence 0.1.1.
 
 The scores are those of GPQA Diamond (198 items, 5 samples each) by two models that evalconfidence publishes with its
 results: right answers of each item, items in the order of their names.

@@ -96,7 +96,7 @@ def test_student_of_single_rows() -> None:
 
 
 def test_a_side_without_spread_is_not_known_exactly() -> None:
-    """One value says nothing of others like it; forty wrong answers say that few are right, not none."""
+    """One value gives no information about others; forty wrong answers show that few are right, not none."""
     rng = np.random.default_rng(0)
     for other in ([0.9], [0.9] * 5):
         one = statistics.difference(rng.normal(0.1, 0.1, 50), other)
@@ -180,7 +180,7 @@ def test_p_of_a_ratio_is_not_bounded_by_the_draws() -> None:
 
 
 def test_few_clusters_that_hold_the_spread_give_no_small_p() -> None:
-    """Five documents of 100 differ, all by as much: a sign test of them has p = 1/16."""
+    """Five documents of 100 differ, all by the same amount: a sign test of them has p = 1/16."""
     found = statistics.ratio_difference([2.0] * 5 + [1.0] * 95, [1.0] * 100, [1.0] * 100)
     assert found.p is not None
     assert found.p > 0.03
@@ -308,7 +308,7 @@ def test_points_on_a_line_are_a_flag_and_no_claim(height: float, rate: float) ->
 
 @pytest.mark.parametrize("height", [1.0, 1e4, 1e8])
 def test_equal_gaps_between_large_values_are_no_spread(height: float) -> None:
-    """What a subtraction of large values leaves behind is rounding."""
+    """The remainder of a subtraction of large values is rounding."""
     b = height + np.random.default_rng(0).normal(0, height / 10, 40)
     paired = statistics.paired_difference(b + 0.1, b)
     ratio = statistics.ratio_difference(b + 0.1, b, np.ones(40))

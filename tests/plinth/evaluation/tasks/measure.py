@@ -43,7 +43,7 @@ class Holding:
 
 
 class Printed(Silent):
-    """Prints the total of the set's meter, and holds it where the environment says so."""
+    """Print the total of the set's meter, and block if the environment requests it."""
 
     @contextmanager
     def meter(self, label: str, total: int) -> Iterator[Meter]:

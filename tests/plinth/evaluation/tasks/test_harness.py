@@ -188,7 +188,7 @@ def test_a_hub_dataset_is_not_downloaded(harness: Any, folder: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_task_of_lm_evaluation_harness_from_a_copy_of_its_dataset(run: Callable[..., Any], folder: Path) -> None:
-    """`arc_easy` as it comes; the dataset's repository, two documents of it made up here, lies under its name."""
+    """Run `arc_easy` unchanged; a stand-in for the dataset's repository, with two documents, has its name."""
     copy = folder / "allenai" / "ai2_arc" / "ARC-Easy"
     copy.mkdir(parents=True)
     choices = [{"text": ["x", f"{n}"], "label": ["A", "B"]} for n in range(2)]

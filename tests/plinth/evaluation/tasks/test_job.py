@@ -115,7 +115,7 @@ def test_every_number_has_its_interval_and_its_n(ours: Ours) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("tasks", [0, 1, 6])
 def test_what_was_killed_goes_on_where_it_was(ours: Ours, trained_folder: Path, tmp_path: Path, tasks: int) -> None:
-    """Killed with everything that it had started, when so many tasks are recorded: it waits there."""
+    """Kill the job with all its processes when `tasks` tasks are recorded: it waits there."""
     workspace, said = tmp_path / "workspace", tmp_path / "said"
     first = start(workspace, trained_folder, FILES, out=said, HOLD_AFTER=str(tasks))
     while first.poll() is None and "held" not in said.read_text():

@@ -1,4 +1,5 @@
-"""Planned activations beside what autograd saves of real models, on a rank of a group that exchanges nothing."""
+"""Compare planned activations with those that autograd saves of real models, on a rank of a group without
+communication."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_legal_is_what_a_recipe_may_say(kind: str) -> None:
     "kind", [*KINDS.values(), {"optimizer": {"kind": "muon", "ema_decay": 0.9}}], ids=[*KINDS, "muon, a mean"]
 )
 def test_memory_is_the_planners(kind: dict[str, Any]) -> None:
-    """Of every division: with its optimizer, its mean of weights, its offload, its privacy."""
+    """Check every division, with its optimizer, its mean of weights, its offload and its privacy."""
     training = Training(**QUIET, **kind)
     for one in ranking.rank(_work(training), 4, H100):
         names = ("tensor", "pipeline", "sequence", "zero_stage", "activation_checkpointing", "offload", "compile")
@@ -96,8 +96,8 @@ def test_memory_is_the_planners(kind: dict[str, Any]) -> None:
 
 
 def test_states_by_hand() -> None:
-    """On one rank without ZeRO, in BF16: Adam's two moments and masters are 12 bytes a parameter, Muon's momentum of
-    a matrix spares 4 of them, a mean takes 4."""
+    """On one rank without ZeRO, in BF16: Adam's two moments and masters take 12 bytes per parameter, Muon's momentum of
+    a matrix saves 4 of them, a mean takes 4."""
 
     def used(**optimizer: Any) -> int:
         training = Training(**QUIET, optimizer=optimizer)
@@ -111,7 +111,7 @@ def test_states_by_hand() -> None:
 
 
 def test_a_host_without_room_is_no_help() -> None:
-    """An 8B's states take 16 bytes a parameter: one H100 and 256 GB of its machine hold them, 64 GB do not."""
+    """An 8B's states take 16 bytes per parameter: one H100 and 256 GB of its machine hold them, 64 GB do not."""
     assert ranking.minimum_devices(LLAMA, H100) == 4
     assert ranking.minimum_devices(LLAMA, H100, offloaded=True) == 1
     poor = H100.model_copy(update={"host_memory_bytes": 64 * 10**9})
@@ -143,7 +143,7 @@ def test_traffic_by_hand() -> None:
 
 
 def test_traffic_with_the_host_by_hand() -> None:
-    """Of half the parameters: FP32 gradients down, seven numbers for AdamW's update, BF16 parameters up."""
+    """Traffic of half the parameters: FP32 gradients down, seven numbers for AdamW's update, BF16 parameters up."""
     half = memory.parameters_of_rank(TINY.model, 512, Parallel()) / 2
     assert _sent(2, 3, zero_stage=1, offload="optimizer")["host"] == half * (4 + 28 + 2)
     assert _sent(2, 3, zero_stage=3, offload="optimizer")["host"] == half * (5 * 4 + 28 + 2)
@@ -185,7 +185,7 @@ def test_order_and_reasons() -> None:
 
 
 def test_minimum_devices() -> None:
-    """16 bytes a parameter and more: one H100 holds a 1B, an 8B needs several."""
+    """At least 16 bytes per parameter: one H100 holds a 1B, an 8B needs several."""
     assert ranking.minimum_devices(TrainingWork(Model(preset="1b"), 128_256, 2048, 1024), H100) == 1
     few = ranking.minimum_devices(LLAMA, H100)
     assert few is not None

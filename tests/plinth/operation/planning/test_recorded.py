@@ -1,4 +1,4 @@
-"""What runs were measured to do reaches the next plan: exact numbers of timelines written by hand."""
+"""Measurements of runs reach the next plan: exact numbers of timelines written by hand."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def lived(
 
 
 def test_the_planner_gives_the_measured_seconds_back(workspace: Workspace) -> None:
-    """Every step computed 2 s: at the efficiency of that run the planner says 2 s, bubble and division included."""
+    """Every step took 2 s: at the efficiency of that run the planner predicts 2 s, bubble and division included."""
     for number, block in enumerate([Parallel(), Parallel(pipeline=2, zero_stage=0), Parallel(tensor=2)]):
         name = f"run-{number}"
         config = lived(workspace, name, [2.0] * STEPS, parallel=block)
@@ -132,7 +132,7 @@ def test_stall_restore_and_failures_by_hand(workspace: Workspace) -> None:
     assert (runs[0].failures, runs[0].device_hours) == (1, pytest.approx((2.25 * STEPS + 1.5 + 9) * 2 / 3600))
     found = forecast.pauses(runs, "cpu", work)
     assert (found.stall_s, found.restore_s) == (pytest.approx(0.5), pytest.approx(7.0))
-    assert found.failures_per_device_hour == spending.FAILURES_PER_DEVICE_HOUR  # one says too little
+    assert found.failures_per_device_hour == spending.FAILURES_PER_DEVICE_HOUR  # one is not enough evidence
     assert found.sources[:2] == ("3 saves of runs of this model", "1 restores of runs of this model")
     assert found.sources[2].startswith("as often as Llama 3's on H100; 1 recorded in 0.0")
     more = forecast.pauses(runs * 3, "cpu", work)

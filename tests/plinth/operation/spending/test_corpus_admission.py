@@ -1,4 +1,4 @@
-"""Stages of the corpus: what their last making cost bounds the next; no account where nobody asked for one."""
+"""Stages of the corpus: the cost of their last run bounds the next one; without a budget there is no account."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_bound_is_of_all_items_and_of_the_bytes_there_are() -> None:
 
 def test_reserved_refused_and_settled(tmp_path: Path) -> None:
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
-    assert admission.reserve_stage(ctx, "web/curated", 1000) is None  # nobody keeps an account
+    assert admission.reserve_stage(ctx, "web/curated", 1000) is None  # no account is kept
     path = spending.settings_file(ctx.workspace)
     path.parent.mkdir(exist_ok=True)
     path.write_text("margin: 0\nteam: web\nprices: {core_hour: 36, million_requests: 1000000}\n")

@@ -1,4 +1,5 @@
-"""The ledger: no limit is ever exceeded, whoever submits at the same time; what is settled counts as what it cost."""
+"""The ledger: no limit is ever exceeded, even with concurrent submissions; settled items count with their actual
+cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything made of something."""
+"""All descendants of an item."""
 
 from typing import Any
 

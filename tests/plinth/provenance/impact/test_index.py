@@ -1,4 +1,4 @@
-"""The index of links: exact, growing, made again when it is damaged, and never believed when somebody else wrote it."""
+"""The index of links: exact, growing, rebuilt when it is damaged, and never trusted if another user wrote it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(line: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def hide(known: Edges, digest: str) -> Edges:
-    """The index without what was made of a manifest."""
+    """Return the index without the descendants of a manifest."""
     node = known.nodes.tolist().index(digest.encode())
     keep = known.inputs != node
     return replace(known, inputs=known.inputs[keep], consumers=known.consumers[keep])
@@ -61,7 +61,7 @@ def test_an_index_that_hides_a_descendant_is_not_believed(line: Any) -> None:
 
 
 def test_with_the_note_of_its_user_the_forged_index_would_hide_it(line: Any) -> None:
-    """What the note protects: without it, the test above could not fail."""
+    """Show that the note is needed: without it, the test above could not fail."""
     before = found(line)
     path = line.ctx.workspace.root / lineage.FILE
     data = lineage.encoded(hide(lineage.decoded(path.read_bytes()), line.made["run"].digest))

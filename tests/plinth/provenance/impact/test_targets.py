@@ -1,4 +1,4 @@
-"""What a person may name, and runs that read it."""
+"""Targets that a user can name, and the runs that read them."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def exported(ctx: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ask(folder: Path, question: str) -> list[dict[str, Any]]:
-    """What DuckDB answers; `ledger/` in the question is the folder."""
+    """Return DuckDB's answer to a query, in which `ledger/` is the folder."""
     found = duckdb.connect().sql(question.replace("'ledger/", f"'{folder}/"))
     return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
 

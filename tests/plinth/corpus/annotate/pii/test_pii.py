@@ -195,7 +195,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_si
 
 
 def everywhere(text: str) -> list[PiiHit]:
-    """What the rules that need no words accept at any byte of a text, without the kernel."""
+    """Return the hits of the rules that need no words at every byte of a text, without the kernel."""
     raw = text.encode()
     hits = []
     for at in range(len(raw)):

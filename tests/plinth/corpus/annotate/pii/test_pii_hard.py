@@ -1,4 +1,4 @@
-"""The figures of docs/languages-and-pii.md on hard cases: what the page says, the rules reach."""
+"""The rules reach the figures of docs/languages-and-pii.md on hard cases."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Rules by language: good text of many scripts is kept by the default policy, spam made of it is not."""
+"""Rules by language: the default policy keeps good text of many scripts and drops spam derived from it."""
 
 import importlib.util
 import json
@@ -166,7 +166,7 @@ def test_the_label_of_the_sidecar_decides_and_is_part_of_the_identity(tiny: Any)
 
 
 def test_limits_fitted_from_a_reference_take_the_share_of_it_that_was_asked_for() -> None:
-    """Of documents that differ in one thing, the limit is the quantile; stop words are those that are frequent."""
+    """For documents that differ in one property, the limit is the quantile; stop words are the frequent words."""
     texts = [("Der Hund und die Katze. " * 20 + "\n" * number).strip("\n") + "\n" * number for number in range(100)]
     made = fineweb.fit("de", texts, removed=0.1)
     words = np.array([scores("de", text)["word_count"] for text in texts])

@@ -27,7 +27,7 @@ def made(tiny: Any, buckets: dict[str, list[list[Any]]], range_rows: int = 4_000
 
 
 def texts(corpus: Any) -> dict[str, str]:
-    """What is left of every surviving document, by name."""
+    """Return the remaining text of every surviving document, by name."""
     rows = corpus.rows(corpus.lines)
     listed = [doc for parts in corpus.buckets.values() for docs in parts for doc in docs]
     return {doc.name: apply_edits(doc.text, rows[doc.id]["edits"]) for doc in listed if rows[doc.id]["survivor"]}

@@ -31,7 +31,7 @@ def in_order(corpus: Any) -> list[Any]:
 
 
 def texts(corpus: Any) -> dict[str, str]:
-    """What is left of every surviving document, by name."""
+    """Return the remaining text of every surviving document, by name."""
     rows = corpus.rows(corpus.substring)
     docs = in_order(corpus)
     return {doc.name: apply_edits(doc.text, rows[doc.id]["edits"]) for doc in docs if rows[doc.id]["survivor"]}
@@ -43,7 +43,8 @@ def words_of(text: str) -> list[str]:
 
 
 def suffix_array(texts: Sequence[str], n: int) -> list[list[str]]:
-    """The words that stay of each text: sort all suffixes, cut every window of n words that stands below another."""
+    """Return the remaining words of each text: sort all suffixes, cut every window of n words that has an earlier
+    equal."""
     words = [words_of(text) for text in texts]
     suffixes = sorted(
         (doc_words[i : i + n], doc, i) for doc, doc_words in enumerate(words) for i in range(len(doc_words))
@@ -173,7 +174,7 @@ def test_text_that_lines_cut_is_not_there(tiny: Any) -> None:
     before = lines.run(corpus.ctx, LineParameters(boilerplate_documents=None, **LOOSE), corpus.documents, corpus.exact)
     corpus.substring = substring.run(corpus.ctx, Substring(**LOOSE), corpus.documents, before)
     assert texts(corpus)["3"] == "end"
-    # across a hole: what lines cut is neither counted again nor compared
+    # across a hole: text cut by lines is neither counted twice nor compared
     holed = tiny.corpus(
         {"a": [[*docs[:1], tiny.Doc(f"{rest} {more}", "0"), tiny.Doc(f"{rest}\n{line}\n{more} z", "4")]]}
     )

@@ -1,4 +1,4 @@
-"""Measures by hand, and beside scikit-learn's on the same numbers."""
+"""Measures by hand, and compared with scikit-learn's on the same numbers."""
 
 import numpy as np
 import pytest

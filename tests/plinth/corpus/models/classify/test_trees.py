@@ -1,4 +1,4 @@
-"""Trees as arrays say what scikit-learn says, and damaged ones are found before they are walked."""
+"""Trees as arrays predict like scikit-learn's, and damaged ones are detected before they are walked."""
 
 from dataclasses import replace
 

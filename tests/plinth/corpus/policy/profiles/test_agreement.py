@@ -1,4 +1,4 @@
-"""Profiles beside slow references of their projects' definitions, on real documents of this machine.
+"""Compare profiles with slow references of their projects' definitions, on real documents of this machine.
 
 The projects themselves are run by tests/agreement/compare.py, whose result test_profiles.py reads; here the verdicts
 are reached again wherever the tests run, from definitions in plain Python, and from datatrove, which is installed.

@@ -1,4 +1,4 @@
-"""Profiles: what they promise, how they become rules, and what the recipe says of them."""
+"""Profiles: their guarantees, their expansion into rules, and their settings in the recipe."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_profiles_of_datatrove_were_run_beside_it_as_released(name: str) -> None
     assert 0 < entry["kept"] < sum(made["documents"].values())
 
 
-#: Beside datatrove with its splitters by language, whose words are others: tests/benchmarks/bench_languages.py.
+#: For datatrove with its splitters by language, whose words differ, see tests/benchmarks/bench_languages.py.
 LANGUAGES = {"fineweb2/scripts", "fineweb/languages"}
 
 
@@ -157,7 +157,7 @@ def test_another_counting_than_the_project_has_is_named() -> None:
 
 
 def test_the_default_policy_is_a_profile_written_out() -> None:
-    """So that rules of a recipe replace them all, as lists do, and opt-outs come first."""
+    """Rules of a recipe replace them all, as lists do, and opt-outs come first."""
     base = yaml.safe_load((ROOT / "jobs" / "plinth_jobs" / "recipes" / "base.yaml").read_text())["corpus"]
     rules, edits = resolved(["fineweb/languages"], (), ())
     written = [(rule["reason"], rule["drop"]) for rule in base["policies"]["default"]["rules"]]
@@ -179,7 +179,7 @@ def test_english_is_judged_by_fineweb_s_rules_alone() -> None:
 
 
 def test_one_rule_of_a_recipe_names_the_languages_that_are_wanted() -> None:
-    """The rule for the language stands first, so it is the reason of whatever is unwanted."""
+    """The language rule comes first, so it is the reason for all unwanted documents."""
     wanted = "not language.accepted or language.label not in ['en', 'ja']"
     made = policy(profiles=["fineweb/languages"], rules=[{"reason": "language", "drop": wanted}])
     assert (made.rules[0].reason, made.rules[0].drop) == ("language", wanted)

@@ -1,4 +1,4 @@
-"""What another policy would change: exact counts on a planted corpus, the same on any cut and any engine."""
+"""Effects of another policy: exact counts on a planted corpus, the same with any cut and any engine."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_order_moves_reasons_and_not_documents(ctx: Context) -> None:
     web = found["buckets"]["web"]
     assert web["kept"] == 0
     assert web["newly_dropped"]["documents"] == 46
-    assert web["other_reason"] == 6  # too_few_words is no rule any more, few_stop_words takes them
+    assert web["other_reason"] == 6  # the rule too_few_words was removed, so few_stop_words drops them
     assert web["rules"]["few_stop_words"]["unique"] == 55 - 3
 
 
@@ -176,7 +176,7 @@ def test_workers_change_nothing(ctx: Context, two_workers: LocalEngine) -> None:
 
 
 def test_a_run_confirms_the_forecast(ctx: Context) -> None:
-    """What the try says the policy keeps is what the policy stage keeps, and what verdicts then say of reasons."""
+    """The policy stage keeps the documents that the trial predicts, and verdicts give the reasons that it predicts."""
     new = changed(too_few_words="gopher_quality.word_count < 31")
     found, _ = tried(ctx, new)
     documents = {name: ctx.refs.current(f"{name}/documents") for name in PLANTED}
