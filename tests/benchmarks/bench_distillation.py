@@ -68,7 +68,7 @@ def batch(rows: Tensor, step: int, seed: int) -> Tensor:
 
 
 def lesson(teacher: Decoder, inputs: Tensor, arm: str) -> Teacher | TopTokens:
-    """Return the teacher that the arm learns from, in addition to its text."""
+    """Return the targets that the arm learns from, in addition to its text."""
     with torch.no_grad():
         states = teacher.states(inputs).flatten(0, 1)
     if arm == "teacher":

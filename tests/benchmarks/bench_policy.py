@@ -196,7 +196,7 @@ def filled(schema: pa.Schema, columns: dict[str, pa.Array], rows: int) -> pa.Rec
 
 
 def published(ctx: Context, docs: Manifest, judged: Manifest, sides: dict[str, Manifest]) -> whatif.PublishedBucket:
-    """Return published stages under which all documents that the policy keeps are trained on."""
+    """Return published stages in which all documents that the policy keeps are used for training."""
     decided, lengths = [], []
     for number, part in enumerate(judged.parts):
         kept = [batch.column("keep") for batch in iter_batches(ctx.store, part, ["keep"])]

@@ -85,7 +85,7 @@ def _second_source() -> str:
     return yaml.safe_dump({"corpus": {"buckets": {"prose": {"sources": [first, second]}}}})
 
 
-#: Assets that determine the tokens of an asset.
+#: Audit of the tokenizer, and the shards of all buckets.
 _SHARDS = frozenset({"tokenizer/audit"}) | _each("shards")
 
 

@@ -158,7 +158,7 @@ def test_a_member_that_cannot_be_used_is_named(site: Site, source: str, value: s
     assert f"the tool 'saw' of acme-saws 2.0 {what}" in str(refused.value)
     assert found in str(refused.value.found)
     assert "fix or uninstall acme-saws" in str(refused.value.remedy)
-    assert catalogue().find("hammer") is HAMMER  # nobody else suffers
+    assert catalogue().find("hammer") is HAMMER  # no other extension is affected
 
 
 @pytest.mark.parametrize("name", ["hammer", "box"])

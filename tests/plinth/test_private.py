@@ -1,4 +1,4 @@
-"""What Plinth writes is its user's alone, unless a mask says otherwise."""
+"""Files of Plinth are readable by their user alone, unless the umask allows more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_files_and_folders_of_a_workspace(
     found = modes(space.root)
     assert found["."] == found["store"] == found["runs"] == folder
     assert found["reports/page.html"] == file
-    assert Store(space.store).path(blob).stat().st_mode & 0o777 == 0o444  # below folders that nobody else enters
+    assert Store(space.store).path(blob).stat().st_mode & 0o777 == 0o444  # below folders that other users cannot enter
 
 
 def test_a_workspace_that_is_there_keeps_its_modes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`extends:` finds files beside the recipe, then packaged recipes; a missing base is one error."""
+"""`extends:` searches next to the recipe, then in packaged recipes; a missing base is one error."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_what_is_evidence_or_needs_none(changes: dict[str, Any]) -> None:
     ("changes", "says"),
     [
         ({"slices": {"toxicity": {}}}, "no independent"),  # measured on generated text alone
-        ({"slices": {"toxicity": {"lists": ["mine"]}}}, "no independent"),  # on what it learnt from
+        ({"slices": {"toxicity": {"lists": ["mine"]}}}, "no independent"),  # on its own training data
         ({"slices": {"quality": {"lists": ["other"]}}}, "no independent"),  # another gate's
         (
             {"slices": {"toxicity": {"lists": ["other"]}}, "lists": {"mine": "a.jsonl", "other": "a.jsonl"}},

@@ -1,4 +1,4 @@
-"""What Dagster and MLflow would refuse later, the recipe refuses first; their own validators are the oracle."""
+"""Names that Dagster and MLflow would refuse later are refused by the recipe; their own validators are the oracle."""
 
 from __future__ import annotations
 

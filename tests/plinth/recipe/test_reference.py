@@ -45,7 +45,7 @@ def test_links_lead_to_headings() -> None:
 
 
 def test_the_list_of_keys_does_not_grow_unseen() -> None:
-    """0.3 had 476. Whoever adds a key raises the number on purpose."""
+    """Release 0.3 had 476 keys. Raise the number deliberately when you add a key."""
     assert len(keys()) <= 388
     assert len(set(keys())) == len(keys())
 

@@ -1,4 +1,4 @@
-"""A recipe of 0.3 with a key that is gone gets one error, which says what to write instead."""
+"""A recipe of 0.3 with a retired key gets one error that names the replacement."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_dump_by_0_3_is_a_recipe_again() -> None:
     assert without_defaults(Recipe, old) == {
         "corpus": {"documents": {"extraction": "trafilatura"}},
         "training": {
-            "guard": {"nonfinite": "stop", "loss_spike": {"sigmas": 7.0}},  # refused: 7 is no default
+            "guard": {"nonfinite": "stop", "loss_spike": {"sigmas": 7.0}},  # refused: 7 is not the default
             "launch": {"ray": {"gpus": 2.0}},
             "model": {"mup": None},
         },

@@ -1,4 +1,4 @@
-"""The data card: exact pages; what nothing screens says so."""
+"""The data card: exact pages, including the statement that nothing is screened."""
 
 import pytest
 

@@ -105,7 +105,7 @@ def test_links_that_would_run_are_dropped() -> None:
     )
     assert "javascript" not in html
     assert 'href="http://x"' in html
-    assert safe_link("tiny-comparison.html") == "tiny-comparison.html"  # beside this page
+    assert safe_link("tiny-comparison.html") == "tiny-comparison.html"  # next to this page
     assert safe_link("../gx/gx/uncommitted/data_docs/local_site/index.html")  # the Data Docs of the workspace
     for link in ("../up.html", "file:///w/x.html", "../gx/../x.html", "javascript:x.html", "//host/x.html", "a b.html",
                  "x.html#y", ".html", "x.svg"):  # fmt: skip

@@ -23,7 +23,7 @@ def test_every_removed_document_is_in_a_bar(funnel: dict[str, Any]) -> None:
 
 
 def many(reasons: int) -> dict[str, Any]:
-    """One bucket, one stage with so many reasons of 1, 2, 3 … documents."""
+    """Return one bucket and one stage with `reasons` reasons of 1, 2, 3 … documents."""
     found = {f"rule_{i:02}": {"documents": i, "bytes": 10 * i} for i in range(1, reasons + 1)}
     gone = sum(one["documents"] for one in found.values())
     row = {"stage": "policy", "documents_in": 1000, "documents_out": 1000 - gone, "removed": gone, "reasons": found}

@@ -28,7 +28,7 @@ def test_a_panel_shows_the_boundary_the_champion_and_the_pair_that_decided() -> 
     assert [260] in [list(dict.fromkeys(line.get_xdata())) for line in ax.lines]
     low, high = ax.get_ylim()
     assert -1 < low < -0.6
-    assert 3.4 < high < 4  # the first look does not set the scale
+    assert 3.4 < high < 4  # the first point does not set the scale
     assert len(rest) == 1
     assert len(rest[0].lines) == len(ax.lines) - 1
     assert len(trial_figure([stream(str(at)) for at in range(MOST_PANELS + 5)]).axes) == MOST_PANELS

@@ -1,4 +1,4 @@
-"""What somebody writes into a workspace without its workers' secret is not believed."""
+"""Files written into a workspace without its workers' secret are not trusted."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_what_one_machine_writes_another_reads_once(machine: Machine, uri: str) 
     for _ in range(2):
         assert other.store.open_path(blob).read_bytes() == b"text" * 1000
     assert cached(other).traffic.requests == 1
-    assert cached(one).traffic.requests == 0  # its own copy lies in its cache
+    assert cached(one).traffic.requests == 0  # its own copy is in its cache
     sent = pickle.loads(pickle.dumps(one.store))  # as an engine sends it: the machine it comes to opens its own cache
     assert sent.root == other.store.root != one.store.root
     assert one.store.put_bytes(b"text" * 1000) == blob
@@ -165,7 +165,7 @@ def test_no_credentials_and_no_bucket_are_named_at_once(
 
 
 class Stalled:
-    """A line to a server that passes so many bytes on and then nothing more."""
+    """A proxy to a server that passes the given number of bytes on and then stalls."""
 
     def __init__(self, endpoint: str, after_bytes: int) -> None:
         host, _, port = endpoint.partition(":")

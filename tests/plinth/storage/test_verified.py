@@ -1,4 +1,5 @@
-"""The first reader of a blob on a machine compares it; nobody forges the memory from inside a workspace."""
+"""The first reader of a blob on a machine verifies it; the memory of verified blobs cannot be forged from a
+workspace."""
 
 from __future__ import annotations
 

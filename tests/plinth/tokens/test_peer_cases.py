@@ -102,7 +102,7 @@ def _joined(parts: list[RankBatch]) -> RankBatch:
 @settings(max_examples=12, deadline=None)
 def test_mid_epoch_resumption(line: Line, whole: list[RankBatch], stop: int, prefetch: int) -> None:
     """MosaicML streaming `test_streamingdataloader_mid_epoch_resumption`, LitData's resume: interrupted anywhere, with
-    batches made ahead that nobody took, a new process yields the rest and nothing else."""
+    unread prefetched batches, a new process yields the remaining batches and nothing else."""
     running = line.loader(prefetch=prefetch).batches()
     taken = [next(running) for _ in range(stop)]
     running.close()  # type: ignore[attr-defined]
@@ -147,8 +147,8 @@ def test_nothing_is_dropped_or_repeated_in_any_epoch(line: Line, whole: list[Ran
 
 
 def test_every_token_of_a_document_is_learnt_once_an_epoch(line: Line) -> None:
-    """What dropping and repeating come down to, by target: with best-fit every token of every document; concatenated
-    every token but the stream's first and its tail."""
+    """Effect of dropping and repeating, by target: with best-fit every token of every document; concatenated every
+    token but the stream's first and its tail."""
     order, readers, layouts = line.opened()
     loader = line.loader(batch=1)
     rows: dict[str, dict[int, int]] = {name: {} for name in order.streams}  # sequence -> a step of epoch 0 with it
@@ -189,7 +189,7 @@ def test_no_buffer_has_to_be_restored(line: Line, whole: list[RankBatch]) -> Non
 
 def test_nothing_is_drawn_from_global_generators(line: Line, whole: list[RankBatch]) -> None:
     """LitData, torchtitan: a loader that draws its shuffle from the global generator changes dropout after a resume,
-    and is changed by whoever seeds it."""
+    and is affected by any code that seeds it."""
     for seed in (1, 2):
         random.seed(seed)
         np.random.seed(seed)

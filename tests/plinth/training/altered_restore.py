@@ -55,7 +55,7 @@ def altered(configs: list[RunConfig]) -> list[dict[str, str]]:
             for parameter in engine.module.parameters():
                 getattr(parameter, "ds_tensor", parameter).data.view(-1)[0] += 1.0
 
-        alterations: dict[str, tuple[int, Any]] = {  # the rank that it is of
+        alterations: dict[str, tuple[int, Any]] = {  # the rank that holds it
             "nothing": (-1, None),
             "file": (1, flipped),
             "transit": (1, lambda: patch.object(os, "preadv", flipping)),

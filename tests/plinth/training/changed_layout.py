@@ -1,4 +1,4 @@
-"""What ranks do in the tests of changed layouts: train a few steps, leave the state, take it up elsewhere."""
+"""Functions that ranks run in the tests of changed layouts: train a few steps, save the state, resume elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a save, a verification and a restore cost each rank, by counts: bytes staged, written, hashed, copied, files."""
+"""Cost of save, verification and restore for each rank, as counts: bytes staged, written, hashed, copied, files."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from plinth.training.parameters.parallel import Parallel
 
 
 class Live(TorchDispatchMode):
-    """The bytes of all tensors that operations within have made and somebody still holds; `peak` is their most."""
+    """Bytes of all live tensors that operations within have created; `peak` is their maximum."""
 
     def __init__(self) -> None:
         super().__init__()

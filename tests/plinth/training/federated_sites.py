@@ -25,7 +25,7 @@ from plinth_extras.federated.site import Site
 
 
 def contribution(exchange: Exchange, site: str, weights: Mapping[str, Tensor], **changes: object) -> Contribution:
-    """What a site of two ranks sends: each parameter in two pieces."""
+    """Return the contribution of a site of two ranks: each parameter in two pieces."""
     files = []
     for rank in (0, 1):
         tensors, shapes = {}, {}

@@ -1,4 +1,4 @@
-"""Engines in BF16 that take one step of many micro batches, beside the exact sum of the same gradients."""
+"""Compare BF16 engines that take one step of many micro batches with the exact sum of the same gradients."""
 
 from __future__ import annotations
 

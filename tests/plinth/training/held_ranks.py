@@ -1,8 +1,8 @@
-"""Ranks that wait before a step until a test lets them go on: nothing depends on who is faster.
+"""Ranks that wait before a step until a test lets them continue: nothing depends on their speed.
 
-A test says `hold(folder, 6)`: no rank takes step 6 until `let_go(folder)`, or until it is asked to stop. `waiting`
-tells when the ranks are there: asked to stop then, they take step 6, in which they are, and step 7, in which they
-tell each other of it. `held_ranks:open_batches` are the run's own batches, held; the folder is in HELD.
+A test calls `hold(folder, 6)`: no rank takes step 6 until `let_go(folder)`, or until it receives a request to stop.
+`waiting` returns True when all ranks wait: if stopped then, they take step 6, which they have entered, and step 7, in
+which they exchange the request. `held_ranks:open_batches` are the run's own batches, held; the folder is in HELD.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def hold(folder: Path, step: int) -> None:
 
 
 def waiting(folder: Path, ranks: int) -> bool:
-    """Return True if so many ranks are held."""
+    """Return True if `ranks` ranks are held."""
     return len(list(folder.glob(f"rank-*-before-{_held_at(folder)}"))) == ranks
 
 
@@ -38,7 +38,7 @@ def let_go(folder: Path) -> None:
 
 
 def wait_for_leave(folder: Path, step: int) -> None:
-    """On a rank, before its step; a rank that nobody lets go in `TIMEOUT_S` fails, so that none outlives its test."""
+    """Wait on a rank, before its step; fail after `TIMEOUT_S` without release, so that no rank outlives its test."""
     until = time.monotonic() + TIMEOUT_S
     while (first := _held_at(folder)) is not None and step >= first and not _asked_to_stop():
         assert time.monotonic() < until, f"nobody has let step {step} go"
@@ -54,7 +54,7 @@ def _held_at(folder: Path) -> int | None:
 
 
 def _asked_to_stop() -> bool:
-    """What the training loop's own handler has noted."""
+    """Return True if the training loop's own handler has recorded a request to stop."""
     interrupt = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(interrupt, "signal", 0))
 

@@ -43,8 +43,8 @@ def corpus(ctx: Context, held_out: Mapping[str, Sequence[str]] = HELD_OUT) -> tu
 
 
 def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
-    """On one rank, for each configuration: the slices before the first step, and what two steps come to with looks
-    between them and without."""
+    """Return on one rank, for each configuration, the slices before the first step, and the results of two steps with
+    evaluations between them and without."""
     from plinth.training.checkpoint import snapshot
     from plinth.training.engine import engine as engines
     from plinth.training.engine.pipeline import open_engine

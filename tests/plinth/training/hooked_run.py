@@ -1,4 +1,4 @@
-"""What a rank does in the tests of training hooks: a run with a hook of a package below `folder`."""
+"""Function that a rank runs in the tests of training hooks: a run with a hook of a package below `folder`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that count the bytes of every tensor of a training step, beside what the planner says of it."""
+"""Ranks that count the bytes of every tensor of a training step, for comparison with the planner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _measure(config: RunConfig, rank: Any) -> int:
 
 
 def planned(config: RunConfig) -> memory.Memory:
-    """What `plinth run plan` says of a configuration."""
+    """Return the memory that `plinth run plan` predicts for a configuration."""
     return memory.per_device(
         config.model,
         config.parallel,

@@ -29,7 +29,7 @@ def rows_of(config: RunConfig, step: int) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
-    """What one rank sees of it."""
+    """Return the part of the batch for one rank."""
     whole, place = rows_of(config, step), place_of(config.parallel, config.ranks, rank)
     cut = [array.reshape(config.data_ranks, -1, config.micro_batch_sequences, array.shape[1]) for array in whole]
     tokens, segments, scored = (array[place.data] for array in cut)

@@ -1,4 +1,4 @@
-"""One plain process beside ranks: PyTorch's AdamW in FP32, without DeepSpeed and without micro batches."""
+"""One plain process for comparison with ranks: PyTorch's AdamW in FP32, without DeepSpeed and without micro batches."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from plinth.training.data import Batches, StepBatch
 #: what a rank on a busy machine waits for its turn.
 READ_S, COMPUTE_S, FLUSH_S = 0.4, 0.4, 0.06
 
-#: Bytes a second of a link that is too slow.
+#: Bytes per second of a link that is too slow.
 LINK = 250_000.0
 
 #: Whom a cause befalls: of these, one rank alone.
@@ -24,7 +24,7 @@ ONE_RANK = {"reader of rank 1": 1, "computation of rank 1": 1, "reader of rank 0
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """Batches that arrive late where `$PLANTED` says so."""
+    """Open batches that arrive late where `$PLANTED` requests it."""
     source, planted = synthetic.open_batches(config, rank), os.environ.get("PLANTED", "")
     late = planted == "reader" or (planted.startswith("reader of") and ONE_RANK[planted] == rank)
 

@@ -1,4 +1,5 @@
-"""What ranks do in the tests of private runs: steps with rows by themselves, plain or private; runs with canaries."""
+"""Functions that ranks run in the tests of private runs: steps with separate rows, plain or private; runs with
+canaries."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 
 def gradients_of(trainer: Trainer) -> PrivateGradients:
-    """What makes the gradients of a private run."""
+    """Return the gradient computation of a private run."""
     from plinth_extras.privacy.gradients import PrivateRun
 
     hook = trainer.hooks["privacy"]
@@ -67,7 +68,7 @@ def steps_of(legs: list[tuple[RunConfig, bool]], count: int) -> list[list[tuple[
     return found
 
 
-#: Positions that are canaries' where their coin says so, and empty otherwise; each has two tokens of its own.
+#: Positions that hold canaries if their coin is heads, and are empty otherwise; each has two tokens of its own.
 CANARIES = 192
 
 
@@ -127,7 +128,8 @@ def _losses(engine: Any, rows: StepBatch) -> list[float]:
 
 
 def audited(config: RunConfig, step: int) -> dict[str, Any]:
-    """On one rank: the proof of resume, then what a trainer says that has loaded a checkpoint and taken no step."""
+    """On one rank, return the proof of resume, then the state of a trainer that has loaded a checkpoint and taken no
+    step."""
     from plinth.training.engine.engine import join, leave
     from plinth.training.forensics.audit import replay
     from plinth.training.trainer import Trainer

@@ -50,8 +50,8 @@ def prepared(ctx: Context, looks: int = 6, share: float = 1.0) -> Manifest:
 
 
 def look_all(configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
-    """On one rank, for each configuration: bits of every item before the first step and after the second, and what the
-    steps come to with looks between them and without."""
+    """Return on one rank, for each configuration, the bits of every item before the first step and after the second,
+    and the results of the steps with evaluations between them and without."""
     import torch
 
     from plinth.training.checkpoint import snapshot

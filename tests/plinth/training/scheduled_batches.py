@@ -1,4 +1,4 @@
-"""Engines whose steps change their batch and the length of their rows, beside one plain process."""
+"""Compare engines whose steps change their batch and the length of their rows with one plain process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sequences_of(config: RunConfig, step: int) -> StepBatch:
 
 
 def batch_of(config: RunConfig, step: int, rank: int) -> StepBatch:
-    """What one rank sees of it, in micro batches."""
+    """Return the part of the batch for one rank, in micro batches."""
     whole = sequences_of(config, step).expanded()
     shape = (config.data_ranks, config.accumulation(step), config.micro_batch_sequences, config.sequence_tokens + 1)
     mine = StepBatch.of(whole.tokens.reshape(shape)[rank], whole.segments.reshape(shape)[rank])

@@ -24,7 +24,7 @@ def batch_at(config: RunConfig, step: int, rank: int) -> StepBatch:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """What a run's configuration names as `synthetic:open_batches`."""
+    """Open batches; the configuration of a run names this function as `synthetic:open_batches`."""
 
     def stream(first_step: int) -> Iterator[StepBatch]:
         for step in range(first_step, config.total_steps + 1):

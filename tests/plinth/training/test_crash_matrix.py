@@ -48,7 +48,7 @@ def plan_of(run: RunDirectory, step: int, rank: int) -> WritePlan:
 
 
 def save(run: RunDirectory, step: int) -> None:
-    """What the ranks and their writers do to the files, one after the other."""
+    """Run the file operations of the ranks and their writers, one after the other."""
     checkpoint.stage(run, step)
     leading = plan_of(run, step, 0)
     rank_part.write(plan_of(run, step, 1), BLOCK)
@@ -87,7 +87,7 @@ def in_child(work: Callable[[], Any]) -> int:
 
 
 def boundaries_of(work: Callable[[], Any]) -> int:
-    """How many boundaries there are, counted in a child."""
+    """Return the number of boundaries, counted in a child."""
     read, write = os.pipe()
 
     def counted() -> None:
@@ -175,7 +175,8 @@ def test_a_file_that_is_not_what_the_writer_wrote_is_not_committed(saved: Callab
 def test_a_wall_clock_that_jumps_changes_nothing(
     saved: Callable[[str], RunDirectory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention goes by steps, the timeline by sequence; a clock set back an hour and forward a year is no matter."""
+    """Retention depends on steps, the timeline on sequence numbers; a clock set back an hour and forward a year has no
+    effect."""
     run = saved("jumping")
     for step, clock in ((3, 1e6), (4, 2e9), (5, 0.0)):
         monkeypatch.setattr("plinth.training.telemetry.timeline.time.time", lambda clock=clock: clock)

@@ -119,8 +119,8 @@ def test_ranks_killed_while_their_state_is_written_lose_nothing_that_was_staged(
 def test_supervisor_killed_and_run_preempted(
     uninterrupted: RunConfig, make: Make, started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
-    """The orchestrator's machine goes: supervisor and ranks are killed. The next job says what was lost; it is
-    preempted, commits within the grace and leaves with 75; the third goes on to the same end."""
+    """The orchestrator's machine is lost: supervisor and ranks are killed. The next job reports the loss; it is
+    preempted, commits within the grace period and leaves with 75; the third reaches the same end."""
     marks = tmp_path / "marks"
     marks.mkdir()
     config = make(checkpoints=SAVES, batches="faulty_ranks:open_batches")

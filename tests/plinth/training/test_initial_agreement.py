@@ -1,4 +1,4 @@
-"""What may go on from given weights, and what is refused by name."""
+"""Runs that may continue from given weights, and those that are refused with a reason."""
 
 from __future__ import annotations
 
@@ -96,5 +96,5 @@ def test_the_key_has_content_and_no_name() -> None:
 
 
 def test_a_run_that_begins_at_random_has_the_key_it_had() -> None:
-    """Of 0.4's first sessions: recipes that do not name weights go on with their runs."""
+    """Sessions of early 0.4: recipes that do not name weights continue their runs."""
     assert "initial" not in Training().model_dump(mode="json")

@@ -1,8 +1,8 @@
-"""The tiny run on a GPU: beside the CPU, without a wait, compiled once, proved exact, rolled back, and killed.
+"""The tiny run on a GPU: compared with the CPU, without a wait, compiled once, proved exact, rolled back, and killed.
 
     pytest -m gpu tests/plinth/training/test_on_device.py
 
-The ranks of the reference see no GPU. What several GPUs do among themselves cannot be seen on one.
+The ranks of the reference see no GPU. Communication between GPUs cannot be tested on one.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_a_replay_across_a_rollback_is_bit_exact(
 def test_a_rank_killed_on_the_device_ends_as_if_it_had_not_been(
     make: Callable[..., RunConfig], job: Callable[..., int], tmp_path: Path
 ) -> None:
-    """Saves go through page-locked memory beside training; the job restarts from the last and proves its resume."""
+    """Saves go through page-locked memory during training; the job restarts from the last and proves its resume."""
     fields: dict[str, Any] = {"launch": Launch(ranks=1), "precision": "bf16"}
     undisturbed = make(workspace=tmp_path / "undisturbed", **fields)
     assert job(undisturbed) == 0

@@ -120,7 +120,7 @@ def test_flipped_byte_in_the_newest_checkpoint(uninterrupted: RunConfig, make: M
 
 
 def left_in_shared_memory() -> list[str]:
-    """What DeepSpeed's operators, or PyTorch of a process that is gone, have left there."""
+    """Return files that DeepSpeed's operators, or PyTorch of an ended process, have left in shared memory."""
     folder, owned = Path("/dev/shm"), re.compile(r"torch_(\d+)_")
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     owners = {name: owned.match(name) for name in names if name.startswith(("deepspeed", "torch_"))}

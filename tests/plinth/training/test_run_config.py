@@ -1,4 +1,4 @@
-"""A run's configuration, which is found with its workspace wherever that lies now."""
+"""A run's configuration, which is located through its workspace, also after the workspace was moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Text that a model writes for a bucket: the same whoever writes it, read like any other, of the model's lineage."""
+"""Text sampled from a model for a bucket: the same from any writer, read like any other, with the model in its
+lineage."""
 
 from __future__ import annotations
 

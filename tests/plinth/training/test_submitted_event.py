@@ -1,4 +1,4 @@
-"""A job that is submitted once is announced once, whoever died or was refused meanwhile."""
+"""A job that is submitted once is announced once, also if a process died or was refused meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.plinth.training.conftest import tiny
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
-    """A run whose job ends at once, and says nothing."""
+    """A run whose job ends at once, without output."""
     monkeypatch.setattr(job, "command", lambda config: [sys.executable, "-c", "pass"])
     found = tiny(Workspace(tmp_path / "w").ensure().root, run_id="r")
     configuration.write(found)

@@ -23,7 +23,7 @@ def curated(ctx: Context, bucket: str) -> Manifest:
 
 
 def made_mixture(ctx: Context, steps: int = 12) -> tuple[Manifest, dict[str, Manifest], Manifest]:
-    """Mixture of so many steps, shards and tokenizer."""
+    """Publish a mixture of `steps` steps, its shards and its tokenizer."""
     texts = {bucket: curated(ctx, bucket) for bucket in ("code", "web")}
     trained = tokenizer.run(ctx, TokenizerParameters(vocab_size=300), texts)
     sharded = {bucket: shards.run(ctx, bucket, Shards(), trained, texts[bucket]) for bucket in texts}

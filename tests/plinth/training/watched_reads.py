@@ -1,8 +1,8 @@
-"""Ranks whose steps may not read on the host what lies on the device.
+"""Ranks whose steps may not read tensors of the device on the host.
 
-On a CPU every tensor can be read at once, so a mode follows what comes of parameters, of the batch and of the
-optimizer's state through all operations, in place and collectives too, and raises where one of these is read or gives
-a shape: on a GPU the host would wait there for all that was launched before.
+On a CPU every tensor can be read at once, so a mode tracks values derived from parameters,
+the batch and the optimizer's state through all operations, in place and collectives too, and raises where one of these
+is read or gives a shape: on a GPU the host would wait there for all that was launched before.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MASKED = {"aten::index.Tensor", "aten::index_put_", "aten::index_put"}
 
 
 class HostRead(AssertionError):
-    """The host read what lies on the device."""
+    """The host read a tensor of the device."""
 
 
 class Watched(TorchDispatchMode):
-    """Raises `HostRead` within, where something that came of the device's tensors is read."""
+    """Raise `HostRead` within, where a value derived from the device's tensors is read."""
 
     def __init__(self, on_device: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Watched(TorchDispatchMode):
         self._held[reference.cdata] = reference
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return True if a tensor came of the device's."""
+        """Return True if a tensor is derived from the device's."""
         found = self._held.get(tensor.untyped_storage()._cdata)
         return found is not None and not found.expired()
 

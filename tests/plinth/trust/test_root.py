@@ -1,4 +1,4 @@
-"""Who may sign what follows from the pinned root alone, whatever lies in the workspace."""
+"""Roles and their signers follow from the pinned root alone, whatever the workspace contains."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_no_difference_only_beside_what_could_have_been_seen() -> None:
 
 
 def test_a_clear_difference_is_found_among_any_number_of_lines() -> None:
-    """Its p-value is computed without counting draws, of which 10,000 are too few for 501 lines."""
+    """Its p-value is not a count of draws: 10,000 draws are too few for 501 lines."""
     rng = np.random.default_rng(2)
     others = [answers(rng.integers(0, 2, 60).tolist(), rng.integers(0, 2, 60).tolist(), kind="slices")
               for _ in range(500)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The page of an evaluation: everything that was measured stands on it, and nothing in a name is executed."""
+"""The page of an evaluation: it shows all measurements, and no name is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a run: what it says of time and loss is arithmetic, and the same timeline gives the same bytes."""
+"""The page of a run: its times and losses follow from the timeline, and the same timeline gives the same bytes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_series_of_every_kind(timeline: list[dict[str, Any]]) -> None:
 
 
 class Reader(HTMLParser):
-    """What a page loads, and whether its elements are closed."""
+    """Parser for the resources of a page and its unclosed elements."""
 
     VOID = frozenset({"meta", "br", "line", "path", "rect", "circle", "input", "link", "img", "use"})
 
@@ -282,7 +282,7 @@ def test_no_spike_is_averaged_away() -> None:
     st.integers(1, 9),
 )
 def test_columns_hold_the_range_of_their_steps(rows: list[tuple[int, float]], columns: int) -> None:
-    """Steps may go back; a column stands where its first step does."""
+    """Steps may decrease; the position of a column is that of its first step."""
     series = Series([0.0] * len(rows), [step for step, _ in rows], [value for _, value in rows])
     scale = TimeAxis("step", metrics.RunMetrics({}, {}, {}, [], metrics.cost([]), [], 0.0, 0.0, 40))
     found = panels._columns(scale, series, columns)

@@ -92,7 +92,7 @@ def test_run_measures_and_order_obeys(ctx: Context, made: SimpleNamespace) -> No
         ctx, {"web": [made.texts(1, 60)], "code": [made.texts(2, 40)], "spare": [made.texts(3, 9)]}
     )
     result = mixture.run(ctx, _params(), shards)
-    assert list(result.inputs) == ["code/shards", "web/shards"]  # a bucket without weight is no input
+    assert list(result.inputs) == ["code/shards", "web/shards"]  # a bucket without weight is not an input
     assert result.inputs["web/shards"] == shards["web"].digest
     order = Order(result)
     window = order.window(0, 80)

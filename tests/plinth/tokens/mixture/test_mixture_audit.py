@@ -1,4 +1,4 @@
-"""What a run really draws, block by block and sequence by sequence, against what the recipe says."""
+"""Compare the data that a run really draws with the recipe, block by block and sequence by sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets cut by length, weighed by key, in a curriculum, and loaded: what the recipe says is what comes."""
+"""Buckets cut by length, weighted by key, in a curriculum, and loaded: the data match the recipe."""
 
 from __future__ import annotations
 

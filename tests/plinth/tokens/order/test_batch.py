@@ -67,7 +67,7 @@ def test_documents_of_a_step_are_its_tokens(ctx: Context, line: Line) -> None:
                 assert len({*segments[own]}) == 1
             scored = np.ones(48, bool) if expanded.scored is None else expanded.scored[row.row]
             assert held[1:][scored].all()  # whatever is learned belongs to a document that is listed
-            assert (tokens[~held] == 0).all()  # only end-of-text stands outside documents
+            assert (tokens[~held] == 0).all()  # only end-of-text is outside documents
             assert held.all() or result.params["packing"] == "best-fit"
 
 

@@ -40,7 +40,7 @@ def test_more_documents_than_there_is_room_for_are_counted_and_then_held(ctx: Co
 
 
 def test_a_piece_needs_the_shards_it_has_tokens_in() -> None:
-    """Two shards of ten tokens; the first lies at address 1,000, the second is not mapped."""
+    """Two shards of ten tokens; the first is at address 1,000, the second is not mapped."""
     addresses, bounds = np.array([1000, 0]), np.array([0, 10, 20])
 
     def located(*pieces: tuple[int, int]) -> tuple[bool, list[int], list[int]]:

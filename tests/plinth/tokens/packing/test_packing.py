@@ -47,7 +47,7 @@ def test_counts_by_hand(ctx: Context) -> None:
     packing = measure(ShardReader(ctx.store, hand_shards(ctx, [range(10)], [1, 4, 3, 2])), 4)
     assert (packing.sequences, packing.targets, packing.dropped, packing.documents) == (2, 8, 1, 4)
     assert packing.starts == 3  # targets 1, 5 and 8, the last
-    assert (packing.split_documents, packing.split_fitting) == (1, 1)  # 1 to 4 fits exactly; 8 is no input
+    assert (packing.split_documents, packing.split_fitting) == (1, 1)  # 1 to 4 fits exactly; 8 is not an input
 
 
 def test_a_stream_too_short_for_one_sequence_is_all_tail(ctx: Context, made: SimpleNamespace) -> None:

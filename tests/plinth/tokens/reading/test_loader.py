@@ -39,7 +39,7 @@ def line(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace, reques
 
 
 def _slowly(line: Line, bucket: str, index: int) -> tuple[list[int], list[int], list[bool]]:
-    """Tokens, segments and what is scored of one sequence, piece by piece as `packing` says it."""
+    """Return tokens, segments and scored positions of one sequence, piece by piece, from `packing`."""
     _, readers, layouts = line
     pieces = layouts[bucket].pieces(np.array([index]))
     tokens: list[int] = [] if pieces.tokens[0] == 25 else [0]

@@ -318,7 +318,7 @@ def test_a_run_reads_the_same_batches_from_anywhere(
         )
         for reading in (Reading(), pushed.reading(tmp_path, fetch="shard"), pushed.reading(tmp_path, fetch="span"))
     ]
-    assert len({one.run_id for one in configs}) == 1  # where it is read from bears no identity
+    assert len({one.run_id for one in configs}) == 1  # the location of the data is not part of the identity
     here, *remote = [[batch.expanded().tokens for batch in islice(open_batches(one, 0)(5), 4)] for one in configs]
     assert np.array_equal(here[0].reshape(GLOBAL, -1), pushed.expected(4))
     for there in remote:

@@ -1,4 +1,4 @@
-"""Facts about rows: beside counting by hand, of any number of workers, and without padding."""
+"""Facts about rows: compared with counting by hand, with any number of workers, and without padding."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, made: SimpleNamespace) -> C
 
 @pytest.fixture
 def hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is compared from now on, with a memory of this test's own: thread, and MD5 of the blob."""
+    """Record what is compared from now on, in a memory of this test alone: thread, and MD5 of the blob."""
     monkeypatch.setenv(private.VARIABLE, str(tmp_path / "private"))
     found: list[tuple[str, str]] = []
     compare = store.require_unchanged

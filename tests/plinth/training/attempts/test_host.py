@@ -1,4 +1,4 @@
-"""A machine says what it is: the commit of its code only where git tracks it, and nothing that it does not know."""
+"""Description of a machine: the commit of its code only if git tracks it, and no value that it does not know."""
 
 from __future__ import annotations
 

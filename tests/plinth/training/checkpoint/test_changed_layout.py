@@ -1,4 +1,5 @@
-"""A run that loses half its ranks and gets them back: the same documents, the same curve, and it says what happened."""
+"""A run that loses half its ranks and gets them back: same documents, same curve, and the timeline records the
+change."""
 
 from __future__ import annotations
 

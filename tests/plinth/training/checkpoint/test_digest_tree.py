@@ -1,4 +1,4 @@
-"""The digest tree: every kind of damage is named, whoever looks; ranks that verify together agree."""
+"""The digest tree: every verifier names every kind of damage; ranks that verify together agree."""
 
 from __future__ import annotations
 

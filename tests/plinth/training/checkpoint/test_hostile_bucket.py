@@ -181,7 +181,7 @@ def by_another_role(config: RunConfig, tmp_path: Path) -> bytes:
 
 
 def by_a_stranger(config: RunConfig, tmp_path: Path) -> bytes:
-    """Somebody with a root of his own."""
+    """Return a record signed under another root."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TRUST_VARIABLE, str(tmp_path / "strange"))
         enrolment.initialise(Workspace(tmp_path / "theirs"), "theirs", ["eve"])
@@ -201,7 +201,7 @@ RECORDS = (unsigned, of_another_run, of_another_step, altered, by_another_role, 
 def test_a_record_that_no_trainer_signed_for_this_step_commits_nothing(
     config: RunConfig, bucket: Bucket, tmp_path: Path, record: Callable[[RunConfig, Path], bytes]
 ) -> None:
-    """Nothing but the record is in the bucket: whoever asked for more would fail in another way."""
+    """The bucket holds nothing but the record: a request for more would fail with another error."""
     prefix = f"{str(config.checkpoints.upload).removeprefix(f's3://{bucket.name}/')}/{config.run_id}"
     data = record(config, tmp_path)
     bucket.put(f"{prefix}/step-00000007.json", data)
@@ -209,7 +209,7 @@ def test_a_record_that_no_trainer_signed_for_this_step_commits_nothing(
         upload.restore(config)
     assert checkpoint.committed(config.directory) == []
 
-    run = config.directory  # the same beside a checkpoint whose bytes are right
+    run = config.directory  # the same, with an intact checkpoint as well
     (checkpoint.stage(run, 3) / "state.json").write_bytes(PAYLOAD)
     checkpoint.commit(run, 3)
     (checkpoint.stage(run, 7) / "state.json").write_bytes(PAYLOAD)

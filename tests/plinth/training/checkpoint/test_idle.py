@@ -1,4 +1,4 @@
-"""Work waits for an idle core until somebody waits for the work."""
+"""Work waits for an idle core until its result is needed."""
 
 from __future__ import annotations
 

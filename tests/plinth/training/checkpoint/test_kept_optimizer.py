@@ -26,7 +26,7 @@ KEEPING = Checkpoints(every_steps=3, audit_steps=4, keep_last=9)
 
 
 def begun(ctx: Context, parent: RunConfig, step: int) -> Manifest:
-    """What the asset `initial` is of a checkpoint."""
+    """Publish a checkpoint as the asset `initial`."""
     folder = checkpoint.path(parent.directory, step) / "model"
     parts = [Part(name=one.name, blob=ctx.store.put_bytes(one.read_bytes())) for one in sorted(folder.iterdir())]
     stats = {"vocab_size": parent.vocab_size, "run_id": parent.run_id, "step": step}

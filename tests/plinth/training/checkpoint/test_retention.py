@@ -1,4 +1,4 @@
-"""What stays: the last, every n, the best, the audited, the final, and what is not uploaded."""
+"""Checkpoints to keep: the last, every n, the best, the audited, the final, and those not yet uploaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is saved is the state at the save, however late it is copied; a save that is lost is made again by all."""
+"""A save holds the state at its start, even if it is copied later; all ranks repeat a save that is lost."""
 
 from __future__ import annotations
 

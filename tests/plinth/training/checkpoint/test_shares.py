@@ -1,4 +1,4 @@
-"""What each rank saves, verifies and reads falls with the number of ranks; counted on a model of fixed size."""
+"""Work per rank of save, verification and read falls with the number of ranks; counted on a model of fixed size."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def configured(make: Make, kind: str, ranks: int, workspace: Path, **parallel: i
 
 
 def slope(by_ranks: dict[int, float]) -> float:
-    """Of the logarithm of a count over that of the number of ranks."""
+    """Return the slope of the logarithm of a count over that of the number of ranks."""
     x, y = [math.log(n) for n in by_ranks], [math.log(max(count, 1)) for count in by_ranks.values()]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)

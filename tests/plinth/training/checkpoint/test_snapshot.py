@@ -1,4 +1,4 @@
-"""What is saved besides tensors, and what is refused."""
+"""State that is saved in addition to tensors, and state that is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is hashed while it is filled is what the memory holds at last, and a byte that changed on the way is noticed."""
+"""Hashes computed while memory is filled equal those of its final content, and a byte that changed on the way is
+detected."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def fill(held: FilledTensors, tensor: torch.Tensor, begin: int, end: int) -> Non
     "order",
     [
         [(0, 10), (10, SIZE)],
-        [(0, 10), (12, SIZE - 5)],  # two that nobody fills, and an end
+        [(0, 10), (12, SIZE - 5)],  # two that are never filled, and an end
         [(SIZE // 2, SIZE), (0, SIZE // 2)],
         [(0, 50), (20, 60), (70, 90), (65, 66)],
         [],
@@ -118,7 +119,7 @@ def test_a_byte_that_changes_on_disk_or_in_transit_is_noticed(tmp_path: Path, mo
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_restore_notices_a_byte_of_one_rank(make: Make) -> None:
-    """After verification: in a file, on the way to memory, in memory; on every rank, whichever it is of."""
+    """Bytes change after verification: in a file, on the way to memory, in memory; on every rank, for every owner."""
     configs = {kind: make(run_id=f"{kind}-{'0' * 12}", precision="bf16") for kind in ("stage1", "stage3")}
     configs["stage3"] = make(run_id=f"stage3-{'0' * 12}", precision="bf16", parallel={"zero_stage": 3})
     for config in configs.values():
@@ -129,6 +130,6 @@ def test_a_restore_notices_a_byte_of_one_rank(make: Make) -> None:
                 "nothing": "",
                 "file": "optimizer_sha256",
                 "transit": "optimizer_sha256",
-                "master": "parameters_sha256",  # hashed already: the weights that come of it are not
+                "master": "parameters_sha256",  # hashed already: the weights derived from it are not
                 "weight": "parameters_sha256",
             }

@@ -49,9 +49,10 @@ def layout(make: Make, ranks: int, precision: str = "fp32", **parallel: Any) -> 
 
 
 def travel(folder: Path, routes: dict[str, list[RunConfig]]) -> dict[str, list[dict[str, Any]]]:
-    """Four steps on each layout of every route, from step 1 on; what the leading rank found on each leg.
+    """Train four steps on each layout of every route, from step 1 on; return the results of the leading rank for each
+    leg.
 
-    Legs on equally many ranks share their processes, as far as each has what it starts from.
+    Legs on equally many ranks share their processes, if the start of each is available.
     """
     left = {name: list(enumerate(route)) for name, route in routes.items()}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in routes}

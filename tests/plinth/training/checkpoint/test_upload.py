@@ -55,7 +55,7 @@ def committed(config: RunConfig, *steps: int, data: bytes = BIG[:99_999]) -> Run
 
 
 def followed(config: RunConfig) -> bool:
-    """What the uploader's process does from a request to finish on."""
+    """Run the uploader's process from a request to finish on."""
     following = upload.UploadLoop(config, remote_of(config))
     following.finishing.set()
     return following.follow()
@@ -190,7 +190,7 @@ def test_lines_that_break_and_stall(
 
 
 def test_a_truncated_object_is_refused(config: RunConfig, bucket: Bucket, tmp_path: Path) -> None:
-    """Of any kind: a file, a rank's manifest, one of another step; the checkpoint before is taken."""
+    """Damage of any kind: a file, a rank's manifest, one of another step; the previous checkpoint is taken."""
     ranked_files.committed(config.directory, 1, 2, ranks=3)
     assert followed(config)
     at = f"{remote_of(config).prefix}/step-0000000"
@@ -208,11 +208,12 @@ def test_a_truncated_object_is_refused(config: RunConfig, bucket: Bucket, tmp_pa
 def test_bucket_that_is_away(
     config: RunConfig, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Failures are told with growing pauses, nothing is deleted, and all is there once the bucket answers again."""
+    """Failures are reported with growing pauses, nothing is deleted, and everything is uploaded once the bucket answers
+    again."""
     monkeypatch.setattr(upload, "FIRST_PAUSE_S", 0.05)
     run = committed(config, 1, 2)
     with monkeypatch.context() as away:
-        away.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nobody listens
+        away.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # no server listens
         away.setenv("AWS_MAX_ATTEMPTS", "1")
         assert not followed(config)
         with pytest.raises(StorageError, match="unreachable or refused"):

@@ -1,4 +1,4 @@
-"""What the model takes is what the stored rows say, in rows of any length."""
+"""Inputs of the model equal the stored rows, for rows of any length."""
 
 from __future__ import annotations
 

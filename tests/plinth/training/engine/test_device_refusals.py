@@ -1,4 +1,4 @@
-"""What a CPU cannot do is refused by name, before anything is trained."""
+"""Features that a CPU does not support are refused with their name, before anything is trained."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_products_are_of_rounded_matrices(kind: str) -> None:
     assert isinstance(layer, nn.Linear)
     x = (drawn(48, 32) * torch.arange(1, 49)[:, None]).requires_grad_()
     out = layer(x)
-    axes = (None, None) if kind == "tensorwise" else (-1, -1)  # of inputs a row a token, of weights a row an output
+    axes = (None, None) if kind == "tensorwise" else (-1, -1)  # inputs: one row per token; weights: one row per output
     expected = rounded(x.detach(), axes[0]) @ rounded(layer.weight.detach(), axes[1]).T
     assert torch.allclose(out, expected, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(out, x @ layer.weight.T, rtol=1e-5, atol=1e-5)

@@ -146,7 +146,8 @@ def _owned(waves: list[Any], flat: torch.Tensor) -> list[Any]:
 
 
 class _Stage3:
-    """What is read of DeepSpeed's ZeRO-3 optimizer; `test_muon_stages` has the real one."""
+    """Stand-in for the attributes that are read from DeepSpeed's ZeRO-3 optimizer; `test_muon_stages` has the real
+    one."""
 
     def __init__(self, matrices: list[Any], shares: list[int], flat: torch.Tensor) -> None:
         for matrix in matrices:

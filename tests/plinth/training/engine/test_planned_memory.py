@@ -1,4 +1,4 @@
-"""What the planner says of memory, beside every tensor of a real step."""
+"""Compare the planner's memory with every tensor of a real step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_memory_is_planned_within_two_percent(
 def test_muon_and_a_mean_of_the_weights_are_planned(
     precision: str, stages: tuple[int, ...], make: Callable[..., RunConfig]
 ) -> None:
-    """The mean takes four bytes a parameter, Muon's matrices four less than AdamW's, divided as the masters are.
+    """The mean takes four bytes per parameter, Muon's matrices four less than AdamW's, divided as the masters are.
 
     Five layers: the border between two ranks cuts a matrix, also where matrices are a group of their own."""
     rows = ROWS | {"model": MODEL.model_copy(update={"layers": 5})}

@@ -1,4 +1,4 @@
-"""What a rank loads before it trains."""
+"""Modules that a rank loads before it trains."""
 
 from __future__ import annotations
 

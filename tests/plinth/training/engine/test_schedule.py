@@ -1,4 +1,4 @@
-"""Rates at the steps where they can be said by hand."""
+"""Rates at steps where they can be computed by hand."""
 
 from __future__ import annotations
 

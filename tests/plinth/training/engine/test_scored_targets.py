@@ -59,4 +59,4 @@ def test_loss_and_gradient_are_those_of_the_scored_targets(make: Callable[..., R
         found = [mean(answer[name][0][step] for answer in answers) for step in range(partly_scored.STEPS)]
         assert found == pytest.approx(losses, abs=3e-6), name
         assert answers[0][name][1] == pytest.approx(norms, rel=2e-5), name
-    assert max(losses) - min(losses) > 1e-3  # the steps differ, so that agreeing says something
+    assert max(losses) - min(losses) > 1e-3  # the steps differ, so that agreement is meaningful

@@ -53,7 +53,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def folder(ctx: Context, model: Model, file_bytes: int = 10**9) -> Path:
-    """A model of random weights as an export writes it, in files of at most so many bytes."""
+    """Write a model of random weights in the form of an export, in files of at most `file_bytes`."""
     made, written = byte_level(TEXTS, 300), ctx.workspace.root / "plain"
     decoder = build(model, made.get_vocab_size(), 7)
     for parameter in decoder.parameters():

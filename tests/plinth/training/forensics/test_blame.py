@@ -18,7 +18,8 @@ def seen(row: int, first: int, tokens: int, bucket: str = "web", source: str = "
 
 
 def test_a_document_has_the_targets_that_are_its_tokens() -> None:
-    """Of 5 tokens the last 4 are targets; the first token of the row is none, that of the second document is one."""
+    """The last 4 of 5 tokens are targets; the first token of the row is not a target, that of the second document
+    is."""
     losses = np.array([1.0, 2.0, np.nan, 4.0], np.float32)
     first, second = replay.scored(seen(0, 0, 2), losses), replay.scored(seen(0, 2, 3), losses)
     assert (first.losses.tolist(), first.start) == ([1.0], 0)

@@ -1,4 +1,4 @@
-"""Evidence of resume is what it lists, not what it says."""
+"""Evidence of resume is judged by the data that it lists, not by its own conclusions."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def close(difference: float = 4e-6, spread: float = 1e-6) -> dict[str, Any]:
     }
     found["tolerance"] = {
         "method": "twice",
-        "factor": 1e9,  # what it says of itself counts for nothing
+        "factor": 1e9,  # its own factor is ignored
         "hardware": ["a GPU"],
         "state": {"original": difference, "repeated": spread},
     }

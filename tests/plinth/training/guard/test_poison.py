@@ -118,7 +118,7 @@ def test_blame_finds_the_source_and_the_documents(guarded: tuple[RunConfig, Hist
     step = poisoned_corpus.POISON.start
     found = replay.blame(config, step)
     (undone,) = [event for event in story.undone if event["step"] == step]
-    assert found["checkpoint"] == step - 1  # a checkpoint lies just before it, so its losses are those of the step
+    assert found["checkpoint"] == step - 1  # a checkpoint is just before it, so its losses are those of the step
     assert found["loss"] == pytest.approx(undone["loss"], abs=1e-5)
     assert found["trained"] is False
     worst, other = found["sources"]

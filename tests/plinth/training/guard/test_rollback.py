@@ -1,4 +1,4 @@
-"""Rollbacks where nothing is easy: before the first checkpoint, past a spoilt one, killed in the middle, too often."""
+"""Rollbacks in hard cases: before the first checkpoint, past a corrupted one, killed in the middle, too often."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Make = Callable[..., RunConfig]
 
 
 def broken_at(config: RunConfig, bad: dict[int, int], dies_at: int = 0) -> str:
-    """Train, with a parameter that turns NaN before each step of `bad`, so many times; what the parameters became.
+    """Train, with a parameter that turns NaN before each step of `bad`, the given number of times; return the final
+    parameters.
 
     With `dies_at`, the process is gone after the rollback of that step is on the timeline and before it is done.
     """

@@ -78,8 +78,8 @@ def test_not_finite_is_rolled_back_at_once_from_the_first_step() -> None:
 
 
 def test_steps_after_a_window_are_on_probation() -> None:
-    """The window ends where the guard was sure; what is still bad after it is kept from being trained, and is no
-    second rollback; the first good steps end it."""
+    """The window ends where the guard was sure; steps that are still bad after it are skipped and do not start a second
+    rollback; the first good steps end the probation."""
     guard = Guard(policy())
     calm(guard)
     saved = json.loads(json.dumps(guard.state()))
@@ -103,13 +103,13 @@ def rolled_back(first: int, last: int) -> Intervention:
 
 
 def limited(guard: Guard, step: int) -> tuple[bool, bool]:
-    """Whether an update may be kept back for its loss, and for its gradient."""
+    """Return whether an update may be skipped for its loss, and for its gradient."""
     limit = guard.update_limits(step)
     return math.isfinite(limit.loss), math.isfinite(limit.grad_norm)
 
 
 def test_probation_ends_when_two_steps_are_known_to_have_passed() -> None:
-    """What becomes of a step is known two steps later."""
+    """The outcome of a step is known two steps later."""
     guard = Guard(policy())
     calm(guard)
     guard.set_rollbacks([rolled_back(13, 14)])
@@ -291,6 +291,6 @@ def test_limits_come_two_steps_late_so_that_a_gpu_may_read_one_step_late() -> No
     guard = Guard(policy(loss_spike=LossSpike(action="skip")))
     for step in range(1, 9):
         see(guard, step, 2.0)
-    assert math.isinf(guard.update_limits(9).loss)  # made of what was known before step 8 was read
+    assert math.isinf(guard.update_limits(9).loss)  # computed from the values known before step 8 was read
     see(guard, 9, 2.0)
     assert guard.update_limits(10).loss == pytest.approx(2.2)

@@ -1,4 +1,5 @@
-"""What keeps an update back, at its bounds: a real optimizer on one rank; `test_skipped_update` has real engines."""
+"""Conditions for skipping an update, at their bounds: a real optimizer on one rank; `test_skipped_update` has real
+engines."""
 
 from __future__ import annotations
 

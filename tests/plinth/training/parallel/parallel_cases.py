@@ -66,7 +66,8 @@ class Case(NamedTuple):
         return MODEL.model_copy(update={"layers": self.pipeline}) if self.compile else MODEL
 
     def fields(self) -> dict[str, Any]:
-        """Of a `RunConfig`. A batch schedule doubles the batch in step 2, a length schedule the rows' length."""
+        """Return the fields of a `RunConfig`. A batch schedule doubles the batch in step 2, a length schedule the rows'
+        length."""
         data = self.ranks // self.block.model_ranks
         first = ROWS // 2 if self.schedule == "batch" else ROWS
         fields: dict[str, Any] = {
@@ -141,7 +142,8 @@ def phrase(interaction: Interaction) -> str:
 
 @cache
 def refused(strength: int) -> dict[Interaction, str]:
-    """Interactions that no case has, and why; none that says no more than a smaller one that is refused already."""
+    """Return interactions without a case, and the reason; those implied by a smaller refused interaction are
+    omitted."""
     have = covered(feasible(), strength)
     smaller = [set(known) for less in range(2, strength) for known in refused(less)]
     new = (each for each in interactions(strength) if each not in have)

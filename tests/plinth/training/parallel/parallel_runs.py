@@ -21,7 +21,7 @@ from tests.plinth.training import plain_training
 STEPS, ROWS = 4, 8
 LR = 3e-3
 
-#: How long ranks may take for all their runs: also compiling for the first time, on a machine that does much else.
+#: Timeout in seconds for all runs of the ranks, including first compilations on a busy machine.
 LONG_S = 1800.0
 
 #: Largest difference in loss (nats) and, relative, in the gradient norm. BF16 and FP16 have 8 and 11 bits.
@@ -48,7 +48,7 @@ class Difference(NamedTuple):
 
 
 def difference(config: RunConfig, answers: list[dict[str, Trained]], name: str, plain: Trained) -> Difference:
-    """Of what `train_all` returned on every rank under `name` from what `plain_run` did."""
+    """Return the difference between the results of `train_all` on every rank under `name` and those of `plain_run`."""
     losses, norms, parameters = plain
     ours = np.mean([answer[name][0] for answer in answers], axis=0)
     relative = [np.abs(np.divide(answer[name][1], norms) - 1).max() for answer in answers]

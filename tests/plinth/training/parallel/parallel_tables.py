@@ -15,7 +15,7 @@ END = "<!-- To here. -->"
 
 
 def tables() -> str:
-    """What stands between the two marks of the page."""
+    """Return the new text between the two markers of the page."""
     record = json.loads(RECORD.read_text())
     return "\n\n".join((_pairs(), _refusals(), _measured(record)))
 
@@ -28,7 +28,7 @@ def write() -> None:
 
 
 def written() -> str:
-    """What the page has now."""
+    """Return the current text between the markers of the page."""
     return PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
 
 

@@ -1,4 +1,5 @@
-"""Beside the covered cases: other models, stages, loss factors, several divisions at once on four ranks, resuming."""
+"""Combinations in addition to the covered cases: other models, stages, loss factors, several divisions at once on four
+ranks, resuming."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import parallel_runs
 
 
 def total(config: RunConfig, step: int) -> tuple[int, ...]:
-    """What the ranks add up to."""
+    """Return the sum over the ranks."""
     places = [place_of(config.parallel, config.ranks, rank) for rank in range(config.ranks)]
     words = [fingerprint_of(parallel_runs.batch_of(config, step, rank), place) for rank, place in enumerate(places)]
     return tuple(sum(column) % 2**32 for column in zip(*words, strict=True))

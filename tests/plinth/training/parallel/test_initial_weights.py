@@ -71,7 +71,7 @@ def test_no_rank_of_a_70b_model_makes_more_than_its_share() -> None:
     total, block = 70_553_706_496, 128_256 * 8_192
     for (name, index), (elements, empty_bytes, written) in found.items():
         parallel, world, _ = layouts[name]
-        assert empty_bytes < 100_000, (name, index)  # a few bytes a parameter, whatever its size
+        assert empty_bytes < 100_000, (name, index)  # a few bytes per parameter, whatever its size
         if parallel.zero_stage == 3:
             assert elements == total
             rows = sum(28_672 for _ in written) * 2  # a range begins and ends within rows

@@ -1,10 +1,10 @@
-"""Train combinations of divisions beside one plain process.
+"""Train combinations of divisions and compare each with one plain process.
 
     python tests/plinth/training/parallel/train_parallel_cases.py [--every] [--backend inductor]
 
-trains cases that have every triple of values that is not refused, on two, four and eight ranks (`--every`: besides,
-every case of two ranks, which takes hours), and writes the differences from one process into `parallel_cases.json` and
-the tables of docs/parallel.md. Run it when the refusals change; a test fails until then.
+trains cases that have every triple of values that is not refused, on two, four and eight ranks (`--every`: also every
+case of two ranks, which takes hours), and writes the differences from one process into `parallel_cases.json` and the
+tables of docs/parallel.md. Run it when the refusals change; a test fails until then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of DeepSpeed's configuration a recipe may set, what is refused by name, and what bears identity."""
+"""Settings of DeepSpeed that a recipe may set, those that are refused with their name, and those in the identity."""
 
 from __future__ import annotations
 

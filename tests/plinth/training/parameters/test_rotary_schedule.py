@@ -1,4 +1,4 @@
-"""Rotary positions that change within a run: by step alone, so exact through a resume, and told by checkpoints."""
+"""Rotary positions that change within a run: by step alone, so exact through a resume, and recorded in checkpoints."""
 
 from __future__ import annotations
 

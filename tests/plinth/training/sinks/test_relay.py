@@ -1,4 +1,4 @@
-"""What sinks hold is what the timeline says, one value a step, wherever a relay is killed. The tools read it back."""
+"""Sinks hold the values of the timeline, one per step, wherever a relay is killed. The tools read them back."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def story(config: RunConfig) -> list[dict[str, Any]]:
     return told
 
 
-#: What counts of the story in the end, by name: step and value.
+#: Final values of the story that count, by name: step and value.
 TOLD = {
     "loss": {1: 9.0, 2: 8.0, 3: 7.0, 4: 3.5, 6: 1.5, 7: 0.5},
     "parts/forward": {1: 2.0, 2: 2.0, 3: 1.75, 4: 0.875, 6: 0.375, 7: 0.125},

@@ -1,4 +1,4 @@
-"""What probes say about the end of a run: a planted regression is found, noise is not called one."""
+"""Probes at the end of a run: a planted regression is detected, and noise is not reported as one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FALLING = [2 + math.exp(-n / 20) for n in range(100)]
 
 @pytest.mark.parametrize("curve", [[2.0] * 100, FALLING], ids=["flat", "falling"])
 def test_noise_is_no_regression(curve: list[float]) -> None:
-    """Judged at every look, as a run is."""
+    """Judged at every evaluation, like a run."""
     stopped = 0
     for seed in range(40):
         scores = looks(noisy(curve, seed))

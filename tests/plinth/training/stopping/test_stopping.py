@@ -28,7 +28,7 @@ from plinth.training.telemetry.timeline import timeline
 from tests.plinth.training.conftest import tiny
 from tests.ranks import run_ranks
 
-#: Of a run over a mixture of two buckets: three whole blocks of the order and a rest.
+#: Steps of a run over a mixture of two buckets: three whole blocks of the order and a rest.
 STEPS = 200
 
 
@@ -51,7 +51,7 @@ def test_plateau(slope: float, stops: bool) -> None:
 
 
 def test_a_noisy_curve_is_not_called_flat() -> None:
-    """What is not known is hoped for: the bound, not the estimate, decides."""
+    """Uncertainty favors training on: the bound, not the estimate, decides."""
     assert not judge(Stopping(plateau=FLAT), Signals(losses=curve(0.0, noise=1.0))).stop
     assert not judge(Stopping(plateau=FLAT), Signals(losses=curve(0.0, steps=150))).stop  # three quarters of a window
     assert not judge(Stopping(plateau=FLAT), Signals()).stop
@@ -60,7 +60,7 @@ def test_a_noisy_curve_is_not_called_flat() -> None:
 def test_slices_must_be_flat_too() -> None:
     rules = Stopping(plateau=Plateau(window_tokens=20_000, min_improvement=0.02, slices=("code",)))
     flat = Signals(losses=curve(0.0))
-    assert not judge(rules, flat).stop  # nobody has evaluated it
+    assert not judge(rules, flat).stop  # not evaluated yet
     assert judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.0, 0.001)[::20]})).stop
     assert not judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.1, 0.001)[::20]})).stop
 

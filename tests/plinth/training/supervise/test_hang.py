@@ -35,7 +35,7 @@ def test_who_has_not_come_is_behind() -> None:
 def test_a_group_of_others_says_nothing_of_a_rank() -> None:
     found = rank_watch.examine({0: [entry(9, group="1")], 1: [entry(2, "completed", True, group="2")]}, 2)
     assert (found["behind"], found["waiting"][0]["group"]) == ("", "1:default_pg")
-    assert found["elsewhere"] == [1]  # it waits for nobody, and nobody is known to wait for it
+    assert found["elsewhere"] == [1]  # it waits for no other rank, and none is known to wait for it
 
 
 def test_a_message_between_two_ranks_is_numbered_by_itself() -> None:

@@ -96,7 +96,7 @@ class FakeError(Exception):
 
 
 def nvml(**changes: Any) -> Any:
-    """What the functions of NVML return for a healthy GPU, or with changes."""
+    """Return the results of NVML's functions for a healthy GPU, or with changes."""
     said = {"ecc": 0, "rows": (0, 0, 0, 0), "degrees": 50, "slowed": 0, "count": 1, **changes}
 
     def answer(name: str) -> Callable[..., Any]:
@@ -271,7 +271,7 @@ def test_two_nodes_check_each_other(make: Make, tmp_path: Path) -> None:
 def test_a_machine_that_is_not_fit_starts_no_rank(
     make: Make, job: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One machine: the job fails by name, and says what was seen."""
+    """One machine: the job fails with an error that names the finding."""
     config = make(supervision=Supervision(host_checks=HostChecks(memory_bytes=2**62)))
     assert job(config) == 7
     events = timeline(config.directory.events)

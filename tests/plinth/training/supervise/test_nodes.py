@@ -28,9 +28,9 @@ from tests.training_host import HOST
 
 Make = Callable[..., RunConfig]
 
-LEASE_S = 300.0  # nobody is lost here but where a test says so
+LEASE_S = 300.0  # no node is lost here unless a test requests it
 
-#: Leaves when asked to; the file tells that it can be asked.
+#: Rank that leaves on request; the file shows that it is ready for one.
 WAITS = (
     "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75));"
     "pathlib.Path({ready!r}).touch(); time.sleep(600)"
@@ -55,7 +55,7 @@ def pair(make: Make) -> RunConfig:
 
 
 class Rehearsal(Follower):
-    """Ranks do what the plan says for the attempt."""
+    """Ranks follow the plan for the attempt."""
 
     plan: tuple[str, ...] = ()
 
@@ -101,7 +101,7 @@ def test_place_is_what_the_scheduler_says(pair: RunConfig, make: Make) -> None:
 
 
 def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
-    """Node 1 says what machine it is; one rank fails, all are started again, the job ends with what node 0 says."""
+    """Node 1 reports its machine; one rank fails, all are restarted, and the job ends with the status of node 0."""
     seen: list[list[int]] = []
     hosts: list[HostFacts] = []
 
@@ -120,7 +120,7 @@ def test_attempts_statuses_and_the_end(pair: RunConfig) -> None:
 
 
 def test_a_node_that_is_silent_is_left_out_of_the_statement(pair: RunConfig) -> None:
-    """So is what it said to an earlier node 0: it may be another machine now."""
+    """A report to an earlier node 0 is left out as well: the node may be another machine now."""
     files, place = NodeFiles(pair.directory), NodePlace(nodes=2, address="node-0", lease_s=0.2)
     files.root.mkdir(parents=True)
     write(files.report(1), NodeReport(order="1", session="an earlier one", host=HOST))
@@ -129,7 +129,7 @@ def test_a_node_that_is_silent_is_left_out_of_the_statement(pair: RunConfig) -> 
 
 @pytest.mark.parametrize("status", [0, 5])
 def test_a_node_fetches_its_share_before_its_ranks_start(pair: RunConfig, status: int) -> None:
-    """What it reports of the fetch is not taken for a rank's end, nor the order to fetch for one of a later attempt."""
+    """Its status of the fetch is not mistaken for a rank's end, nor the order to fetch for one of a later attempt."""
     seen: list[list[int]] = []
 
     class Fetching(Rehearsal):
@@ -184,7 +184,7 @@ def test_signals_go_out_and_come_in(pair: RunConfig) -> None:
 
 
 def test_without_node_0_a_node_leaves_for_another_try(pair: RunConfig) -> None:
-    """What a supervisor that was killed has left behind starts nothing and ends nothing."""
+    """Files left behind by a killed supervisor start nothing and end nothing."""
     files = NodeFiles(pair.directory)
     pair = pair.model_copy(update={"supervision": Supervision(hang_s=0.5)})
     for stale in (NodeOrder(id="a", session="gone", port=1), NodeOrder(id="b", session="gone", status=0)):
@@ -211,7 +211,7 @@ def test_a_node_that_is_not_heard_ends_the_attempt_but_not_the_run(pair: RunConf
             super()._on_poll(ranks)
 
     place = NodePlace(nodes=2, lease_s=1.5)
-    unchecked = Supervision(hang_s=300.0, host_checks=HostChecks(enabled=False))  # nobody would answer those
+    unchecked = Supervision(hang_s=300.0, host_checks=HostChecks(enabled=False))  # those would get no answer
     patient = pair.model_copy(update={"supervision": unchecked})
     lock = locks.hold(pair.directory.lock)
     quick = Alone(patient, pair.directory.config, lock, place=place)

@@ -27,7 +27,7 @@ from plinth.training.telemetry.timeline import RankFailure, Timeline, timeline
 
 Make = Callable[..., RunConfig]
 
-#: What each stand-in does, by name.
+#: Behavior of each stand-in, by name.
 SCRIPTS = {
     "ok": "pass",
     "crash": "raise SystemExit(1)",
@@ -67,7 +67,7 @@ DISK_FULL = RankFailure.of(DiskFullError("no space", found=0))
 
 
 class Rehearsal(Supervisor):
-    """Ranks of attempt n behave as the n-th pair of `plan` says; the run counts as trained when they end well."""
+    """Ranks of attempt n behave like the n-th pair of `plan`; the run counts as trained when they end well."""
 
     plan: list[tuple[str, str]]
     stop_when: Callable[[], bool] = staticmethod(lambda: False)

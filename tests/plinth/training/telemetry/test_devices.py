@@ -1,4 +1,4 @@
-"""What a node says of its GPUs. Without a GPU a stand-in answers as NVML does; the real one says that it has none."""
+"""Samples of a node's GPUs. Without a GPU a stand-in answers as NVML does; the real one reports that there is none."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_samples_lie_beside_the_timeline_and_errors_on_it(tmp_path: Path) -> Non
     first, second = {"gpu": 0, "utilisation": 90, **same}, {"gpu": 1, "utilisation": 50, **same}
     assert (sample["event"], sample["node"]) == ("devices", 3)
     assert sample["gpus"] == [{**first, "ecc_uncorrected": 3}, {**second, "ecc_uncorrected": None}]
-    (error,) = read_events(run.events)  # samples are no sign of life of the ranks
+    (error,) = read_events(run.events)  # samples are not a sign of life of the ranks
     assert (error["event"], error["kind"], error["xid"]) == ("device_error", "xid", 79)
     assert (error["node"], error["gpu"], error["uuid"]) == (3, 1, UUIDS[1])
     watched = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError

@@ -34,7 +34,7 @@ class Story:
 
 
 def seconds(ledger: GoodputLedger) -> dict[str, float]:
-    """Of a rank by cause, of a run on two."""
+    """Return the seconds of a rank by cause, for a run on two ranks."""
     return {cause: us / 2e6 for cause, us in ledger.rank_us.items() if us}
 
 
@@ -94,7 +94,7 @@ def test_a_lost_node_and_the_next_job() -> None:
     story.step(2)
     story.add("lost", 20.0, reason=describe_exit(1, NODE_LOST), from_step=1)
     story.add("stopped", 1.0)
-    story.add("submitted", 3600.0, launcher="slurm")  # nobody holds anything meanwhile
+    story.add("submitted", 3600.0, launcher="slurm")  # no device is allocated meanwhile
     story.add("job_started", 10.0, ranks=2)
     story.add("run_started", 5.0, ranks=2, attempt=0)
     story.add("resumed", 1.0, step=1)

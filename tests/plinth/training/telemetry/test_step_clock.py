@@ -1,4 +1,4 @@
-"""The parts of a step add up to it, and steps with what lies besides them to the clock on the wall."""
+"""The parts of a step add up to it; steps and the time between them add up to the wall-clock time."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_steps_and_what_lies_besides_them_are_the_clock_on_the_wall(mode: str, m
 
 
 def beside(config: RunConfig) -> dict[str, float]:
-    """The parts of a step beside which another thread waits in a collective of its own."""
+    """Return the parts of a step during which another thread waits in a collective of its own."""
     import torch
     import torch.distributed as dist
 
@@ -173,7 +173,7 @@ def test_a_collective_of_another_thread_is_no_part_of_the_step(make: Any) -> Non
 
 @pytest.mark.gpu
 def test_on_a_gpu_the_parts_are_the_devices_and_nothing_waits() -> None:
-    """A kernel that outlasts its launch counts where it runs; setting marks is no wait."""
+    """A kernel that outlasts its launch counts where it runs; recording events does not wait."""
     import torch
 
     device = torch.device("cuda", 0)

@@ -152,7 +152,7 @@ def test_steps_repeated_by_another_layout_are_compared_by_what_they_saw() -> Non
 
 
 def test_an_earlier_timeline_from_elsewhere_comes_first(tmp_path: Path) -> None:
-    """What follows the timeline hears all of it; who writes goes on."""
+    """Followers of the timeline receive all of it; the writer continues."""
     there, here = Timeline(tmp_path / "there.jsonl"), Timeline(tmp_path / "here.jsonl")
     step(there, 1, 3.0)
     step(there, 2, 2.0)

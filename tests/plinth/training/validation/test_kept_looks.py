@@ -1,4 +1,4 @@
-"""Looks at probes that a checkpoint keeps: each read from the timeline once."""
+"""Probe evaluations that a checkpoint keeps: each read from the timeline once."""
 
 from __future__ import annotations
 

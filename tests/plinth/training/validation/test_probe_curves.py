@@ -37,7 +37,7 @@ def test_worth_over_the_last_looks_and_over_seeds() -> None:
     assert (alone.signal, alone.checkpoints, alone.decides) == (2.0, 5, True)
     assert alone.noise == pytest.approx(statistics.stdev(detrended(looks(late))))
     other = value(looks(early + late), seeds=[3.0, 9.0])
-    assert (other.seeds, other.decides) == (2, False)  # another seed would have told another story
+    assert (other.seeds, other.decides) == (2, False)  # another seed would have given another result
     assert value(looks([3.0])).snr is None
 
 

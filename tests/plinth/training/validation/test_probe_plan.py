@@ -32,7 +32,7 @@ def asked(sizes: dict[str, int]) -> tuple[list[ProbeItem], list[ScoredStream]]:
 
 
 def budget(tokens: int, looks: int) -> Budget:
-    """One that pays for so many tokens of scoring in all."""
+    """Return a budget that pays for `tokens` scored tokens in all."""
     return Budget(share=tokens / 3_000_000, tokens=1_000_000, looks=looks, sequence_tokens=64)
 
 

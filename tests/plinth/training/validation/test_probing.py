@@ -35,7 +35,7 @@ from tests.ranks import RankFailed, run_ranks
 Make = Callable[..., RunConfig]
 LOOK = Validation(bytes_per_slice=400, every_steps=1)
 
-#: How far divided kernels may round: of the bits of an answer.
+#: Rounding tolerance of divided kernels, relative to the bits of an answer.
 ROUNDING = 1e-5
 
 

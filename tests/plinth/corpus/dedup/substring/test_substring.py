@@ -43,8 +43,8 @@ def words_of(text: str) -> list[str]:
 
 
 def suffix_array(texts: Sequence[str], n: int) -> list[list[str]]:
-    """Return the remaining words of each text: sort all suffixes, cut every window of n words that has an earlier
-    equal."""
+    """Return the remaining words of each text: sort all suffixes, cut every window of n words that equals its
+    predecessor in this order."""
     words = [words_of(text) for text in texts]
     suffixes = sorted(
         (doc_words[i : i + n], doc, i) for doc, doc_words in enumerate(words) for i in range(len(doc_words))
