@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def wait_for(holds: Callable[[], Any], what: str) -> Any:
-    """What it gives as soon as that is true of it."""
+    """Return the first true value of `holds`."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         try:

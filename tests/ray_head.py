@@ -27,7 +27,7 @@ def ray_head(folder: Path, environment: Mapping[str, str], nodes: int = 1) -> It
 
     Args:
         folder: with a short path: Ray makes sockets below it.
-        environment: of its jobs too; RAY_AUTH_TOKEN is asked of whoever calls.
+        environment: of its jobs too; callers must send its RAY_AUTH_TOKEN.
         nodes: with the head's; each has a daemon and an object store of its own.
     """
     further: list[subprocess.Popen[bytes]] = []
@@ -94,7 +94,7 @@ def _wait(url: str, token: str, head: subprocess.Popen[bytes], output: Path) -> 
 
 
 def _joined(port: int, token: str, nodes: int, process: subprocess.Popen[bytes], output: Path, left: int) -> bool:
-    """Wait until so many nodes are alive; False where this one has ended instead and may be started again."""
+    """Wait until `nodes` nodes are alive; return False if this one has ended instead and may be restarted."""
     until = time.monotonic() + PATIENCE_S
     headers = {"Authorization": f"Bearer {token}"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/nodes?view=summary", headers=headers)

@@ -24,10 +24,10 @@ PATIENCE = {
 }
 
 
-#: How much longer than the 30 s that Ray allows it a node may take to start.
+#: Factor on the 30 s that Ray allows a node to start.
 TIMES = 10
 
-#: How often a cluster is started: one of its parts may still give up.
+#: Maximum number of starts of a cluster, since one of its parts may still give up.
 TRIES = 3
 
 T = TypeVar("T")
@@ -55,8 +55,8 @@ def small_node(environment: dict[str, str] | None = None) -> dict[str, Any]:
 
 
 def start_process(command: list[str], kind: str, *arguments: Any, before: Callable[..., Any], **options: Any) -> Any:
-    """What starts a part of Ray, with less in it: of the dashboard what serves jobs and lists nodes, since its other
-    eight parts take most of a head's start. A raylet is told its agent's port, which Ray leaves out."""
+    """Start a part of Ray with fewer modules: only the job server and node list of the dashboard, since its other eight
+    parts take most of a head's start. Pass a raylet its agent's port, which Ray omits."""
     more = []
     if kind == "dashboard":
         more = ["--modules-to-load=JobHead,NodeHead"]
@@ -110,7 +110,7 @@ def two_nodes(*environments: dict[str, str]) -> Any:
 
 
 def started(start: Callable[[], T]) -> T:
-    """What a start gives, tried `TRIES` times."""
+    """Return the result of a start, tried up to `TRIES` times."""
     for _ in range(TRIES - 1):
         with contextlib.suppress(Exception):
             return start()

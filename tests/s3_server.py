@@ -81,7 +81,8 @@ def serving() -> Iterator[Bucket]:
 
 @contextmanager
 def bad_line(endpoint: str, after_bytes: int, failures: int, *, stalls: bool = False) -> Iterator[BadLine]:
-    """The server through a line that is cut, or stalls, after so many bytes of an answer, the first so many times."""
+    """Put a line before the server that is cut, or stalls, after `after_bytes` of an answer, the first `failures`
+    times."""
     import s3fs
 
     line = BadLine(endpoint, after_bytes, failures, stalls)

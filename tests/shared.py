@@ -1,4 +1,4 @@
-"""What is costly to make and only read: made once in a test session, by whichever process comes first."""
+"""Read-only resources with a high cost: created once per test session, by the first process that needs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder that `make` has filled. The processes of pytest-xdist share it; nobody may change what is in it."""
+    """Return the folder that `make` has filled. The processes of pytest-xdist share it; no test may change its
+    content."""
     base = factory.getbasetemp()
     root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, made = root / f"shared-{name}", root / f"shared-{name}.made"

@@ -58,7 +58,7 @@ class LocalSigstore:
         self.certificate = builder.sign(self.ca, SHA256())
 
     def trusted_root(self, path: Path) -> Path:
-        """What a verifier is given of this instance."""
+        """Write the trusted root that verifiers of this instance need."""
         since = {"start": self.at.isoformat().replace("+00:00", "Z")}
 
         def log(key: Key) -> dict[str, Any]:

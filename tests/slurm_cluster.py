@@ -108,7 +108,7 @@ def node(environment: dict[str, str], name: str) -> Iterator[None]:
 
 
 def lose_node(environment: dict[str, str], name: str) -> None:
-    """SIGKILL to everything that runs on a node, its daemon first: nobody there can tell anyone."""
+    """Send SIGKILL to everything that runs on a node, its daemon first, so that the node cannot report anything."""
     config = Path(environment["SLURM_CONF"])
     daemon = psutil.Process(int((config.parent / f"slurmd-{name}.pid").read_text()))
     daemon.kill()
@@ -120,7 +120,8 @@ def lose_node(environment: dict[str, str], name: str) -> None:
 
 
 def _tasks(config: Path, name: str) -> Iterator[psutil.Process]:
-    """What jobs have started on a node, and Slurm's own process above it, which knows no more than its children do."""
+    """Yield the processes that jobs have started on a node, and Slurm's own process above them, which has no other
+    state."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             own = process.environ()

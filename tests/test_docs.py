@@ -1,4 +1,4 @@
-"""The commands of the documentation do what it says."""
+"""Commands of the documentation do what it describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The ways in that docs/bring-your-own-corpus.md shows beside its example: WARCs, the next snapshot, a prefix on S3."""
+"""Inputs that docs/bring-your-own-corpus.md shows in addition to its example: WARCs, the next snapshot, a prefix on
+S3."""
 
 from __future__ import annotations
 

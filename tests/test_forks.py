@@ -39,7 +39,7 @@ TESTS = {
 
 
 def run(folder: Path, limit: int, tests: dict[str, str]) -> tuple[str, list[list[str]]]:
-    """What pytest prints, and for each process the names of its tests and the end of its session."""
+    """Return pytest's output, and for each process the names of its tests and the end of its session."""
     for name, text in {"conftest.py": CONFTEST.format(limit=limit), "pytest.ini": "[pytest]\n", **tests}.items():
         (folder / name).write_text(text)
     command = [sys.executable, "-m", "pytest", "-n", "1", "--dist", "loadscope", "-p", "no:cacheprovider"]

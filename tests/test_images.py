@@ -1,6 +1,6 @@
 """Images install what their locks name; the locks follow the project, and the bills of materials follow the locks.
 
-Built by hand (docs/installation.md says which were, and how); here they are read.
+Built by hand (see docs/installation.md); here they are read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "infra" / "images"
 KINDS = ("control", "worker", "trainer")
-#: Of the wheel of torch for GPUs; a test machine has the one for CPUs.
+#: Packages of torch's wheel for GPUs; a test machine has the one for CPUs.
 CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 _LINE = re.compile(r"([a-z0-9][a-z0-9.-]*)==(\S+) --hash=sha256:[0-9a-f]{64}")
 

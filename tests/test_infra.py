@@ -48,7 +48,7 @@ Manifest = dict[str, Any]
 
 
 def rendered(folder: Path) -> list[Manifest]:
-    """What `kubectl kustomize` makes of the few fields that are used here; another field fails."""
+    """Return the output of `kubectl kustomize` for the few fields that are used here; another field fails."""
     settings = yaml.safe_load((folder / "kustomization.yaml").read_text())
     assert settings.keys() <= {"apiVersion", "kind", "namespace", "resources", "images"}
     found: list[Manifest] = []

@@ -1,4 +1,4 @@
-"""A test that leaves its process changed fails by name, hurts no other, and ends at its limit."""
+"""A test that leaves its process changed fails with an error, affects no other test, and ends at its limit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ PLUGIN += "    config.pluginmanager.register(isolation.Isolation())\n"
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest writes on these tests, in a process that ignores the signals of a background job."""
+    """Return pytest's output for these tests, in a process that ignores the signals of a background job."""
     folder = tmp_path_factory.mktemp("isolation")
     (folder / "test_it.py").write_text(f"FOLDER = {str(folder)!r}\n{TESTS}")
     (folder / "conftest.py").write_text(PLUGIN)

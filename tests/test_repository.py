@@ -46,7 +46,7 @@ def docstring(name: str) -> str:
 
 
 def python(code: str) -> str:
-    """What a fresh interpreter prints for some code, from the repository's root as users have it."""
+    """Return the output of code in a fresh interpreter, run in the repository's root as users do."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -150,7 +150,7 @@ def test_help_imports_almost_nothing() -> None:
     assert shown.splitlines()[-1] == "[]"
 
 
-#: What takes longer to import than most commands take. `scipy` stands for statistics.
+#: Packages that take longer to import than most commands take to run. `scipy` stands for statistics.
 HEAVY = {"dagster", "mlflow", "torch", "ray", "great_expectations", "pandas", "sqlalchemy", "fastapi"}
 STAGES = {"plinth_assets", "scipy", "pyarrow", "fsspec", "matplotlib"}
 #: Commands with what they must not import, down to the connection to MLflow. Each set contains the next.
@@ -277,7 +277,7 @@ def test_the_logic_of_every_stage_is_where_the_map_of_stages_says() -> None:
 
 
 def test_one_module_locks_files() -> None:
-    """One beside it does: kernels are compiled below the storage, and a lock that fails costs them nothing."""
+    """The only exception: kernels are compiled below the storage, and a failing lock does no harm there."""
     found = [name for name, path in modules().items() if re.search(r"\b(flock|lockf)\(", path.read_text())]
     assert found == ["plinth_text.compiled.build", "plinth.storage.atomic"]
 

@@ -1,4 +1,5 @@
-"""What test processes share: made once when several ask at once, and again after a failure, which each is given."""
+"""Resources shared by test processes: created once for concurrent requests, and again after a failure, which each
+gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel beside a project that has modules called `assets`, `jobs` and `registry`, and without torch."""
+"""The wheel next to a project that has modules called `assets`, `jobs` and `registry`, and without torch."""
 
 from __future__ import annotations
 

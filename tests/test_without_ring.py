@@ -1,4 +1,4 @@
-"""With the ring taken away the core runs to a release, and what needs the ring says so by name."""
+"""Without the ring, the core runs up to a release, and features that need the ring report it by name."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     tiny/prose.jsonl     articles; some too short, some in German, some with an e-mail address, one line broken
     tiny/code/           a source tree with LICENCES.json; one package is under GPL, of one nothing is known
 
-`PLANTED` says what a run must find. `python -m tests.tiny_corpus DIR` writes them below DIR.
+`PLANTED` lists the documents that a run must find. `python -m tests.tiny_corpus DIR` writes them below DIR.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 import sys
 from pathlib import Path
 
-#: What is hidden in the documents, by name, as the number of documents.
+#: Documents planted by kind, as numbers.
 PLANTED = {"too_short": 6, "german": 8, "email": 5, "exact_duplicates": 4, "near_duplicates": 4, "gpl": 7, "unknown": 5}
 
 WEB_PAGES, ARTICLES, SOURCE_FILES = 90, 120, 80

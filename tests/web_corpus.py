@@ -1,4 +1,4 @@
-"""A small crawl in WARC files with everything in it that a web corpus suffers from, and a reference beside it.
+"""A small crawl in WARC files with all the defects of a web corpus, and a reference.
 
     crawl/*.warc.gz        pages of a dozen hosts, some of them listed, copied, toxic, leaked, foreign or broken
     reference/books.jsonl  clean prose: what the quality classifier and the perplexity model learn from
@@ -6,7 +6,7 @@
     lists/lexicon.tsv      a lexicon of invented words; lists/toxicity.jsonl labeled text with them
     protected/quiz.jsonl   items of a benchmark
 
-`PLANTED` says what is hidden, as numbers of pages. `python -m tests.web_corpus DIR` writes it all below DIR.
+`PLANTED` lists the planted pages by kind, as numbers. `python -m tests.web_corpus DIR` writes it all below DIR.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plinth.corpus.models.examples import line
 from plinth.corpus.slices import generate
 from tests.tiny_corpus import GERMAN, NOUNS, _words
 
-#: What is planted, by kind, as the number of pages.
+#: Number of planted pages by kind.
 PLANTED = {
     "blocked_domain": 20,
     "blocked_words": 12,
@@ -44,7 +44,7 @@ PLANTED = {
 }
 GOOD_PAGES, BOOKS, ITEMS = 420, 160, 40
 HOSTS = [f"{name}.example" for name in ("harbour-news", "old-letters", "valley-notes", "museum-talk", "field-guide")]
-#: What one host writes below its pages, inside the text.
+#: Text that one host adds to its pages, inside the content.
 APPEAL = "Subscribe to the letter of the harbour and never miss a story about our coast and its people again."
 PASSAGE = (
     "In the year of the great flood the keeper of the northern lighthouse wrote down every ship that passed, and the "

@@ -1,7 +1,7 @@
-"""A recipe with as many buckets as asked for: what grows with a recipe is shown and counted on it.
+"""A recipe with any number of buckets: growth with the size of a recipe is measured on it.
 
 Buckets are named after their place and one of three kinds in turn; those of code have the policy of code. The files
-that they name are there, with one document each; nothing has been made of them.
+that they name are there, with one document each; nothing has been derived from them.
 """
 
 from __future__ import annotations

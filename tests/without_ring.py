@@ -1,7 +1,7 @@
 """The core alone: `python -m tests.without_ring FOLDER` makes an environment without the packages of the ring.
 
 It is this environment with other paths: links to the core's packages, and to the tests that need no more. What is
-installed still lists the ring's entry points, as an image does from which somebody has deleted the folders.
+installed still lists the ring's entry points, as an image does after its folders were deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What plinth_ops adds to Dagster's view of a recipe."""
+"""Definitions that plinth_ops adds to Dagster's view of a recipe."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_assets_and_schedules_are_there(defs):
 
 
 def test_every_line_of_a_checklist_is_a_check_of_its_asset(defs, tmp_path, recipe):
-    """Evaluated in a workspace where nothing was ever made: what cannot be seen is no pass."""
+    """Evaluate in a workspace without any assets: lines that cannot be checked do not pass."""
     from plinth_ops.checklists import dagster_assets as checklists
     from plinth_ops.checklists import review
 

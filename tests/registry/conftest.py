@@ -50,7 +50,7 @@ PARAMETERS = fingerprint.digest("parameters")
 
 
 def resume_evidence(**changes: Any) -> dict[str, Any]:
-    """What an audit of steps 3 to 5 lists when the replay is equal."""
+    """Return the evidence of an audit of steps 3 to 5 whose replay is equal."""
     same = {name: {"original": 1.5, "replayed": 1.5} for name in COMPARED}
     state = {PARAMETERS_KEY: {"original": PARAMETERS, "replayed": PARAMETERS}, "monitor": {"equal": True}}
     nothing: dict[str, Any] = {"original": [], "replayed": []}
@@ -66,7 +66,7 @@ def resume_evidence(**changes: Any) -> dict[str, Any]:
 
 
 STATE = b'{"step":5}'
-#: What the text is read under.
+#: Terms under which the text is read.
 TERMS = {"train": True, "redistribute": True, "commercial": True}
 SOURCE = {"domain": "test", "snapshot": "2026-01", "terms": TERMS}
 
@@ -95,7 +95,7 @@ class Line:
 
     @property
     def materials(self) -> dict[str, str]:
-        """What the claims about training text are counted from, as the asset of a candidate gives it."""
+        """Return the materials of the claims about training text, as the asset of a candidate lists them."""
         decided, marked = pa.table({"decision": ["train"] * 2}), pa.table({"contaminated": [False] * 2})
         made = [self.documents, self.curated, self.made("web/verdicts", {}, table=decided)]
         made.append(self.made("contamination", {}, table=marked, folder="web/"))
@@ -157,7 +157,7 @@ class Line:
         return RunDirectory(self.ctx.workspace.runs / self.run.id)
 
     def attempt(self, **changes: object) -> AttemptRecord:
-        """The trainer states that it begins, on a machine of the tests; `changes` are of that machine."""
+        """Record the trainer's statement that it starts, on a test machine; `changes` apply to that machine."""
         host = HOST.model_copy(update=changes)
         return state(self.directory, b"{}", self.run.key, ranks=1, nodes=1, hosts=[host], audit=False)
 
@@ -247,7 +247,7 @@ NOT_MEASURED = (
 
 
 def small_policy(release: str, version: int = 1, **approvals: object) -> GatePolicy:
-    """What a `Line` can be judged by; tags count as approvals."""
+    """Return a policy that a `Line` can be judged by; tags count as approvals."""
     given = {
         "release": release,
         "version": version,
@@ -307,7 +307,7 @@ def unregistered(ctx: Context, line: Line) -> Candidate:
 def moved(
     ctx: Context, action: Any, version: str | None, candidate: dict[str, str], previous: str | None = None, **other: Any
 ) -> ReleaseRecord:
-    """A record of the releases, of `demo` unless `other` says otherwise."""
+    """Return a release record, of `demo` unless `other` names another release."""
     known = {"goal": action, "model": "demo", "candidate_version": "1", "by": "ada", "reason": "good", "at": now()}
     facts = known | other
     return releases.append(ctx, action=action, version=version, previous=previous, candidate=candidate, **facts)

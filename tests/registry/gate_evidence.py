@@ -32,7 +32,7 @@ OURS, THEIRS = "a" * 64, "b" * 64
 
 
 def policy(**changes: Any) -> GatePolicy:
-    """Every gate that is here is asked."""
+    """Return a policy that requires every installed gate."""
     without = dict.fromkeys(absent_gates(), "its package is not here") | changes.pop("without", {})
     given: dict[str, Any] = {"release": "demo", "slices": {"max_bits_per_byte": 2.4}, "without": without}
     return gate_policy(given | changes)
@@ -64,7 +64,7 @@ LINES = (
 )
 
 
-#: What was measured, by measurement.
+#: Values by measurement.
 MEASURED: dict[str, Any] = {
     "evaluation": EvaluationFacts(slices={"web": SliceScore(bytes=10, model=2.0, gzip=3.0, trigram=2.5)}),
     "probes": ProbeFacts(

@@ -661,7 +661,7 @@ def test_a_marked_champion_gives_way_where_the_policy_says_so(ctx: Context, make
     assert api.champion_gives_way(ctx, recipe, entry) is None  # by default it stays
     policy.sign(ctx, small_policy(name, 2).model_copy(update={"tainted_champion": "goes back"}))
     api.lift_taint(ctx, second.checkpoint.digest, ADA, "it was not")
-    assert api.champion_gives_way(ctx, recipe, entry) is None  # the mark no longer stands
+    assert api.champion_gives_way(ctx, recipe, entry) is None  # the mark was lifted
     api.mark_tainted(ctx, second.checkpoint.digest, ADA, "it was")
     again = freeze.feed_entries(ctx)[-1]
     moved = api.champion_gives_way(ctx, recipe, again)

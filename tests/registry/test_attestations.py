@@ -1,4 +1,4 @@
-"""What is stated about a checkpoint counts when the right role signed it, about this checkpoint and this manifest."""
+"""Statements about a checkpoint count if the right role signed them, for this checkpoint and this manifest."""
 
 from __future__ import annotations
 

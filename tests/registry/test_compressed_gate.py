@@ -1,4 +1,4 @@
-"""The gate of quantized and pruned forms, and that no candidate is asked it."""
+"""The gate of quantized and pruned forms, which does not apply to candidates."""
 
 from __future__ import annotations
 

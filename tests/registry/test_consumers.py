@@ -1,4 +1,4 @@
-"""Who uses a release is enrolled, named with its owner when something is wrong, and reads a feed that shows gaps."""
+"""Consumers of a release are enrolled, named with their owner in alerts, and read a feed in which gaps are visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What single gates say: the reason names what was found and what is allowed."""
+"""Reasons of single gates: each names the finding and the limit."""
 
 from __future__ import annotations
 

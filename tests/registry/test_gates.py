@@ -62,7 +62,7 @@ FLIPS: dict[str, list[tuple[str, object]]] = {
         ("measured/evaluation/slices/web/model", 2.45),
     ],
     "slices": [
-        ("measured/comparison/lines/0/high", 0.02),  # the margin itself: below it is asked
+        ("measured/comparison/lines/0/high", 0.02),  # the margin itself: the value must be below it
         ("measured/comparison/lines/1/high", 0.03),
         ("measured/comparison/lines/0/slice", "bucket code"),  # the whole is gone
         ("measured/comparison/lines/0/high", math.nan),

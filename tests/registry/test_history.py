@@ -1,4 +1,4 @@
-"""Who is champion is arithmetic over records."""
+"""The champion follows from the records by arithmetic."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_the_records_say(moves, champion, canary, previous, gone) -> None:
     ],
 )
 def test_which_record_ended_the_promotion_of_a_candidate(moves, after) -> None:
-    """Of version 1; others are other candidates."""
+    """Records of version 1; others are other candidates."""
     candidates = {"1": {"candidate": "a"}, None: {"candidate": "a"}}
     records = [
         record(*move).model_copy(update={"number": number, "candidate": candidates.get(move[1], {"candidate": "b"})})

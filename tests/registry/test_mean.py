@@ -30,7 +30,7 @@ def parts(ctx: Context, files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 def mean_of(ctx: Context, line: Line) -> Manifest:
-    """A mean of steps 5, the last of the run, and 6, which goes on; nobody has signed it."""
+    """Return a mean of steps 5, the last of the run, and 6, which continues it; it is unsigned."""
     line.commit({}, step=6)
     run = Manifest.model_validate(line.run_manifest.model_dump() | {"params": {"step": 6}})
     ctx.refs.save(run)
@@ -163,7 +163,7 @@ def test_a_statement_by_no_trainer(ctx: Context, line: Line, mean: Manifest) -> 
 
 
 def test_a_parent_that_was_committed_again(ctx: Context, line: Line, mean: Manifest) -> None:
-    """The run went back and took step 5 again: the mean is of a checkpoint that is committed no more."""
+    """The run went back and repeated step 5: the mean uses a checkpoint that is no longer committed."""
     staged = checkpoints.stage(line.directory, 5)
     (staged / "model").mkdir()
     (staged / "model" / "model.safetensors").write_bytes(b"other")

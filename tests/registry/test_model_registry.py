@@ -24,7 +24,7 @@ SHOWN = ("name", "version", "source", "run_id", "description", "tags", "creation
 
 
 def shown(version: Any) -> dict[str, Any]:
-    """What Plinth reads of a version."""
+    """Return the fields of a version that Plinth reads."""
     return {name: str(getattr(version, name) or "") if name != "tags" else version.tags for name in SHOWN}
 
 

@@ -26,7 +26,7 @@ def chain_of(ctx: Context, line: Any) -> Any:
 
 
 def outside(ctx: Context) -> Manifest:
-    """Weights that somebody else made."""
+    """Publish weights from an external source."""
     made = Manifest(asset="weights", step="weights", version="1", params={}, inputs={}, parts=())
     ctx.refs.save(made)
     return made
@@ -43,7 +43,7 @@ def test_the_walk_goes_through_the_parent(ctx: Context, make_line: Any, use: str
     behind = f"web/documents.{parent.documents.digest[:8]}:web/sources"
     assert set(chain.sources) == {"web/documents:web/sources", behind}
     proved = verify_model(ctx, str(sign_candidate(ctx, child).directory))
-    between = {"initial": 1, "teacher": 2}[use]  # the weights; the teacher, and what it said
+    between = {"initial": 1, "teacher": 2}[use]  # the weights; the teacher, and its logits
     assert proved.manifests == len(chain_of(ctx, parent).links) + len(chain_of(ctx, make_line(3)).links) + between
     begun = {"parent": parent.checkpoint.digest, "digest": child.checkpoint.digest}
     assert _child_of(chain, child.checkpoint) == (begun if use == "initial" else {})

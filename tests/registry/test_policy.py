@@ -1,4 +1,4 @@
-"""The newest policy signed by the owner of a release governs; nobody else can give another, or take it away."""
+"""The newest policy signed by the owner of a release governs; no other user can add one, or remove it."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_the_trial_of_the_demo_ends_and_can_end_either_way() -> None:
     assert pairs >= rules.least == 100  # the default, below which no stream is judged
 
     def share(decision: str, worse: float, deviation: float) -> float:
-        """Of trials in which the canary is so much worse on average, those that end so."""
+        """Return the share of trials with this decision, for a canary that is worse by `worse` on average."""
         rng, ends = np.random.default_rng(0), 0
         for _ in range(100):
             champion = rng.uniform(3.0, 4.0, pairs)
@@ -205,7 +205,7 @@ def test_a_real_root_signs_nothing_by_itself(ctx: Context, monkeypatch: pytest.M
 
 
 def test_settings_of_a_trial_that_came_later_change_no_digest_of_policies_signed_before() -> None:
-    """What a policy does not set is not in its digest: a signed one would not hold any more."""
+    """Unset fields of a policy are not in its digest: otherwise signed policies would become invalid."""
     asked = strict(trial={"margin": 0.01})
     assert set(asked.model_dump(mode="json")["trial"]) == {"margin", "level", "least", "higher_is_better"}
     assert "trial" not in strict().model_dump(mode="json")

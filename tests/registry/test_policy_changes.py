@@ -66,7 +66,7 @@ def test_a_gate_of_a_package_that_goes_is_weaker() -> None:
 
 
 def test_every_bound_has_a_direction() -> None:
-    """A new setting says which way it moves, or is named here as neutral."""
+    """A new setting declares its direction, or is listed here as neutral."""
     given = policy(slices={"max_bits_per_byte": 2.4, "margins": {"bucket web": 0.1}},
                    trial={"feeds": {"latency": FeedPolicy(lines="a").model_dump()}})  # fmt: skip
     unknown = []

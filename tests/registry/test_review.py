@@ -1,4 +1,4 @@
-"""What a candidate needs next is said of its gates as they are, with a command that can be typed."""
+"""Next steps of a candidate follow from its gates, with a command that can be typed."""
 
 from __future__ import annotations
 

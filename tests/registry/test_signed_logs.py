@@ -1,4 +1,4 @@
-"""Who reads a signed log refuses it when it does not hold; `test_signed_log` has every way in which one may not."""
+"""Readers of a signed log refuse an invalid one; `test_signed_log` covers every kind of invalidity."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_the_head_of_the_releases_shows_a_new_machine_that_a_mark_is_missing(
     shutil.rmtree(ctx.workspace.root / "taint")
     refused(ctx, line, "missing or were replaced")
     with pytest.raises(SignatureError, match="missing or were replaced"):
-        releases.refresh(ctx)  # and nobody signs the loss
+        releases.refresh(ctx)  # and the loss is never signed
 
 
 # Lifting

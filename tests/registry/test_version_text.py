@@ -1,4 +1,4 @@
-"""What people see of a version in MLflow before anything else."""
+"""Text of a version that users see first in MLflow."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Rule(NamedTuple):
     exceptions: dict[str, list[str]]  # by `keep`, `in`, `only`: regexes or globs
 
     def holds(self, name: str, mask: str, found: re.Match[str]) -> bool:
-        """True if a match is no exception."""
+        """True if a match is not an exception."""
         only, never = self.exceptions["only"], self.exceptions["in"]
         if (only and not any(fnmatch(name, glob) for glob in only)) or any(fnmatch(name, glob) for glob in never):
             return False

@@ -49,7 +49,7 @@ def scored(seed: int) -> Scored:
 
 
 def p_value(one: Scored, learnt: float = 0.0) -> float:
-    """Of the planted canaries, as `canaries` has it; `learnt` takes bits off theirs."""
+    """Return the p-value of the planted canaries, computed as in `canaries`; `learnt` reduces their bits."""
     canaries, references = one.bits[:8] - learnt * one.planted, one.bits[8:]
     found = audit.exposures(audit.ranks(canaries, references), len(references))
     return audit.exposure_p_value(found[one.planted])

@@ -1,4 +1,4 @@
-"""`plinth model drift`: what the last look found, in words and JSON; a recipe that goes on from the champion."""
+"""`plinth model drift`: the last evaluation, in words and JSON, and a recipe that continues from the champion."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ PARAMS = Evaluation()
 
 
 def table(rng: np.random.Generator, looks: int, shift: float = 0.0, since: int = 1) -> pa.Table:
-    """40 documents of reference and 20 of each look, in two buckets; the code of looks from `since` on costs more."""
+    """Return 40 reference documents and 20 per evaluation, in two buckets; code costs more from evaluation `since`
+    on."""
     rows = []
     for look in range(looks + 1):
         for bucket in ("code", "web"):
@@ -59,7 +60,7 @@ def test_a_drift_of_one_bucket_is_found_by_name_with_its_documents() -> None:
     first, others = found[0], {one.label: one for one in found[1:]}
     assert (first.label, first.look, first.bucket) == ("bucket code", 3, "code")
     assert first.latest is not None
-    assert first.latest[1] > first.reference[2]  # the last look's interval lies above the reference's
+    assert first.latest[1] > first.reference[2]  # the latest interval is above that of the reference
     assert all(one.uri.startswith(("test://code/3/", "test://code/4/")) for one in first.moved)
     assert [one.excess_bits for one in first.moved] == sorted((one.excess_bits for one in first.moved), reverse=True)
     assert not others["bucket web"].drifts

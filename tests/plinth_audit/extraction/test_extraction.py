@@ -1,4 +1,4 @@
-"""What a model that learned documents by heart gives back, and what the same model does not know."""
+"""Text that a model reproduces after learning documents by heart, and text that the same model does not know."""
 
 from __future__ import annotations
 

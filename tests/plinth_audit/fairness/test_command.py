@@ -30,7 +30,7 @@ def ctx(tmp_path: Path) -> Context:
 
 
 def publish(ctx: Context, share: float, toxic: float | None = None) -> Manifest:
-    """What the asset would be for a model that counted a corpus swapped by this share."""
+    """Publish the asset for a model that counted a corpus with this share swapped."""
     bits = np.append(counted_model(1, share), [1.0, 2.0] * len(OWN))
     parts = [write_table(ctx.store, job.PAIRS, job.table(PAIRS, np.full(len(bits), 3, np.int64), bits))]
     judged = None
@@ -63,7 +63,7 @@ def test_groups_are_named_and_what_is_found_is_marked(plinth: Callable[..., Any]
     assert "no" in cells(shown.out, "age")
     assert float(cells(shown.out, "gender")[1]) == pytest.approx(made.stats["attributes"]["gender"]["value"], abs=1e-3)
     assert "a: man, boy, father, husband, brother; b: woman, girl, mother, wife, sister" in shown.out
-    assert "mine/to\\x1bwn" in shown.out  # what a file says does not command the terminal
+    assert "mine/to\\x1bwn" in shown.out  # the content of a file does not control the terminal
     assert "\x1b" not in shown.out
     assert "a: side a; b: side b" in shown.out
     assert "no" in cells(shown.out, "mine/to\\x1bwn")  # four pairs without spread: flagged, and so not found

@@ -45,7 +45,7 @@ def test_pairs_continuations_and_their_judge(
     assert [row["favoured"] for row in rows] == [row["bits_b"] - row["bits_a"] for row in rows]
     assert rows[0]["bits_a"] == rows[1]["bits_a"] > 0
     found = made.stats["attributes"]["mine/town"]
-    assert (found["n"], found["clusters"], found["found"]) == (2, 2, False)  # no spread is no evidence
+    assert (found["n"], found["clusters"], found["found"]) == (2, 2, False)  # without variance there is no evidence
     written = read_table(ctx.store, made.named(job.CONTINUATIONS)[0])
     assert written.num_rows == 2 * len(pairs.PROMPTS)
     assert len(set(written["text"].to_pylist())) > len(pairs.PROMPTS)  # each draw is its own

@@ -1,7 +1,7 @@
 """A bias that a decoder has learned from its corpus is found: real training, the real engine, the real command.
 
 A decoder learns how a frame ends long before it learns that the name at its beginning decides which end: until then
-both ends cost a bit whoever the person is, and there is no bias to find. So the training here goes on until gender
+both ends cost one bit for any person, and there is no bias to find. So the training here goes on until gender
 decides; `test_there_is_nothing_to_find_before_the_name_decides` has the run's beginning.
 """
 
@@ -61,7 +61,7 @@ Put = Callable[[Path], Manifest]
 
 
 def measured(ctx: Context, checkpoint: Put, folder: Path) -> Manifest:
-    """What the asset finds."""
+    """Return the measurement of the asset."""
     made = job.run(ctx, Fairness(), checkpoint(folder))
     ctx.refs.publish(made, key=made.digest)
     return made

@@ -47,7 +47,7 @@ def test_every_row_names_evidence_of_the_signed_chain(
     known |= {one.sha256 for one in facts.evidence if one.kind == "attestation"}
     evaluation = subject.evaluation
     outside = {digest for digest, _ in items} - known - {evaluation}
-    # What the evaluation was made of is proved by its digest: the ledger, and the policies that the ledger names.
+    # The digest proves the inputs of the evaluation: the ledger, and the policies that the ledger names.
     assert outside <= {one.sha256 for one in facts.evidence if one.name == "ledger" or one.name.endswith("/policy")}
     assert len(rows) > 8
 

@@ -1,4 +1,4 @@
-"""What a provider states: signed by compliance, the newest counts, changed ones are refused by name."""
+"""Statements of a provider: signed by compliance, the newest counts, changed ones are refused with an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that came in before a list grew is found where it lies, with who names it."""
+"""Text that entered before a list grew is located, with its current users."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Checkpoints to candidates, releases and exports, by what the workspace alone says."""
+"""From checkpoints to candidates, releases and exports, using the workspace alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint that read the text gives it back; one that did not, does not."""
+"""A checkpoint trained on the text reproduces it; one that was not does not."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_tokens_that_were_not_made_again_stop_the_report(corpus: Corpus) -> None
 
 
 def test_near_duplicates_that_a_rule_leaves_are_listed(corpus: Corpus) -> None:
-    """A rule on the address alone: the copy under another address stays, and the report says so."""
+    """A rule on the address alone: the copy under another address stays, and the report lists it."""
     exclude(corpus, "url", PAGE, texts=False)
     after = corpus.build()
     assert COPY in corpus.uris(after)
@@ -157,7 +157,7 @@ def test_the_refusal_names_everything_that_is_stale_or_unknown(corpus: Corpus) -
 
 
 def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tuple[Corpus, Any]) -> None:
-    """The page says which assets are not up to date, which were rebuilt, and which checkpoints a mark freezes."""
+    """The page lists the outdated assets, the rebuilt assets, and the checkpoints that a mark freezes."""
     corpus, run = removed
     refs = corpus.ctx.refs
     states = [asset(name, UP_TO_DATE, refs.current(name).digest) for name in ("web/documents", "web/shards", "mixture")]
@@ -178,7 +178,7 @@ def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tupl
 
 
 def test_raw_sources_stay_on_the_list_when_earlier_snapshots_are_deleted(corpus: Corpus) -> None:
-    """`plinth ops gc` deletes what said which documents held it; the last reading of the source still left it out."""
+    """`plinth ops gc` deletes the lists of its documents; the last reading of the source still omitted it."""
     exclude(corpus, "url", PAGE)
     old = [*index.saved(corpus.ctx)]
     corpus.build()
@@ -194,7 +194,7 @@ def test_raw_sources_stay_on_the_list_when_earlier_snapshots_are_deleted(corpus:
 
 
 def test_a_run_over_documents_that_no_ledger_lists_is_unknown(removed: tuple[Corpus, Any]) -> None:
-    """Nothing says what was in the snapshot that it read: it may be what an entry takes."""
+    """The content of the snapshot that it read is unknown: an entry may match it."""
     corpus, run = removed
     refs, ledger = corpus.ctx.refs, corpus.ctx.refs.current("ledger")
     (old,) = (digest for digest in index.saved(corpus.ctx) if digest != ledger.digest)

@@ -1,4 +1,4 @@
-"""What is asked for, to documents, runs and checkpoints."""
+"""Search from the request to documents, runs and checkpoints."""
 
 from typing import Any
 

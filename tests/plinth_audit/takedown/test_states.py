@@ -20,7 +20,7 @@ from plinth_jobs import asset_states
 from tests.jobs.cli.conftest import plinth  # noqa: F401
 from tests.taken_corpus import PAGE, Corpus
 
-#: What each asset of the corpus reads; never materialized: `web/packed`, `candidate`.
+#: Inputs of each asset of the corpus; never materialized: `web/packed`, `candidate`.
 READS = {
     "web/documents": (),
     "dedup/index": ("web/documents",),
@@ -86,7 +86,7 @@ def missing(corpus: Corpus, asset: str) -> None:
 
 
 def test_all_that_reads_documents_is_up_to_date(rebuilt: Corpus) -> None:
-    """What was never materialized holds nothing, a release is read from the signed history."""
+    """An asset that was never materialized contains nothing; a release is read from the signed history."""
     assert states(rebuilt) == dict.fromkeys([asset for asset in READS if asset not in NEVER], "up to date")
     found = takedown.downstream(rebuilt.ctx, Path("recipe.yaml"))
     assert [one.asset for one in found if one.model] == ["run", "checkpoint"]

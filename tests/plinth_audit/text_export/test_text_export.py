@@ -284,7 +284,7 @@ def test_tainted_text_and_tokens_stay(
     ctx.refs.publish(card_of(ctx), "key")
     marked = taint.mark(ctx, ctx.refs.current("web/documents").digest, "compliance@example.org", "must go")
     place, of = ["--to", str(tmp_path / "out")], ["-w", str(ctx.workspace.root)]
-    # The tokenizer was trained on both buckets, so that the tokens of either came of the marked text.
+    # The tokenizer was trained on both buckets, so the tokens of either are derived from the marked text.
     for command in (["text", "web"], ["tokens", "web", "--format", "bin"], ["tokens", "prose", "--format", "bin"]):
         assert call(["export", *command, *place, *of]) == 8
         assert "must go" in capfd.readouterr().err

@@ -104,7 +104,7 @@ def test_a_folder_is_no_text(plinth: Callable[..., Any], workspace: Path, tmp_pa
 
 
 def test_a_long_text_of_frequent_spans_alone(plinth: Callable[..., Any], workspace: Path, tmp_path: Path) -> None:
-    """What every document holds is counted in full, each time that the text repeats it."""
+    """A span that every document contains is counted in full, each time that the text repeats it."""
     (tmp_path / "answer.txt").write_text(f"{PASSAGE} " * 100, encoding="utf-8")
     found = json.loads(plinth("corpus", "trace", tmp_path / "answer.txt", "-w", workspace, "--json").out)
     assert len(found["spans"]) == 100

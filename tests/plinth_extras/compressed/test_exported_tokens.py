@@ -53,7 +53,7 @@ def test_a_collator_keeps_every_end_of_text(tmp_path: Path) -> None:
 
 
 def test_one_prompt_has_one_set_of_ids(tmp_path: Path) -> None:
-    """llama.cpp puts its first token before a prompt where the file says so; transformers where the template does."""
+    """llama.cpp adds its first token before a prompt if the file requests it; transformers if the template does."""
     cutter = tokenizer()
     out = exported(tmp_path, cutter)
     fields = gguf_fields(out, tmp_path / "gguf")

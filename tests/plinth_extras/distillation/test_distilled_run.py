@@ -76,7 +76,7 @@ def plain_losses(config: RunConfig, teacher: Decoder, share: float) -> list[floa
 def test_ranks_learn_what_a_plain_process_learns(make: Callable[..., RunConfig], tmp_path: Path) -> None:
     teacher = build(TEACHER, VOCABULARY, 7)
     for parameter in teacher.parameters():
-        parameter.data *= 3.0  # it says something
+        parameter.data *= 3.0  # far from uniform
     config = taught(make, tmp_path, teacher, 0.5)
     assert run_ranks(2, federated_sites.train, config) == [True, True]
     steps = timeline(config.directory.events).steps

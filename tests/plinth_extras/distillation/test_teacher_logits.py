@@ -1,4 +1,5 @@
-"""Logits of a teacher, stored once: the same bytes whoever makes them, and what is learned is as from the teacher."""
+"""Logits of a teacher, stored once: the same bytes from any writer, and training on them equals training on the
+teacher."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ Line = tuple[Manifest, dict[str, Manifest], Manifest]
 
 
 def told(**distillation: Any) -> Training:
-    """A recipe's training that stores all logits of FP32 unless told otherwise."""
+    """Return a recipe's training that stores all logits in FP32 by default."""
     params = {"top_k": VOCABULARY, "stored": "fp32", "temperature": 2.0, **distillation}
     return Training(
         model=STUDENT,
@@ -75,7 +76,7 @@ def teacher(ctx: Context, tokenizer: Manifest, model: Model = TEACHER) -> tuple[
     """A teacher of the data's tokens, and its manifest."""
     made, folder = build(model, VOCABULARY, 7), ctx.workspace.root / "teacher"
     for parameter in made.parameters():
-        parameter.data *= 3.0  # it says something
+        parameter.data *= 3.0  # far from uniform
     save_model(folder, dict(made.named_parameters()), hf_config(model, VOCABULARY, 32, "float32", 0))
     (part,) = tokenizer.named(TOKENIZER)
     (folder / "tokenizer.json").write_bytes(ctx.store.read_bytes(part.blob))

@@ -84,7 +84,7 @@ def test_two_sites_end_with_the_same_weights_and_a_stop_while_waiting_loses_noth
     oslo = make_site("oslo", {"site": "oslo", **block}, launch=Launch(ranks=2))
     lima = make_site("lima", {"site": "lima", **block}, batches="changed_layout:open_batches")
     sent = tmp_path / "exchange" / "contributions" / "00000" / "lima.json"
-    assert run_ranks(1, federated_sites.train, lima, sent) == [False]  # nobody makes round 0
+    assert run_ranks(1, federated_sites.train, lima, sent) == [False]  # no site creates round 0
     assert timeline(lima.directory.events).steps == {}
     with ThreadPoolExecutor() as pool:
         made = pool.submit(rounds, oslo)

@@ -1,4 +1,4 @@
-"""Rounds from what lies in an exchange: the outer step of torch's Nesterov, and everything that is not averaged."""
+"""Rounds from the files of an exchange: the outer step of torch's Nesterov, and everything that is not averaged."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.plinth.training.engine.test_planned_memory import ROWS, within_two_pe
 @pytest.mark.exhaustive  # on a busy machine gloo frees late, and the peak is another's
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_private_step_is_planned(precision: str, make: Callable[..., RunConfig], tmp_path: Path) -> None:
-    """Two sequences a rank, one at a time: their sum in FP32 is there beside what a plain step takes."""
+    """Two sequences per rank, one at a time: their sum in FP32 is added to the memory of a plain step."""
     key = privacy.make_key(Workspace(tmp_path), "private-0")
     state = PrivacyState(
         epsilon=50.0, delta=1e-5, clip_norm=1.0, noise_multiplier=0.8, sample_rate=0.25, secret_sha256=key

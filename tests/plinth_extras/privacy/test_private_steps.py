@@ -1,4 +1,4 @@
-"""The parts of a private step: who is drawn, whose gradient is clipped, the noise, and what Opacus says of it."""
+"""Parts of a private step: sampled rows, clipped gradients, the noise, and a comparison with Opacus."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from plinth.training.telemetry.machine_speed import DeviceSpeed, MachineSpeed
 from tests.plinth.training.conftest import TINY, tiny
 from tests.training_host import HOST
 
-#: Of two ranks together: 10 GFLOP/s and 1 GB/s each.
+#: Speed of two ranks together: 10 GFLOP/s and 1 GB/s each.
 CPU = DeviceSpeed(kind="cpu", name="two processors", flops={"fp32": 2e10}, bytes_per_s=2e9)
 WIDE = Model(layers=2, dim=512, heads=8, kv_heads=8, ffn_dim=2048)
 
@@ -51,7 +51,7 @@ def found(plinth: Any, root: Path) -> Any:
 def test_the_answer_is_arithmetic(plinth: Any, tmp_path: Path) -> None:
     trained(tmp_path, TINY, data=0.5, forward=0.25, backward=0.25)
     made = found(plinth, tmp_path)
-    # 8 sequences of 32 tokens a step; a rank has 2 micro batches of 2, and half of the optimizer's states.
+    # 8 sequences of 32 tokens per step; a rank has 2 micro batches of 2, and half of the optimizer's states.
     flops = 128 * flops_hardware(TINY, 64, 32, fused=False)
     moved = 2 * (product_bytes(TINY, 64, 64, 4) + attention_bytes(TINY, 64, 4)) + update_bytes(TINY, 64, 2)
     assert made["work"] == {"flops": flops, "bytes": moved}

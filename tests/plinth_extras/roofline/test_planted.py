@@ -42,7 +42,7 @@ def speed(tmp_path_factory: pytest.TempPathFactory) -> MachineSpeed:
 
 
 def verdict(root: Path, planted: str, speed: MachineSpeed, trial: int, steps: int = STEPS) -> Verdict:
-    """Train a run with one cause planted; what its roofline says."""
+    """Train a run with one planted cause; return the verdict of its roofline."""
     changes: dict[str, Any] = {"checkpoints": Checkpoints(every_steps=100, audit_steps=1, mode="sync")}
     if planted == "disk":
         changes["checkpoints"] = Checkpoints(every_steps=3, audit_steps=1, mode="sync")

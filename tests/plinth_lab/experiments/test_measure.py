@@ -1,4 +1,4 @@
-"""What is kept of a run, and the documents on which runs are compared."""
+"""Measurements kept of a run, and the documents on which runs are compared."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Arms that cannot win stop; the best is seldom stopped, however often one looks; one seed decides nothing."""
+"""Arms that cannot win stop; the best is seldom stopped, at any number of evaluations; one seed decides nothing."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ DOCUMENTS, SLICES, BYTES = np.array(["a" * 32]), np.array(["web"]), np.array([10
 
 
 def run(arm: str, seed: int, value: float) -> ArmScores:
-    """A run of so many bits per byte."""
+    """Return the scores of a run with `value` bits per byte."""
     return ArmScores(arm, "4m", seed, "finished", "", DOCUMENTS, SLICES, BYTES, BYTES * value)
 
 
@@ -37,7 +37,7 @@ def experiment(rng: np.random.Generator, worse: float) -> tuple[bool, int]:
     ("worse", "at_least"), [(0.0, 0), pytest.param(3.0, 2, marks=pytest.mark.exhaustive), (10.0, 9)]
 )
 def test_the_best_is_seldom_stopped_and_runs_are_saved(worse: float, at_least: float) -> None:
-    """Of 24 runs that the three bad arms have planned; none can be judged before the fourth seed of five arms."""
+    """Share of the 24 planned runs of the three bad arms; none can be judged before the fourth seed of five arms."""
     rng = np.random.default_rng(int(worse))
     found = [experiment(rng, worse) for _ in range(100)]
     assert np.mean([best for best, _ in found]) <= 0.05

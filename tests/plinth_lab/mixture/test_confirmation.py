@@ -1,4 +1,4 @@
-"""A proposal beside new runs of it and its prior: holds, not confirmed, refuted, by intervals; and who may say so."""
+"""Compare a proposal with new runs of it and its prior: holds, not confirmed, refuted, by intervals; and its signer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def swarm(ctx: Context) -> Swarm:
 
 
 def asked(swarm: Swarm, **changed: object) -> tuple[Experiment, tuple[Arm, ...]]:
-    """The confirmation as it is written, and as somebody may change its file."""
+    """Return the confirmation as written, or with changes that a user may make to its file."""
     path, experiment, _, made, proposal = swarm
     data = yaml.safe_load(proposals.confirmation(experiment, path, proposal, made.digest))
     file = path.parent / "confirm.yaml"

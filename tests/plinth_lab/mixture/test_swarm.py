@@ -62,7 +62,7 @@ def test_a_log_linear_surface_is_found_exactly_and_its_optimum_is_a_corner() -> 
     assert fitted.family == "log-linear"
     assert fitted.errors["log-linear"] < 1e-4
     found = propose(SWARM.model_copy(update={"stay": 0.0}), runs(law, 0), {"a": 0.4})
-    # the best stream as far as its text goes, then the second best: a linear program
+    # the best stream up to the end of its text, then the second best: a linear program
     assert found.shares == {"a": 0.4, "b": 0.0, "c": 0.6, "d": 0.0}
     assert found.gain == pytest.approx(law(SWARM.shares) - law(found.shares), abs=1e-4)
 

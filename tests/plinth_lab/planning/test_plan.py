@@ -111,7 +111,8 @@ def test_zero_divides_the_states() -> None:
 
 
 def test_muon_keeps_a_momentum_and_a_mean_as_much() -> None:
-    """Of 100 parameters, 60 of matrices: 12 bytes each; 4 less of matrices; 4 more of the mean, all divided alike."""
+    """A model of 100 parameters, 60 in matrices: 12 bytes each; 4 less for matrices; 4 more for the mean, all divided
+    alike."""
 
     def kept(stage: int, precision: memory.Precision = "bf16", **optimizer: Any) -> int:
         asked = Optimizer(**optimizer)
@@ -278,7 +279,8 @@ def test_offload_moves_to_the_host() -> None:
 
 
 def test_published_sizes_fit_or_do_not() -> None:
-    """8B in BF16 with Adam needs 18 bytes a parameter, 145 GB: more than an H200; over eight, ZeRO-1 divides twelve."""
+    """8B in BF16 with Adam needs 18 bytes per parameter, 145 GB: more than an H200; over eight, ZeRO-1 divides
+    twelve."""
     for ranks, fits in ((1, False), (8, True)):
         launched = {"launch": {"ranks": ranks}, "model": {"preset": "8b"}, "micro_batch_sequences": 1}
         made = plan(_recipe(precision="bf16", **launched), vocab_size=128256, device="h200")

@@ -1,4 +1,4 @@
-"""What money buys."""
+"""Models that a budget can buy."""
 
 import pytest
 

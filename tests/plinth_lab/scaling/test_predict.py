@@ -1,4 +1,5 @@
-"""Predictions of one larger run: coverage on ladders from a known law, probes by a sigmoid, the truth beside them."""
+"""Predictions of one larger run: coverage on ladders from a known law, probes by a sigmoid, comparison with the
+truth."""
 
 import math
 from dataclasses import replace
@@ -16,7 +17,8 @@ TARGET = (5e9, 1e11)
 
 
 def covered(ladders: int, draws: int, noise: float = 0.005, floor: float = CORRECTED.E) -> tuple[int, int]:
-    """Of ladders from a law with this floor: how many 80% intervals hold a new, noisy run, and how many predict."""
+    """Return the number of ladders from a law with this floor whose 80% interval holds a new, noisy run, and the number
+    that predict."""
     law, hits, told = CORRECTED.model_copy(update={"E": floor}), 0, 0
     for seed in range(ladders):
         new = law.loss(*TARGET) * math.exp(noise * np.random.default_rng(1_000_000 + seed).standard_normal())

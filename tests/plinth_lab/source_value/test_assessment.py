@@ -45,7 +45,7 @@ def corpus() -> Corpus:
 
 
 def written(folder: Path, files: dict[str, list[str]]) -> Bucket:
-    """A source of JSONL files with these documents; a document that is no JSON object is a broken line."""
+    """Write a source of JSONL files with these documents; a document that is not a JSON object is a broken line."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, documents in files.items():
         lines = [
@@ -218,7 +218,7 @@ def test_other_words_teach_and_more_of_the_same_do_not(ctx: Context) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> ByteModel:
-    """Of 240 MiB, so the tests that make their own come first: each test leaves it empty."""
+    """Return a model of 240 MiB, so the tests that make their own come first; each test leaves it empty."""
     return ByteModel()
 
 

@@ -1,4 +1,4 @@
-"""What else a source changes: pairs of every seed, summed by cluster, corrected for all that is looked at."""
+"""Other effects of a source: pairs of every seed, summed by cluster, corrected for all comparisons."""
 
 from __future__ import annotations
 

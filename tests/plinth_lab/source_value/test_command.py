@@ -102,7 +102,7 @@ def test_a_source_of_the_kind_of_the_test_text_is_bought(asked: tuple[Path, Path
 
 
 def test_words_in_another_order_are_not_bought_once_trained_on(asked: tuple[Path, Path]) -> None:
-    """New text, as fit as any by its words: only the trained runs show that it is not worth what is asked of it."""
+    """New text, as good as any by its words: only the trained runs show that it is not worth its price."""
     workspace, recipe = asked
     command = ("corpus", "source", "value", new(workspace, "reversed"), "-r", recipe, *DESCRIBED, *ASKED)
     found = answer(workspace, *command, "--least-gain", 0.5, "--seeds", 5)

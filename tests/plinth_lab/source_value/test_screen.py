@@ -1,4 +1,4 @@
-"""What a sample says before anything is trained."""
+"""Results of a sample before anything is trained."""
 
 from typing import Any
 

@@ -172,7 +172,7 @@ def bought(experiments: int, gain: float, noise: float) -> float:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("noise", [0.002, 0.02])
 def test_a_source_that_gains_nothing_is_bought_in_at_most_5_percent(noise: float) -> None:
-    """Of 1,000: 5% and two standard errors of it, where trainings or documents vary most."""
+    """The limit for 1,000 experiments is 5% plus two standard errors, where trainings or documents vary most."""
     assert bought(1000, 0.0, noise) <= 0.05 + 2 * (0.05 * 0.95 / 1000) ** 0.5
 
 

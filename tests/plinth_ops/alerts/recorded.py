@@ -88,7 +88,7 @@ def _level(
 
 
 def _old(alert: str, metric: str, labels: Mapping[str, str], limit: float, for_s: float = 0.0) -> Recording:
-    """What was stated last lies `limit` seconds back at 60 s, and is stated again at 600 s."""
+    """The last statement is `limit` seconds old at 60 s and is repeated at 600 s."""
     series = [(metric, labels, lambda time: 60 - limit if time < 600 else time)]
     return Recording(alert, series, 75 + for_s, 600, 900, labels)
 
@@ -207,7 +207,7 @@ Expected = tuple[Recording, Sequence[Alert], Firing]
 
 
 def whole(recording: Recording, alerts: Sequence[Alert]) -> Expected:
-    """What a recording says of its alert, at every evaluation."""
+    """Return the expected state of a recording's alert at every evaluation."""
     fires = {time: [recording.labels] if recording.firing(time) else [] for time in recording.times}
     return recording, concerned(recording, alerts), {time: {recording.alert: now} for time, now in fires.items()}
 

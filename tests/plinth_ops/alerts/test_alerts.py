@@ -20,7 +20,7 @@ ALL = alerts()
 
 
 def test_every_alert_has_a_recording_in_which_it_fires_in_time_and_clears() -> None:
-    """What each is about begins at 60 s, or has lasted for its limit by then."""
+    """The cause of each alert begins at 60 s, or has lasted for its limit by then."""
     promised = {one.name: one.promised_s for one in ALL}
     assert {one.alert for one in RECORDINGS} == set(promised)
     for one in RECORDINGS:

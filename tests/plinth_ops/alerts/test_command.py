@@ -10,7 +10,7 @@ from typing import Any
 
 
 def test_no_two_rows_are_equal(plinth: Callable[..., Any], tmp_path: Path) -> None:
-    """An alert of an absent metric says of which one."""
+    """An alert of an absent metric names the metric."""
     every = json.loads(plinth("-w", tmp_path, "ops", "alerts", "list", "--json").out)
     shown = plinth("-w", tmp_path, "ops", "alerts", "list").out.splitlines()
     rows = [re.split(r"\s{2,}", line.strip()) for line in shown if "docs/runbooks/" in line]

@@ -38,7 +38,7 @@ def test_the_head_of_a_page_is_what_the_table_says() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_a_page_can_be_copied(page: Path) -> None:
-    """Whoever copies a line in the night learns nothing from "Missing option"."""
+    """A command copied at night must not fail with "Missing option"."""
     text = page.read_text()
     found = [*in_blocks(text), *in_text(text)]
     assert found

@@ -58,7 +58,7 @@ def publish(ctx: Context, asset: str, *texts: str) -> Manifest:
 
 
 def fill(ctx: Context) -> None:
-    """A little of everything: documents and what is made of them, releases, marks, a run, databases."""
+    """Create a little of everything: documents and assets derived from them, releases, marks, a run, databases."""
     publish(ctx, "web/documents", "a document", "another")
     publish(ctx, "web/curated", "a document, curated")
     for version in (1, 2):
@@ -211,7 +211,7 @@ def test_a_backup_is_not_put_over_anything(ctx: Context, tmp_path: Path) -> None
 
 
 def test_a_path_that_leaves_the_workspace_is_refused(ctx: Context, tmp_path: Path) -> None:
-    """Whoever can write where backups lie can write a record with a right name."""
+    """A user who can write to the backup location can write a record with a valid name."""
     _, snapshot = back_up(ctx, tmp_path / "backups")
     first = snapshot.entries[0].model_copy(update={"path": "../outside"})
     archive = BackupArchive(str(tmp_path / "backups"))
@@ -256,7 +256,7 @@ def test_a_changed_blob_of_the_workspace_is_not_backed_up(ctx: Context, tmp_path
 
 
 def _killed(root: Path, place: Path, after: int) -> None:
-    """Back up, and die without a word after so many objects."""
+    """Back up, and exit silently after the given number of objects."""
     kept, count = BackupArchive.keep, 0
 
     def keep(self: BackupArchive, *given: object) -> bool:

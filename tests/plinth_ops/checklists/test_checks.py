@@ -267,7 +267,7 @@ def kept() -> tuple[Kept, Callable[[], None]]:
     return keep, restore
 
 
-#: Lines that a planted fault fails besides its own: a champion is proved with the policy that it passed.
+#: Other lines that a planted fault fails: a champion is verified with the policy that it passed.
 FAILS_TOO = {"gate-policy": {"champion"}}
 
 
@@ -276,7 +276,7 @@ FAILS_TOO = {"gate-policy": {"champion"}}
 def test_each_planted_fault_fails_its_own_line_and_no_other(
     site: Site, kept: tuple[Kept, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # servers that other tests of this machine have lost are no faults of this workspace
+    # servers that other tests left on this machine are not faults of this workspace
     elsewhere = release_checks._serving
     own = lambda: (found for found in elsewhere() if found[1].is_relative_to(site.root))  # noqa: E731
     monkeypatch.setattr(release_checks, "_serving", own)
@@ -395,7 +395,7 @@ def test_a_check_that_breaks_or_cannot_tell_is_no_pass(ctx: Context) -> None:
 
 
 def test_a_backup_that_was_killed_is_none_and_one_in_a_bucket_is_seen(ctx: Context, tmp_path: Path) -> None:
-    """The record is written last: content that lies there without one is of no backup, however fresh."""
+    """The record is written last: content without a record is not part of a backup, even if it is recent."""
 
     def seen(place: str) -> tuple[str, str]:
         answer = run_checks.backed_up(CheckScope(ctx, settings=ChecklistSettings(backups=place)))
@@ -422,7 +422,7 @@ def test_a_backup_that_was_killed_is_none_and_one_in_a_bucket_is_seen(ctx: Conte
 
 
 def test_room_that_cannot_be_written_is_no_room(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody but the kernel refuses root: a mount that has become read-only, as after an error of its disk."""
+    """Only the kernel refuses root: a mount that has become read-only, as after a disk error."""
 
     def refuse(dir: Path) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))

@@ -131,7 +131,7 @@ def test_queries_read_metrics_of_the_table_and_panels_fill_the_grid() -> None:
 
 
 def _read_by_grafana(ours: dict[str, Any]) -> Any:
-    """What Grafana's own models keep of a dashboard: they pass over a field that Grafana does not have."""
+    """Return a dashboard as parsed by Grafana's own models: they ignore fields that Grafana does not have."""
     register_default_plugins()
     return json.loads(JSONEncoder().encode(GrafanaDashboard.from_json(ours)))
 

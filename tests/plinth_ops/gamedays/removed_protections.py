@@ -44,7 +44,7 @@ def _partial_write() -> None:
 
 
 def _full_disk() -> None:
-    """What the operating system refuses has no name, whoever writes."""
+    """Drop the names of errors of the operating system, for every writer."""
     from contextlib import nullcontext
 
     from plinth.training.checkpoint import (
@@ -102,7 +102,7 @@ def _bad_shard() -> None:
 
 
 def _poisoned_batch() -> None:
-    """Nobody judges a step: neither before its update is made nor after."""
+    """Judge no step, neither before its update nor after."""
     from plinth.training.guard.rules import Limits
     from plinth.training.guard.state_machine import Guard
 

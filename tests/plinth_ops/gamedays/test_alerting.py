@@ -1,4 +1,4 @@
-"""A game day's alerts fire first when Prometheus says so."""
+"""A game day's alerts fire first according to Prometheus."""
 
 from __future__ import annotations
 

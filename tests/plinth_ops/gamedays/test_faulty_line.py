@@ -31,7 +31,7 @@ def server() -> Iterator[str]:
 
 
 def asked(line: FaultyLine, size: int, timeout_s: float = 30.0) -> int:
-    """Bytes of an answer until the connection ends, or nothing came for so long."""
+    """Return the bytes of an answer until the connection ends, or nothing arrives for `timeout_s`."""
     with socket.create_connection(("127.0.0.1", line.port), timeout=timeout_s) as connection:
         connection.sendall(str(size).encode())
         got = 0

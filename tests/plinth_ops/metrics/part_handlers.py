@@ -42,5 +42,5 @@ def hangs() -> Iterator[MetricSample]:
 
 
 def serve(watch: ItemWatch) -> Handler:
-    """What the process runs."""
+    """Return the handler that the process runs."""
     return handler(watch, {one.__name__: one for one in (sound, many, fails, defect, dies, hangs)})

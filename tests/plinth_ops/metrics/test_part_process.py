@@ -48,7 +48,7 @@ def exporter(apart: PartProcess, *names: str) -> tuple[Exporter, list[str]]:
 def test_one_process_collects_what_is_due_and_ends(apart: PartProcess) -> None:
     found, said = exporter(apart, "sound", "many")
     found.refresh()
-    assert [part.begun is not None for part in found.parts] == [True, True]  # nobody waits
+    assert [part.begun is not None for part in found.parts] == [True, True]  # no caller waits
     assert apart._worker is not None
     first = apart._worker.pid
     text = found.complete().decode()

@@ -1,4 +1,4 @@
-"""Samples of releases come from the signed history, and one that does not hold is said."""
+"""Samples of releases come from the signed history, and an invalid one is reported."""
 
 from __future__ import annotations
 

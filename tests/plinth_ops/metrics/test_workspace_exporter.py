@@ -76,7 +76,7 @@ def reserve(ctx: Context) -> None:
     )  # fmt: skip
 
 
-#: Of what the exporter's process must not load to stay at some 50 MB: packages, and ours that bring them.
+#: Packages, including ours that import them, that the exporter's process must not load, to stay at some 50 MB.
 HEAVY = ("numpy", "pyarrow", "duckdb", "pandas", "fsspec", "asyncio", "boto3", "cryptography", "securesystemslib",
          "sqlalchemy", "mlflow", "dagster", "torch", "plinth_registry", "plinth_assets", "plinth.recipe",
          "plinth.provenance")  # fmt: skip

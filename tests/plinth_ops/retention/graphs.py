@@ -13,7 +13,7 @@ from plinth.compute.context import Context
 from plinth.records import Manifest, Part
 from plinth.storage.workspace import Workspace
 
-#: What writers write from here on is younger.
+#: Files written from here on are younger.
 NOW = time.time()
 DAY = 86400.0
 OLD = NOW - 100 * DAY
@@ -36,7 +36,7 @@ class Graph:
     made: list[Manifest] = field(default_factory=list)
 
     def needed(self, roots: Iterable[int]) -> set[int]:
-        """Numbers of everything that roots are made of."""
+        """Return the numbers of all ancestors of the roots, including the roots."""
         found, waiting = set[int](), list(roots)
         while waiting:
             number = waiting.pop()

@@ -86,7 +86,7 @@ def test_a_release_and_all_behind_it_prove_themselves_after_everything_else_is_g
 
 
 def test_where_a_signed_record_is_missing_nothing_is_deleted(plinth: Plinth, tmp_path: Path, own_trust: Path) -> None:
-    """Whoever may delete the release record does not get what it names deleted."""
+    """Deleting the release record does not cause the deletion of the objects that it names."""
     ctx = Context(Workspace(tmp_path / "workspace").ensure())
     named = save(ctx, 0, {}, (0,))
     for version in ("1", "2"):

@@ -1,4 +1,4 @@
-"""Nothing that is needed is ever deleted, everything else is; beside writers, killed anywhere, under forged names."""
+"""Needed objects are never deleted, all others are; with concurrent writers, killed anywhere, under forged names."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_a_root_needs_stays_and_all_else_goes(drawn: tuple[list[Node], dict
 
 @pytest.fixture
 def graph(tmp_path: Path) -> Graph:
-    """0 ← 1 ← 2 published; 3 was made of 0, 4 of 3; blob 20 belongs to nobody."""
+    """0 ← 1 ← 2 published; 3 was derived from 0, 4 from 3; blob 20 is unreferenced."""
     nodes = [((), (0,)), ((0,), (1,)), ((1,), (2,)), ((0,), (3, 1)), ((3,), (4,))]
     made = build(tmp_path / "w", [Node(frozenset(one), frozenset(blobs)) for one, blobs in nodes], [20])
     publish(made, 2)
@@ -161,7 +161,8 @@ def test_a_used_record_and_a_rewritten_blob_are_young_again(graph: Graph) -> Non
 
 
 def test_a_writer_beside_the_deletion_loses_nothing(graph: Graph) -> None:
-    """At each deletion a writer takes up again what is about to go: it stays, with all that it was made of."""
+    """At each deletion a writer reuses the object that is about to be deleted: it stays, with everything it is derived
+    from."""
     for stop in range(5):
         ctx = graph.ctx
         look(ctx, NOW - 2 * DAY)

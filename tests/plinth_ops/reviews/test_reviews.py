@@ -111,7 +111,7 @@ def test_cost_far_from_earlier_weeks_or_from_like_jobs_is_unusual(
 def test_what_is_unusual() -> None:
     assert not is_unusual(14.0, [10, 10, 10])  # less than half more
     assert is_unusual(16.0, [10, 10, 10])
-    assert not is_unusual(16.0, [6, 10, 14, 8, 12])  # they differ as much among themselves
+    assert not is_unusual(16.0, [6, 10, 14, 8, 12])  # they differ by the same amount among themselves
     assert is_unusual(0.0, [10, 10, 11])
 
 

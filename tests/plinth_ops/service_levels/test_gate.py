@@ -1,4 +1,4 @@
-"""A pipeline whose error budget is spent promotes nothing until somebody signs, and the record says so."""
+"""A pipeline whose error budget is spent promotes nothing until an override is signed, and the record shows it."""
 
 from __future__ import annotations
 

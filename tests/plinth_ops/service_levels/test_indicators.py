@@ -112,7 +112,7 @@ def test_the_past_is_computed_again_and_a_window_forgets() -> None:
     assert found(events, until=1008) == found(healthy())
     assert found(events, until=1005) == found([one for one in events if one["time"] <= 1005], until=1006)
     assert found(events, until=1008 + 86400 * 28)["job success"].total_s == 0
-    assert found(events, until=1004 + 86400 * 28)["job success"].total_s == 8  # of the attempt, what lies in the window
+    assert found(events, until=1004 + 86400 * 28)["job success"].total_s == 8  # of the attempt, only the part in the window
     assert found(events, until=LATE * 3)["job success"].total_s == 16
 
 
@@ -199,7 +199,7 @@ def test_without_samples_ranks_are_busy_as_they_compute() -> None:
 
 
 def test_money_and_tokens() -> None:
-    made = found(healthy(), price=3.6)["cost per token"]  # a thousandth a rank-second; 1000 tokens a step of 2
+    made = found(healthy(), price=3.6)["cost per token"]  # a thousandth per rank-second; 1000 tokens per step of 2
     assert (made.value, made.measure) == (None, pytest.approx(16e-3 / 5000 * 1e6))
     cheap = Objectives(cost_per_million_tokens=2.0)  # 2 rank-seconds a thousand tokens: what a step takes
     made = found(healthy(), cheap, price=3.6)["cost per token"]

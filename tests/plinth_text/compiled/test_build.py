@@ -171,7 +171,7 @@ def test_without_a_compiler_or_with_a_file_that_does_not_compile(package: Path, 
 def test_after_a_failure_or_ctrl_c_files_that_wait_are_not_compiled(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Compilers that run hold the pool until it is told to stop."""
+    """Running compilers block the pool until it receives the stop request."""
     files, begun, stopped = [(f"m{n}", tmp_path / f"{n}.c") for n in range(100)], list[str](), threading.Event()
 
     class Pool(ThreadPoolExecutor):

@@ -1,4 +1,4 @@
-"""Words and sentences beside spaCy's blank English pipeline as datatrove calls it, and some by hand."""
+"""Compare words and sentences with spaCy's blank English pipeline as datatrove calls it, and check some by hand."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ spacy = pytest.mark.skipif(
     importlib.util.find_spec("spacy") is None or importlib.util.find_spec("datatrove") is None,
     reason="peers of the benchmarks",
 )
-#: What the rules decide by: affixes, units, parts of URLs, exceptions, white space.
+#: Strings on which the rules depend: affixes, units, parts of URLs, exceptions, white space.
 PIECES = [
     *"aAbBzs.t09.,;:'\"-–—…~/@?#()[]{}<>=+*^$%°£ \n\t\x85\u00a0é你、。।²µUS_|\\&!∞😀",
     *("http://", "www.", ".com", "10.2", "..", "US$", "'s", "’s", "n't", "km", "...", "can't", "a.m.", ":)", "):"),

@@ -13,7 +13,7 @@ LABELS = ("en", "de", "zh", "x-y", "fr")
 
 @dataclass(frozen=True)
 class Quantised:
-    """How rows are quantized.
+    """Quantization of rows.
 
     Args:
         norms, output: whether norms and the output rows are quantized, too.

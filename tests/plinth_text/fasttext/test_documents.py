@@ -1,4 +1,5 @@
-"""Scores of whole documents beside fastText's own bindings: every loss, dense and quantized, with word n-grams."""
+"""Compare scores of whole documents with fastText's own bindings: every loss, dense and quantized, with word
+n-grams."""
 
 import random
 import struct

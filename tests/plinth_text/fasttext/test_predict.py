@@ -1,4 +1,5 @@
-"""Our inference beside fastText's own bindings: the compact model on real and random texts, and made-up models."""
+"""Compare our inference with fastText's own bindings: the compact model on real and random texts, and made-up
+models."""
 
 import random
 import sysconfig
@@ -103,7 +104,7 @@ TOKENS = st.one_of(
 @settings(max_examples=500, deadline=None)
 @given(st.lists(TOKENS, max_size=12).map(" ".join))
 def test_probabilities_on_random_unicode_are_fasttexts(text: str) -> None:
-    assume(END not in text.split())  # does not end a text here, as the module says
+    assume(END not in text.split())  # does not end a text here, as the module explains
     if any(character.isalpha() for character in text):
         assert same(ours([text])[0], theirs([text])[0])
     else:

@@ -45,7 +45,7 @@ def test_gopher_counts_by_hand() -> None:
     # words: - The #1 of “quotes” ... • and … so..... -- it ends…; without letter or digit: - ... • … --
     counted = gopher_quality.gopher_counts(pa.array([text], pa.large_string()))[0]
     assert counted[gopher_quality.WORDS] == 13
-    assert counted[gopher_quality.PLAIN_WORDS] == 9  # • is no symbol of datatrove's
+    assert counted[gopher_quality.PLAIN_WORDS] == 9  # • is not a symbol of datatrove's
     assert counted[gopher_quality.HASHES] == 1
     assert counted[gopher_quality.ELLIPSES] == 4  # "so....." holds one ellipsis and two more dots
     assert counted[gopher_quality.LINES] == 4

@@ -11,7 +11,7 @@ from plinth.corpus.annotate.base import ANNOTATORS
 from plinth.corpus.annotate.rules import gopher as redpajama_annotator
 from tests.agreement import lines, words
 
-#: What the rules look for, and what could make a kernel and Python part.
+#: Strings that the rules search for, and strings that could make a kernel and Python differ.
 PIECES = [
     "the cat sat on the mat and", "the cat sat on the mat and", "Lorem, ipsum dolor", "lo-rem ipsum", "JavaScript",
     "{ }", "3 likes", "12.5K views", "(1,2 shares)", "3 likes more", "ADD TO CART NOW", "123", "4 5", "  9  ", "Menu",

@@ -1,4 +1,4 @@
-"""What a text looks like, by hand on a small one, and against slow references on random Unicode."""
+"""Dense features of a text, by hand on a small one, and compared with slow references on random Unicode."""
 
 import numpy as np
 import pyarrow as pa

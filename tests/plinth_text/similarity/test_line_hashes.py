@@ -82,7 +82,7 @@ def test_structural_lines_tell_nothing() -> None:
 
 
 def gaps(text: str, cut: str) -> str:
-    """What stays of a text whose lines with these letters are cut."""
+    """Return the rest of a text after lines with these letters are cut."""
     got = lines(column([text]))
     marks = np.array([piece.strip() in cut.split() for piece in split(text)], dtype=np.uint8)
     close_gaps(got.starts, got.size, marks)

@@ -24,7 +24,8 @@ DOCUMENTS = 400
 
 
 def documents(bits: Mapping[str, float], count: int = DOCUMENTS) -> pa.Table:
-    """Held-out documents of buckets at so many bits per byte: the same text for every model, noise of its own."""
+    """Return held-out documents of buckets with these bits per byte: the same text for every model, independent
+    noise."""
     rows = []
     for bucket, level in bits.items():
         own, shared = np.random.default_rng([ord(bucket[0]), round(level * 1e4)]), np.random.default_rng(ord(bucket[0]))
@@ -61,7 +62,7 @@ def _rates(own: pa.Table) -> dict[str, Any]:
 
 @pytest.fixture
 def released(ctx: Context) -> Callable[..., None]:
-    """Records that a line's version took a place; MLflow is not asked."""
+    """Return a function that records a placement of a line's version, without MLflow."""
 
     def append(line: Any, action: str, version: str, previous: str | None = None) -> None:
         facts = {"goal": action, "model": line.recipe.release.name, "version": version, "previous": previous}

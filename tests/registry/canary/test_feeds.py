@@ -1,4 +1,4 @@
-"""What the owner's metrics say is taken in once, line by line, and what cannot be is counted."""
+"""Metrics of the owner are ingested once, line by line, and invalid lines are counted."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def prometheus(url: str, **changes: Any) -> FeedPolicy:
 
 
 class Answering(HTTPServer):
-    """Answers every query with `body`, as if `cut` bytes more were to come, and keeps what was asked."""
+    """Server that answers every query with `body`, announces `cut` bytes more, and records the queries."""
 
     def __init__(self, body: str, cut: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

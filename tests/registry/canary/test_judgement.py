@@ -1,4 +1,4 @@
-"""A canary is given back when it is worse than the margin, and seldom when it is not, however often one looks."""
+"""A canary is rolled back when it is worse than the margin, and seldom when it is not, at any number of evaluations."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_comparison_with_this_champion_is_taken_and_one_with_another_is_not(ct
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_what_the_evaluator_has_not_signed_for_is_no_evidence(ctx: Context, two: Any, side: int) -> None:
-    """The signed evaluation of a `Line` has no documents; the one with documents is put beside it, unsigned."""
+    """The signed evaluation of a `Line` has no documents; one with documents is added without a signature."""
     for at, bits in enumerate((GOOD, WORSE)):
         measured(two[at], bits, signed=at != side)
     assert pairs_of(ctx, two).streams == ()

@@ -1,4 +1,4 @@
-"""The standing canary with everything that was observed of it, and what decides next."""
+"""The current canary with all of its observations, and the next decision."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def watched(ctx: Context, two: Any, **trial: Any) -> None:
 
 
 def say(ctx: Context, worse: float, seed: int, begin: int, end: int) -> None:
-    """Requests `begin` to `end` of a canary that is so much slower, with 5% of noise."""
+    """Add requests `begin` to `end` of a canary that is slower by `worse`, with 5% of noise."""
     rng = np.random.default_rng([seed, begin])
     with (ctx.workspace.root / "feed.jsonl").open("a") as stream:
         for at in range(begin, end):

@@ -1,4 +1,4 @@
-"""The sensor gives a worse canary back by itself and lets a good one become champion, as the signed policy says."""
+"""The sensor rolls back a worse canary and promotes a good one, as the signed policy requires."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def lines(make_line: Any) -> list[Any]:
 
 @dg.job
 def job() -> None:
-    """What the sensor requests."""
+    """Job that the sensor requests."""
 
 
 @pytest.fixture
 def tick(ctx: Context, lines: list[Any]) -> Tick:
-    """One look of the sensor after the other, with its cursor."""
+    """Return a function that evaluates the sensor again, with its cursor."""
     recipe, held = lines[0].recipe, [""]
 
     def look() -> tuple[Any, str | None]:
@@ -56,7 +56,7 @@ def tick(ctx: Context, lines: list[Any]) -> Tick:
 
 
 def candidate(ctx: Context, line: Any, bits: dict[str, float]) -> None:
-    """Registered and approved, with held-out documents measured at so many bits per byte."""
+    """Register and approve a candidate whose held-out documents have these bits per byte."""
     line.evaluation = measured(line, bits)
     given = line.recipe, line.checkpoint, line.evaluation, line.run, line.facts()
     registered, _ = api.register_candidate(ctx, *given, materials=line.materials)

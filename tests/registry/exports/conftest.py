@@ -26,7 +26,7 @@ from plinth_registry.exports import ExportClaim, seal
 from plinth_registry.gates.settings import ApprovalPolicy
 
 CHECKPOINT = "c" * 64
-#: What the export is of, and the digest of the policy that let it be released.
+#: Subject of the export, and the digest of the policy under which it was released.
 ABOUT, POLICY = {"candidate": "a" * 64, "checkpoint": CHECKPOINT, "evaluation": "e" * 64}, "b" * 64
 RECORD = {
     "number": 7, "model": "demo", "version": "2", "candidate": ABOUT, "action": "champion", "policy": POLICY,
@@ -69,7 +69,7 @@ class SealedFolder:
         return directory
 
     def evidence(self, directory: Path, **changes: Any) -> dict[str, dict[str, Any]]:
-        """The chain of an export, link by link; `changes` are of the release record."""
+        """Return the chain of an export, link by link; `changes` apply to the release record."""
         at, about = RECORD["at"], {"checkpoint": CHECKPOINT}
         made = {"buildDefinition": {"internalParameters": {"checkpoint": {"digest": CHECKPOINT}}}}
         files = {name: digest_of(directory / name) for name in MODEL_FILES}

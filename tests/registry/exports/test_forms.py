@@ -25,7 +25,7 @@ gguf = Peer("gguf")
 
 @pytest.fixture
 def released(tmp_path: Path) -> Context:
-    """A release beside published held-out text of two buckets."""
+    """Return a release with published held-out text of two buckets."""
     ctx = build(tmp_path)
     made = ledger.run(ctx, ledger_of(ctx))
     ctx.refs.publish(made, key=made.digest)

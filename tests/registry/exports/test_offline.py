@@ -153,7 +153,7 @@ def restated(change: Callable[[dict[str, Any]], object]) -> Attack:
 
 
 def outside(export: SealedFolder, at: Path) -> None:
-    """Evidence that would be read beside the directory."""
+    """Place evidence next to the directory, where it would be read."""
     shutil.copy(at / "evidence" / "release.json", at.parent / "beside.json")
     restated(lambda content: content["predicate"]["evidence"].update({"../beside.json": "promoter"}))(export, at)
 

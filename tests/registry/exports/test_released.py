@@ -74,7 +74,7 @@ def release_in(ctx: Context) -> Context:
 
 
 def attest(ctx: Context, checkpoint: str, bpb: float = 0.5) -> None:
-    """What the evaluator says was measured."""
+    """Attest the measurements as the evaluator."""
     facts = {"kind": "measurement", "asset": "probes", "materials": {"probes": PROBES}, "facts": {"bpb": bpb}}
     content = dsse.statement("urn:plinth:attestation:measurement:v1", {"checkpoint": checkpoint}, facts)
     path = ctx.workspace.attestations / checkpoint[:16] / "probes.json"
@@ -196,7 +196,7 @@ def test_a_real_root_signs_papers_only_when_somebody_says_so(
     assert acts[-3:] == [("export", "refused", "promoter"), ("papers", "done", "compliance"),
                          ("export", "done", "promoter")]  # fmt: skip
 
-    attest(released, made["checkpoint"], bpb=0.25)  # the papers say it, and nobody has signed that
+    attest(released, made["checkpoint"], bpb=0.25)  # the documents contain it, but without a signature
     assert export(released, "demo/2", tmp_path / "more") == 8
     assert call(["release", "papers", "demo/2", "--show", "model-card", *here]) == 0
     assert "| probes.bpb | 0.25 |" in capfd.readouterr().out
@@ -302,7 +302,8 @@ def test_without_the_promoters_key_nothing_leaves(released: Context, tmp_path: P
 def test_the_evaluator_states_what_leaves_once(
     released: Context, tmp_path: Path, own_trust: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its key is needed where nobody has stated these very files; later exports of the same files do without."""
+    """Its key is required if these exact files have no statement yet; later exports of the same files do not need
+    it."""
     keys = (own_trust / "keys" / "evaluator").rename(tmp_path / "elsewhere")
     assert export(released, "demo/2", tmp_path / "out") == 8
     refusal = capfd.readouterr().err

@@ -33,7 +33,7 @@ class Served(NamedTuple):
     trust: Path
 
     def write(self, version: Any, tag: str, value: str, /, **how: Any) -> requests.Response:
-        """Set a tag of a model version; `how` says as whom."""
+        """Set a tag of a model version; `how` holds the credentials."""
         body = {"name": version.model, "version": version.version, "key": tag, "value": value}
         return requests.post(f"{self.uri}/api/2.0/mlflow/model-versions/set-tag", json=body, timeout=60, **how)
 

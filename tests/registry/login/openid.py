@@ -1,4 +1,4 @@
-"""An OpenID Connect provider on loopback, at which everyone is who the test says, and an Apache that asks it.
+"""An OpenID Connect provider on loopback, at which the test chooses the user, and an Apache that uses it.
 
 The provider does what a client needs of one: discovery, keys, codes that are used once, ID tokens (RS256).
 """

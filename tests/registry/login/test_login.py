@@ -99,7 +99,7 @@ def test_a_tag_written_into_the_database_or_by_the_administrator_is_a_request(
 
 #: A request that a browser sends from another site's page.
 EVIL = {"Origin": "https://evil.example.org"}
-#: What somebody without a login may send, and the answer.
+#: Requests that a client without a login may send, and the answers.
 NOBODY: list[tuple[dict[str, str], int]] = [
     ({}, 401),
     ({"X-Forwarded-Email": ADA}, 401),

@@ -43,7 +43,7 @@ def logged_in(front: str, provider: Provider, person: str) -> tuple[requests.Ses
 def write(
     session: requests.Session, front: str, candidate: Candidate, tag: str, value: str, **headers: str
 ) -> requests.Response:
-    """What a page of MLflow sends from a browser when a tag is set."""
+    """Send the request that a page of MLflow sends from a browser when a tag is set."""
     body = {"name": candidate.model, "version": candidate.version, "key": tag, "value": value}
     sent = {"Origin": front} | headers
     return session.post(f"{front}{PATH}", json=body, headers=sent, timeout=120, allow_redirects=False)

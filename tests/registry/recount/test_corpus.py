@@ -68,7 +68,7 @@ def test_a_claim_is_about_the_text_that_was_trained_on(
 
 
 def test_terms_are_those_that_the_text_was_read_under(ctx: Context, line: Any) -> None:
-    """The owner refuses commercial use; the statement says otherwise."""
+    """The owner forbids commercial use; the statement allows it."""
     line.documents = line.made("web/documents", {}, sources=[{"domain": "test", "snapshot": "2026-01", "terms": {}}])
     found = evidence._licences(ctx, statement(ctx, line, LICENCES | TERMS))
     assert "sources/test 2026-01/commercial: stated True, recomputed False" in found

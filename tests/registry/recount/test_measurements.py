@@ -1,4 +1,4 @@
-"""Figures that gates read are those that their tables give; one that is not is named, whoever signed it."""
+"""Figures that gates read equal those computed from their tables; a different one is named, whatever its signature."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_figure_that_no_table_gives_is_named(ctx: Context, asset: str, path: s
 
 
 def test_the_ranks_of_canaries_follow_from_their_bits(ctx: Context) -> None:
-    """The table itself says that they are forgotten: its bits do not."""
+    """The table itself lists them as forgotten: its bits contradict that."""
     good = exposed(ctx)
     table = named_table(ctx.store, good, canaries.TABLE)
     at = table.schema.get_field_index("rank")
