@@ -112,7 +112,7 @@ def test_the_past_is_computed_again_and_a_window_forgets() -> None:
     assert found(events, until=1008) == found(healthy())
     assert found(events, until=1005) == found([one for one in events if one["time"] <= 1005], until=1006)
     assert found(events, until=1008 + 86400 * 28)["job success"].total_s == 0
-    assert found(events, until=1004 + 86400 * 28)["job success"].total_s == 8  # of the attempt, only the part in the window
+    assert found(events, until=1004 + 86400 * 28)["job success"].total_s == 8  # part of the attempt in the window
     assert found(events, until=LATE * 3)["job success"].total_s == 16
 
 
