@@ -81,7 +81,7 @@ def serving() -> Iterator[Bucket]:
 
 @contextmanager
 def bad_line(endpoint: str, after_bytes: int, failures: int, *, stalls: bool = False) -> Iterator[BadLine]:
-    """Put a line before the server that is cut, or stalls, after `after_bytes` of an answer, the first `failures`
+    """Yield a line to the server that is cut, or stalls, after `after_bytes` of an answer, the first `failures`
     times."""
     import s3fs
 

@@ -120,8 +120,7 @@ def lose_node(environment: dict[str, str], name: str) -> None:
 
 
 def _tasks(config: Path, name: str) -> Iterator[psutil.Process]:
-    """Yield the processes that jobs have started on a node, and Slurm's own process above them, which has no other
-    state."""
+    """Yield the processes that jobs have started on a node, and the slurmstepd processes above them."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             own = process.environ()

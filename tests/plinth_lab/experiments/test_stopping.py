@@ -37,7 +37,7 @@ def experiment(rng: np.random.Generator, worse: float) -> tuple[bool, int]:
     ("worse", "at_least"), [(0.0, 0), pytest.param(3.0, 2, marks=pytest.mark.exhaustive), (10.0, 9)]
 )
 def test_the_best_is_seldom_stopped_and_runs_are_saved(worse: float, at_least: float) -> None:
-    """Share of the 24 planned runs of the three bad arms; none can be judged before the fourth seed of five arms."""
+    """Savings of 24 runs planned for the three bad arms; none can be judged before the fourth seed of five arms."""
     rng = np.random.default_rng(int(worse))
     found = [experiment(rng, worse) for _ in range(100)]
     assert np.mean([best for best, _ in found]) <= 0.05

@@ -207,7 +207,7 @@ Expected = tuple[Recording, Sequence[Alert], Firing]
 
 
 def whole(recording: Recording, alerts: Sequence[Alert]) -> Expected:
-    """Return the expected state of a recording's alert at every evaluation."""
+    """Return a recording with the expected state of its alert at every evaluation."""
     fires = {time: [recording.labels] if recording.firing(time) else [] for time in recording.times}
     return recording, concerned(recording, alerts), {time: {recording.alert: now} for time, now in fires.items()}
 

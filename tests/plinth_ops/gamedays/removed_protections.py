@@ -44,7 +44,7 @@ def _partial_write() -> None:
 
 
 def _full_disk() -> None:
-    """Drop the names of errors of the operating system, for every writer."""
+    """Remove the wrapper that names errors of the operating system, and the check of free space."""
     from contextlib import nullcontext
 
     from plinth.training.checkpoint import (

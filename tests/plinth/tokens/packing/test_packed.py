@@ -133,7 +133,7 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
 
 @pytest.mark.usefixtures("blocks")
 def test_a_sequence_takes_its_documents_from_one_block(ctx: Context, made: SimpleNamespace, shards: Manifest) -> None:
-    """The documents of a sequence are close together in the source."""
+    """The documents of a sequence are close together in the order of the shards."""
     lengths = np.array([100, 50, 60, 30, 200, 10, 10, 10, 10, 10, 90, 99, 5])
     assert packing_index._blocks(lengths, [5, 10, 13], 8 * 24) == [0, 5, 13]
     assert packing_index._blocks(lengths, [5, 10, 13], 10**6) == [0, 13]

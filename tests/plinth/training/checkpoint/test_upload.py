@@ -55,7 +55,7 @@ def committed(config: RunConfig, *steps: int, data: bytes = BIG[:99_999]) -> Run
 
 
 def followed(config: RunConfig) -> bool:
-    """Run the uploader's process from a request to finish on."""
+    """Run the loop of the uploader's process with a request to finish."""
     following = upload.UploadLoop(config, remote_of(config))
     following.finishing.set()
     return following.follow()

@@ -44,7 +44,7 @@ def test_only_steps_that_follow_each_other_count() -> None:
     assert found.unaccounted == pytest.approx(0, abs=1e-12)
     assert (found.device, found.precision) == ("cuda", "bf16")
     assert [one.words() for one in found.slow_ranks] == ["rank 3 is slow, own time 0 s per step"]
-    assert found.waited_s == 0  # an earlier version recorded the amount
+    assert found.waited_s == 0  # events of earlier versions record no delay
 
 
 def test_time_that_no_part_has_is_said() -> None:
