@@ -17,9 +17,9 @@ dagster_pages  Dagster's webserver behind a host check
 installation  trial installation on this machine: PostgreSQL, S3, TLS, logins
 object_store  its S3 server: HTTPS, signed requests, access by role from `infra/s3`, encryption by default
 harvest/      the demo's corpus, from text on this machine
-recipes/      recipes to run and to extend; the recipe last run in a workspace; notes in a workspace, trusted only if
-              this user wrote them
-policies/     gate policies to start from, and those of the demos
+recipes/      packaged recipes; the recipe last run in a workspace; notes in a workspace, which are trusted only if this
+              user wrote them
+policies/     packaged gate policies, including those of the demos
 cli/          the command `plinth`
 """
 

@@ -1,4 +1,4 @@
-"""State of every asset of a recipe, and due runs of the release job; without Dagster."""
+"""State of every asset of a recipe, and due runs of the release job. This module does not import Dagster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from plinth_registry import api
 
 
 def elsewhere(count: int) -> str:
-    """Describe assets with another workspace's seal: after a move, the trust folder is missing."""
+    """Describe assets that another workspace sealed, which happens when the workspace moves without its trust
+    folder."""
     return (
         f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or none, so the "
         "next run rebuilds them; if this workspace was moved or copied, first copy `seal` from its trust folder "
@@ -36,7 +37,7 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
         manifest = todo.manifests.get(stage.asset)
         state, own, broken = "up to date" if manifest else "not made", True, None
         try:
-            if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # published elsewhere: stale, too
+            if manifest is None and (ref := ctx.refs.seen(stage.asset)):  # also stale if another workspace published it
                 manifest, state, own = ctx.refs.load(ref.digest), "stale", ctx.refs.own(ref)
         except (MissingError, IntegrityError) as error:  # an unreadable asset must not hide others
             state, broken = "broken", error
@@ -56,7 +57,8 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """Return keys of due runs: one per approved candidate; else one if the asset `release` shows an outdated record.
+    """Return the keys of due runs: one per approved candidate, or one run if the asset `release` shows an outdated
+    record.
 
     Raises:
         PlinthError: the candidates or the history cannot be read.
@@ -68,7 +70,8 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _unshown(ctx: Context, recipe: Recipe) -> str:
-    """Return a key of the signed history if the asset `release` shows an older record; empty if it is current.
+    """Return a key of the signed history if the asset `release` shows an older record, or an empty string if it is
+    current.
 
     `plinth release promote`, `plinth release rollback` and other machines write the history without Dagster.
     """

@@ -1,7 +1,7 @@
 """The process of the Dagster pages: `python -m plinth_jobs.dagster_pages WORKSPACE_FILE PORT [ORIGIN ...]`.
 
-Dagster's webserver answers any host name and runs mutations of simple requests, so a page of any site could start runs
-as the user of a browser on this machine. Here a request must name this server (`RequestGuard`).
+Dagster's webserver answers requests for any host name and runs mutations sent as simple requests. So a page of any site
+could start runs through a browser on this machine. Here a request must name this server (`RequestGuard`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
-#: Content types of a query; browsers send both cross-site only after a preflight request.
+#: Content types allowed for a query. Browsers send them to another site only after a preflight request.
 QUERIES = ("application/json", "application/graphql")
 FORBIDDEN = 403
 #: Defaults of Dagster's own command: page update interval (ms), database statement timeout (ms), connection timeout (s)
@@ -26,7 +26,7 @@ POLL_MS, DATABASE = 2000, (15_000, 3600, 20)
 
 
 class RequestGuard:
-    """ASGI middleware that answers only requests that name this server, and queries that only its own pages can send.
+    """ASGI middleware that refuses requests that do not name this server, and queries from pages of other sites.
 
     Args:
         port: port of this server on loopback.
@@ -52,7 +52,7 @@ class RequestGuard:
             await send({"type": "http.response.body", "body": f"refused: {why}\n".encode()})
 
     def _refusal(self, scope: Scope) -> str:
-        """Return the reason to refuse a request; empty to accept it."""
+        """Return the reason to refuse a request, or an empty string to accept it."""
         headers = [(name.lower(), value.decode("latin-1").lower()) for name, value in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
@@ -66,7 +66,8 @@ class RequestGuard:
 
 
 def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
-    """Return the reason to refuse a query: browsers send simple requests to any site, and Dagster runs mutations."""
+    """Return the reason to refuse a query, or an empty string. Browsers send simple requests to any site, and Dagster
+    would run their mutations."""
     if method == "POST":
         kind = headers.get(b"content-type", "").partition(";")[0].strip()
         return "" if kind in QUERIES else f"queries must be sent as {' or '.join(QUERIES)}"
@@ -75,7 +76,7 @@ def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
 
 
 def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
-    """Build Dagster's pages of a workspace context as an ASGI app behind the guard."""
+    """Build an ASGI app that serves Dagster's pages for a workspace context behind the guard."""
     from dagster_webserver.webserver import DagsterWebserver
     from starlette.middleware import Middleware
 
@@ -89,7 +90,7 @@ def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
 
 
 def serve(workspace_file: str, port: int, origins: Sequence[str]) -> None:
-    """Serve the pages of the instance in DAGSTER_HOME until a signal arrives."""
+    """Serve the pages for the instance in DAGSTER_HOME until a signal arrives."""
     import uvicorn
     from dagster import DagsterInstance
     from dagster._core.workspace.context import WorkspaceProcessContext

@@ -1,4 +1,5 @@
-"""Dagster instance components: a launcher that detects dead run processes, and SQLite storage with one engine each."""
+"""Dagster instance components: a launcher that detects dead run processes, and SQLite storage with one engine per
+database."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine
 
 # Run launcher that detects dead run processes.
 #
-# With Dagster's default launcher, a run whose process was killed with its code server, or with `plinth run`, stayed
-# "started" forever and blocked the queue. `dagster.yaml` configures this one.
+# With Dagster's default launcher, a run stayed "started" forever and blocked the queue if its process was killed
+# together with the code server or `plinth run`. `dagster.yaml` configures this one.
 
 #: Run tag with the machine of its process. Runs on other machines cannot be checked from here; machines and containers
 #: that share a workspace need unique names.
@@ -35,12 +36,12 @@ ROUNDED_S = 1.0
 
 
 def host() -> str:
-    """Return this machine's name, as in the tags of runs."""
+    """Return this machine's name as written in the tags of runs."""
     return socket.gethostname()
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Launcher that detects runs of this machine whose process has died."""
+    """Launcher that detects runs on this machine whose process has died."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -49,12 +50,14 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def launch_run(self, context: LaunchRunContext) -> None:
         super().launch_run(context)
         run = self._instance.get_run_by_id(context.dagster_run.run_id)
-        # A code server started by this process uses a socket; one behind a port may run on another machine or pod.
+        # A code server started by this process uses a socket. A code server on a port may run on another machine or
+        # pod.
         if run and "socket" in json.loads(run.tags.get(GRPC_INFO_TAG, "{}")):
             self._instance.add_run_tags(run.run_id, {HOST: host()})
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Check that the process that reported the run's start is alive; a later start means that its id was reused."""
+        """Check that the process that reported the run's start is alive. A process that started later has only reused
+        the process id."""
         if run.tags.get(HOST) != host():
             return CheckRunHealthResult(WorkerStatus.RUNNING, "runs on another machine: not checked")
         found = self._instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_START, limit=1).records
@@ -71,7 +74,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} on {host()} exited")
 
 
-# Dagster's SQLite databases, with one engine of SQLAlchemy per database, and its migrations read once.
+# Dagster's SQLite databases with one SQLAlchemy engine per database. Migrations are read only once.
 #
 # Dagster creates an engine for every read and event, and each engine recompiles its statements. Alembic reads all
 # ninety migration files whenever it checks the version of a database.
@@ -79,12 +82,12 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
 @lru_cache(maxsize=32)
 def _idle_engine(database: str) -> Engine:
-    """Return the engine of a database. It keeps no connection, so forks and deleted files do no harm."""
+    """Return the engine of a database. The engine keeps no connection open, so forks and deleted files do no harm."""
     return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
 
 
 class _Kept:
-    """Engines that keep their connections during `kept_connections`, by database."""
+    """Engines by database that keep their connections open during `kept_connections`."""
 
     engines: ClassVar[dict[str, Engine] | None] = None
 
@@ -92,7 +95,7 @@ class _Kept:
 @contextmanager
 def kept_connections() -> Iterator[None]:
     """Keep connections open during a run: SQLite checkpoints its log when the last connection closes."""
-    if _Kept.engines is not None:  # by another thread
+    if _Kept.engines is not None:  # another thread keeps the connections open
         yield
         return
     engines = _Kept.engines = dict[str, Engine]()
@@ -146,7 +149,7 @@ class SqliteRuns(SqliteRunStorage):
 
 
 class SqliteStorage(DagsterSqliteStorage):
-    """The databases of runs, events and schedules in a folder."""
+    """SQLite databases of runs, events and schedules in a folder."""
 
     def __init__(self, base_dir: str, inst_data: Any = None) -> None:
         super().__init__(base_dir, inst_data)

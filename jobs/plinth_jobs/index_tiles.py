@@ -1,6 +1,6 @@
 """Tiles of the index of pages: the state of each part of a workspace.
 
-A part that cannot be read is `unknown`; it hides no other.
+A part that cannot be read is shown as `unknown`, and the other parts are still shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plinth_jobs.results import candidate_name, file_name
 
 @dataclass(frozen=True)
 class AddedTile:
-    """Tile that a ring or user package adds: a member of the group `plinth.tiles`.
+    """Tile that an extension or user package adds as an entry point of `plinth.tiles`.
 
     Args:
         name: name of the entry point.
@@ -37,7 +37,7 @@ class AddedTile:
     state: Callable[[Context], StateTile | None]
 
 
-#: Shown after those of the core.
+#: Tiles that are shown after the core tiles.
 ADDED = Catalogue("plinth.tiles", "tile", AddedTile, {})
 #: Age limit of alerts in seconds.
 DAY_S = 86_400.0
@@ -153,7 +153,7 @@ def _incidents(ctx: Context) -> StateTile:
 
 
 def _checks(ctx: Context) -> StateTile:
-    """Return the tile of each asset's last suite; assets with failed checks are not published."""
+    """Return the tile of the last check results of each asset. Assets with failed checks are not published."""
     last = {
         str(event["asset"]): event
         for event in workspace_files.read(ctx.workspace, time.time())
@@ -173,7 +173,7 @@ def _checks(ctx: Context) -> StateTile:
 
 
 def _alerts(ctx: Context) -> StateTile:
-    """Return the tile of recent lines of `alerts.jsonl`; an incomplete line counts too."""
+    """Return the tile of recent alerts in `alerts.jsonl`. An incomplete line also counts."""
     since, found = time.time() - DAY_S, list[str]()
     path = ctx.workspace.root / "alerts.jsonl"
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
@@ -212,10 +212,10 @@ def _budgets(ctx: Context) -> StateTile:
 
 
 def page_link(ctx: Context, name: str) -> str:
-    """Return the link to a page next to the index; empty if it does not exist."""
+    """Return the link to a page next to the index, or an empty string if the page does not exist."""
     return name if (ctx.workspace.reports / name).exists() else ""
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    """Join the first names, and the number of further ones."""
+    """Join the first names, and add the number of further names."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")

@@ -1,8 +1,8 @@
-"""`plinth up --full`: trial installation on this machine, which lasts as long as the command runs.
+"""`plinth up --full`: trial installation on this machine, which ends with the command.
 
 A PostgreSQL server in a folder (TLS only, each database with its own role and password), the S3 server of
 `object_store`, and Apache with TLS and a login in front of all parts. Everything ends and is deleted with the command.
-Settings of lasting installations are in `infra/`; the same files are used here.
+Settings for permanent installations are in `infra/`; the trial uses the same files.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from plinth_registry.mlflow.server import ensure_server, stop_server
 
 # A PostgreSQL server in a folder: TLS only, each database with its own role and password.
 #
-# Under root it runs as the distribution's user, since PostgreSQL refuses to run as root. The trial's certificates are
-# created here: an authority, and one certificate for `localhost`. Keys stay in its folder.
+# If the command runs as root, the server runs as the distribution's PostgreSQL user, since PostgreSQL refuses to run as
+# root. The trial's certificates are created here: an authority, and one certificate for `localhost`. Keys stay in its
+# folder.
 
 VALID = timedelta(days=30)
 
@@ -55,7 +56,8 @@ class Certificate(NamedTuple):
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """Create an authority, whose key is discarded, and a `localhost` certificate that it signs, valid for 30 days."""
+    """Create a certificate authority and a `localhost` certificate signed by it, valid for 30 days. The authority's key
+    is discarded."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Plinth trial")])
     authority = (
@@ -84,7 +86,7 @@ def make_certificate(folder: Path) -> Certificate:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    begins = datetime.now(UTC) - timedelta(hours=1)  # clocks differ
+    begins = datetime.now(UTC) - timedelta(hours=1)  # tolerate clock differences
     builder = x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
     return builder.not_valid_before(begins).not_valid_after(begins + VALID)
 
@@ -113,7 +115,7 @@ def program(name: str) -> str:
     """Return the path of a PostgreSQL server program; Debian keeps them out of PATH.
 
     Raises:
-        MissingError: it is not installed.
+        MissingError: the program is not installed.
     """
     beside = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     found = shutil.which(name) or (str(beside[-1]) if beside else None)
@@ -157,10 +159,10 @@ def run(command: Sequence[str]) -> None:
     """Run a program of the server as an unprivileged user, since PostgreSQL refuses root.
 
     Raises:
-        StorageError: it fails.
+        StorageError: the program fails.
     """
     other = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    try:  # a server keeps what it inherits open: no pipes
+    try:  # the server keeps inherited files open, so no pipes are used
         words = [*other, *command]
         processes.run(words, check=True, cwd="/", stdout=subprocess.DEVNULL, timeout=TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:
@@ -240,13 +242,13 @@ def planned(person: str) -> Front:
 def apache(
     folder: Path, certificate: Certificate, front: Front, dagster: str, mlflow: str, secret: str
 ) -> Iterator[None]:
-    """Run Apache in front of the pages at `dagster` and `mlflow` until the block ends.
+    """Run Apache as a proxy for the addresses `dagster` and `mlflow` until the block ends.
 
     Args:
         secret: shared secret that Apache sends to MLflow with the person's name.
 
     Raises:
-        MissingError, PlinthError: it is not installed, or does not start.
+        MissingError, PlinthError: Apache is not installed, or does not start.
     """
     program = shutil.which("apache2", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
@@ -282,7 +284,7 @@ def apache(
 
 
 def _account(front: Front) -> bytes:
-    """Format a line of htpasswd's file, with the password's bcrypt hash."""
+    """Format a line of an htpasswd file with the bcrypt hash of the password."""
     program = shutil.which("htpasswd")
     if program is None:
         raise MissingError("no htpasswd on this machine", remedy="install it (Debian: apache2-utils)")
@@ -294,7 +296,7 @@ def _account(front: Front) -> bytes:
 
 
 def _await(process: subprocess.Popen[bytes], started: Path, log: Path) -> None:
-    """Wait until Apache writes its process id, which it does when it listens."""
+    """Wait until Apache writes its process id, because it does so once it listens."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if started.exists():
@@ -340,7 +342,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
     from plinth_jobs import servers
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)  # so that started processes are stopped
+        signal.signal(number, signal.default_int_handler)  # started processes are stopped on these signals
     folder = Path(tempfile.mkdtemp(prefix="plinth-full-"))
     folder.chmod(0o711)  # traversable by the users of PostgreSQL and Apache
     before = dict(os.environ)
@@ -366,7 +368,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
 
 
 def _end_users(folder: Path) -> None:
-    """End processes that still run with this environment: they would write into the folder."""
+    """End processes that still run with the trial's environment, because they would write into the folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -384,7 +386,7 @@ def _object_store(folder: Path, certificate: Certificate) -> Iterator[dict[str, 
     command = processes.python("plinth_jobs.object_store", str(folder), str(port), object_store.BUCKET)
     log = folder / "s3.log"
     with log.open("wb") as stream:
-        # without boto3 settings: it must not query itself
+        # boto3 settings are removed, so that the server does not send requests to itself
         process = processes.start(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         deadline, accounts = time.monotonic() + START_S, folder / object_store.ACCOUNTS

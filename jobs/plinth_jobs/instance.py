@@ -23,7 +23,7 @@ from plinth_jobs import recipes
 if TYPE_CHECKING:
     import dagster as dg
 
-#: Failed jobs and findings of sensors, one line each, and the jobs among them that watch releases.
+#: File of alerts, one line per failed job or sensor finding, and the jobs that watch releases.
 ALARMS = "alerts.jsonl"
 RELEASE_JOBS = frozenset({"mirror", "canary", "feed"})
 
@@ -39,7 +39,8 @@ def record_failure(workspace: Path, run_id: str, job: str, message: str | None) 
 
 
 def settings_file() -> Path:
-    """Return `dagster.yaml`: the file in PLINTH_DAGSTER_YAML, else that of the checkout or of the installed package."""
+    """Return the path of `dagster.yaml`: the file in PLINTH_DAGSTER_YAML, or the file in the checkout or installed
+    package."""
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
     here = Path(__file__).parent
@@ -48,10 +49,10 @@ def settings_file() -> Path:
 
 
 def home(workspace: Workspace) -> Path:
-    """Return DAGSTER_HOME of a workspace: a private folder with the current settings.
+    """Return DAGSTER_HOME for a workspace, which is a private folder with the current settings.
 
-    The settings name classes that Dagster imports and calls, so they are not read from the workspace, which others may
-    write; the databases stay there.
+    The settings name classes that Dagster imports and calls, so they are not read from the workspace, where other users
+    may have write access. The databases stay in the workspace.
     """
     folder = recipes.notes_folder(workspace.root) / "dagster"
     target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
@@ -61,7 +62,7 @@ def home(workspace: Workspace) -> Path:
 
 
 def _settings(databases: Path) -> dict[str, Any]:
-    """Return the settings, with Dagster's own defaults in the workspace for missing ones."""
+    """Return the settings. Missing ones get Dagster's defaults, with storage in the workspace."""
     given: dict[str, Any] = yaml.safe_load(settings_file().read_bytes()) or {}
     own = {
         "local_artifact_storage": _local("dagster._core.storage.root", "LocalArtifactStorage", databases),
@@ -78,18 +79,19 @@ def _local(module: str, name: str, folder: Path) -> dict[str, Any]:
     return {"module": module, "class": name, "config": {"base_dir": str(folder)}}
 
 
-#: Settings of the storage of runs, events and schedules.
+#: Settings for the storage of runs, events and schedules.
 _STORAGES = frozenset({"storage", "run_storage", "event_log_storage", "schedule_storage"})
 
 
-#: The code location that `plinth up` serves, and the repository in it: Dagster's names for a module.
+#: Dagster's names of the code location that `plinth up` serves, and of the repository in it.
 LOCATION, REPOSITORY = "plinth_jobs.definitions", "__repository__"
 
 
 def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstance:
-    """Record the runs that this process executes as runs of a job of the code location.
+    """Record the runs that this process executes as runs of a job in the code location.
 
-    Dagster's pages list runs by the origin of their job (timeline, job, asset); `execute_in_process` records none.
+    Dagster's pages list runs by the origin of their job (timeline, job, asset), but `execute_in_process` records no
+    origin.
     """
     from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 
@@ -120,10 +122,10 @@ def interruptible() -> Iterator[None]:
 
 
 def open_instance(workspace: Workspace) -> dg.DagsterInstance:
-    """Open the instance, for runs that this process executes itself.
+    """Open the Dagster instance for runs that this process executes itself.
 
     Raises:
-        WorkspaceError: its settings require something that is not installed or not reachable.
+        WorkspaceError: the settings require a package that is not installed or a server that is not reachable.
     """
     import dagster as dg
 

@@ -4,8 +4,8 @@ moto's server over HTTPS, made realistic: every request must be signed by a know
 conditional writes are atomic; the bucket encrypts by default. Objects are in memory and end with the process. Unlike
 Amazon S3, moto does not evaluate policy conditions (`s3:prefix` of lists).
 
-Policies are those of `infra/s3`, for any bucket and prefix: the files are written for the bucket `plinth`, its prefix
-`workspace` and the bucket of backups `plinth-backups`; `policy` puts others in their place.
+The policies come from `infra/s3`. Their files name the bucket `plinth`, its prefix `workspace` and the backup bucket
+`plinth-backups`; `policy` replaces these names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, A
     """Return the IAM policy of a role for a workspace at `s3://BUCKET/PREFIX`.
 
     Raises:
-        MissingError: no policy of that name.
+        MissingError: no policy has that name.
     """
     path = infra("s3") / "policies" / f"{role}.json"
     if role not in roles():
@@ -45,18 +45,18 @@ def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, A
 
 
 def backup_bucket(bucket: str = BUCKET) -> str:
-    """Return the bucket of backups of a workspace's bucket, as the policies name it."""
+    """Return the name of the backup bucket for a workspace's bucket, as used in the policies."""
     return f"{bucket}-backups"
 
 
 def encryption() -> dict[str, Any]:
-    """Return the default encryption of a bucket, as `aws s3api put-bucket-encryption` takes it."""
+    """Return the default encryption of a bucket, in the format of `aws s3api put-bucket-encryption`."""
     found: dict[str, Any] = json.loads((infra("s3") / "encryption.json").read_text())
     return found
 
 
 def encrypted(uri: str) -> str:
-    """Return the default encryption of the bucket of an `s3://` URI; empty if it has none.
+    """Return the default encryption of the bucket in an `s3://` URI, or an empty string if the bucket has none.
 
     Needs `s3:GetEncryptionConfiguration`, which the role `backup` has.
 
@@ -93,7 +93,7 @@ def infra(name: str) -> Path:
     return path
 
 
-#: Written once the server is ready: access key and secret of each role.
+#: File with the access key and secret of each role. It is written once the server is ready.
 ACCOUNTS: Final = "accounts.json"
 ADMINISTRATOR: Final = "administrator"
 EVERYTHING: Final = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -102,7 +102,7 @@ WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def atomic_conditions(app: WsgiApp) -> WsgiApp:
-    """Wrap the server's app so that conditional writes run one after the other; S3 compares and writes atomically."""
+    """Wrap the server's app so that conditional writes run one at a time, because S3 compares and writes atomically."""
     lock = threading.Lock()
 
     def serialised(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
@@ -117,7 +117,7 @@ def atomic_conditions(app: WsgiApp) -> WsgiApp:
 def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> dict[str, dict[str, str]]:
     """Create a bucket that encrypts by default, and an account for each role; return their keys.
 
-    From here on the server authenticates and authorizes every request in this process.
+    After this call, the server authenticates and authorizes every request in this process.
     """
     import boto3
     from moto import settings
@@ -152,7 +152,7 @@ def without_controls(app: WsgiApp) -> WsgiApp:
 
 
 def serve(folder: Path, port: int, bucket: str) -> None:
-    """Serve a loopback port until a signal arrives."""
+    """Serve on a loopback port until a signal arrives."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 

@@ -35,8 +35,8 @@ CORPUS_POOL = "corpus"
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Assets that a run materialized, and those that were up to date; `warnings` of non-blocking checks; accounts of
-    files and records, by bucket."""
+    """Summary of a run: assets that it materialized and assets that were up to date, warnings of non-blocking checks,
+    and counts of files and records by bucket."""
 
     done: tuple[str, ...]
     fresh: tuple[str, ...]
@@ -59,12 +59,13 @@ def run(
     """Bring the recipe's assets (or selected ones and their inputs) up to date.
 
     Args:
-        compute: with a `share`, one of several processes: only corpus assets; all processes publish the same.
+        compute: workers and engine. With a `share`, this is one of several processes that build only corpus assets, and
+            all processes publish the same result.
         harvest: True to replace an earlier harvest of the demo.
-        say: receives messages at the start about gates that will block a candidate.
+        say: function that receives messages at the start about gates that will block a candidate.
 
     Raises:
-        RecipeError, MissingError: the recipe or the selection is wrong.
+        RecipeError, MissingError: the recipe or the selection is invalid.
         SignatureError: a release is requested and no root of trust is pinned, or its policy does not verify.
         StageError: a stage failed; assets finished before it are kept.
     """
@@ -106,10 +107,10 @@ def run(
 
 
 def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> None:
-    """Check, before days of corpus work, that the packages for training and evaluation are installed.
+    """Check that the packages for training and evaluation are installed, before days of corpus work start.
 
     Raises:
-        MissingError: a package of `errors.EXTRAS` is needed and not installed.
+        MissingError: a package in `errors.EXTRAS` is needed but not installed.
     """
     here = recipe.training is not None and recipe.training.launch.kind == "local"
     needed = {
@@ -133,7 +134,7 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
                 api.approve(ctx, recipe, status.version, person, reason)
     try:
         wanted = requests(ctx, recipe)
-    except PlinthError:  # the sensor skips these too; `describe_release` reports them
+    except PlinthError:  # the sensor also skips these errors; `describe_release` reports them
         wanted = ()
     for _ in wanted:
         _execute(ctx, recipe, ["release"], compute, job=RELEASE)
@@ -141,7 +142,7 @@ def _release(ctx: Context, recipe: Recipe, compute: Compute) -> dict[str, Any]:
 
 
 def describe_release(ctx: Context, recipe: Recipe) -> dict[str, Any]:
-    """Describe the champion, the last movement of the release, and the gates that block candidates."""
+    """Describe the champion, the last change of the release, and the gates that block candidates."""
     from plinth_assets.candidate import waiting
     from plinth_registry import api
 
@@ -177,7 +178,7 @@ def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator
 
 
 def _accounts(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[tuple[str, Account]]:
-    """Yield the account of each bucket whose documents are among these stages."""
+    """Yield the counts of each bucket whose document stage was chosen."""
     assets = {stage.asset for stage in chosen}
     for bucket in recipe.corpus.buckets:
         keys = [f"{bucket}/{kind}" for kind in ("sources", "documents")]

@@ -1,6 +1,6 @@
 """Results pages, `reports/<recipe>-candidate-<version>.html`: funnel, mixture, loss, bits per byte, gates, release.
 
-The subject of a page is one candidate, else one checkpoint, else one corpus. A page shows only data of its subject;
+The subject of a page is a candidate, a checkpoint or a corpus. A page shows only data of its subject;
 data of other subjects, such as the champion at the time, is labeled. File name and title contain the subject, so a
 later candidate never overwrites an earlier page.
 """
@@ -38,11 +38,11 @@ from plinth_registry.releases import ReleaseRecord
 
 #: Digest characters in file names.
 DIGITS = 12
-#: File names of results pages of all recipes; the index orders them by the candidate's version.
+#: File names of results pages of all recipes. The index sorts them by candidate version.
 FILE = re.compile(r".+-(?:candidate-(?P<version>\d+)|checkpoint-[0-9a-f]{12}|corpus-[0-9a-f]{12})\.html")
 #: The index of the workspace's pages, next to them.
 INDEX = "index.html"
-#: Workspace paths that a page shows: published assets, decisions with evidence, linked pages.
+#: Workspace paths whose content a page shows: published assets, decisions with evidence, linked pages.
 SHOWN = (
     *("refs/**/*.json", "releases/*", "approvals/**/*", "attestations/**/*", "policies/**/*", "taint/**/*"),
     *("audit/**/*", "trust/**/*", "reports/*.html"),
@@ -50,7 +50,8 @@ SHOWN = (
 
 
 class Subject(NamedTuple):
-    """One candidate, checkpoint or corpus: `name` as in its file, `title` for people, `version` of a candidate."""
+    """Candidate, checkpoint or corpus: `name` as in the file name, `title` for people, and the `version` of a
+    candidate."""
 
     name: str
     title: str
@@ -63,15 +64,15 @@ class Subject(NamedTuple):
 
 
 def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
-    """Return the page of a subject, by its name such as `candidate-2`."""
+    """Return the path of the page of a subject, given by its name, such as `candidate-2`."""
     return ctx.workspace.reports / file_name(recipe, subject)
 
 
 def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
-    """Write the page of a candidate, by default of the newest subject; return its path.
+    """Write the page of a candidate, or of the newest subject by default, and return its path.
 
     Raises:
-        MissingError: there is no funnel yet, or no such candidate.
+        MissingError: there is no funnel yet, or the candidate does not exist.
     """
     about = newest(ctx, recipe) if version is None else of_candidate(ctx, recipe, version)
     gates = _gates(ctx, recipe, about)
@@ -97,8 +98,8 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
 
 
 def current(ctx: Context, recipe: Recipe) -> Path | None:
-    """Return the newest subject's page if it is newer than everything that it shows; else None."""
-    if recipe.release is not None and api.pending(ctx, recipe):  # its gates are evaluated at page time
+    """Return the newest subject's page if it is newer than everything that it shows, or None."""
+    if recipe.release is not None and api.pending(ctx, recipe):  # a page evaluates the gates when it is written
         return None
     found = path(ctx, recipe, newest(ctx, recipe).name)
     if not found.exists():
@@ -110,7 +111,7 @@ def current(ctx: Context, recipe: Recipe) -> Path | None:
 
 
 def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
-    """Rewrite the pages of candidates that a newer release record has moved, oldest first."""
+    """Rewrite the pages of candidates that a newer release record promoted, rolled back or withdrew, oldest first."""
     if recipe.release is None:
         return ()
     history = api.history(ctx, recipe)
@@ -144,7 +145,7 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
 
 
 def _release(ctx: Context, recipe: Recipe, about: Subject) -> report.ReleaseCard | None:
-    """Return the candidate's state in the signed history; None if the subject is not a candidate."""
+    """Return the candidate's state in the signed history, or None if the subject is not a candidate."""
     if recipe.release is None or about.version is None or about.checkpoint is None:
         return None
     history = api.history(ctx, recipe)
@@ -172,7 +173,7 @@ def _is_of(record: ReleaseRecord, about: Subject) -> bool:
 
 
 def _movement(last: ReleaseRecord) -> dict[str, str]:
-    """Describe the last movement of this candidate to an alias."""
+    """Describe the last move of this candidate to an alias."""
     return {
         "promoted by": last.by,
         "reason": last.reason,
@@ -215,7 +216,8 @@ def _shown(value: object) -> str:
 
 
 def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
-    """Return the chain by kind: the number of manifests of each, and the digest if there is one."""
+    """Return the chain by kind of manifest, with the number of manifests of each kind, or the digest if there is only
+    one."""
     kinds: Counter[str] = Counter()
     digests: dict[str, str] = {}
     for link in lineage.walk(ctx, evaluation.digest).links:
@@ -256,7 +258,7 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
 
 
 def newest(ctx: Context, recipe: Recipe) -> Subject:
-    """Return the published candidate; the published checkpoint if the candidate has another; else the corpus.
+    """Return the published candidate, or the published checkpoint if it is not the candidate's, or the corpus.
 
     Raises:
         MissingError: there is no funnel yet.
@@ -275,7 +277,7 @@ def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
     """Return the subject of a candidate that was registered from this workspace.
 
     Raises:
-        MissingError: this workspace has no manifest of such a candidate.
+        MissingError: this workspace has no manifest of that candidate.
     """
     for made in _candidates(ctx, recipe):
         if made.stats["version"] == version:
@@ -335,7 +337,7 @@ def _corpus(ctx: Context) -> Subject:
 
 
 def _funnel(ctx: Context, mixture: Manifest) -> Manifest | None:
-    """Return the account of the corpus that a mixture draws from; None if there is none, or it was deleted."""
+    """Return the funnel of the corpus that a mixture draws from, or None if there is none or it was deleted."""
     published = ctx.refs.published("funnel")
     if published is not None and published.inputs.get("mixture") == mixture.digest:
         return published

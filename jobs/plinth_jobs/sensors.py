@@ -51,7 +51,7 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        """Compare MLflow aliases with the signed release history."""
+        """Set MLflow aliases to those of the signed release history, and report differences."""
         from plinth_registry import api
 
         try:
@@ -60,7 +60,7 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             differed = (str(error),)
         except PlinthError as error:
             return dg.SkipReason(str(error))
-        # One alert per new finding, not per tick; a finding that reappears after a fix is new.
+        # Raise one alert per new finding, not per tick. A finding that reappears after a fix is new.
         seen = fingerprint.digest(list(differed)) if differed else ""
         if seen != (context.cursor or ""):
             context.update_cursor(seen)
@@ -73,12 +73,12 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
 
 def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Build the sensor that judges the canary on trial and rolls it back when it is worse. It requests the promotion if
-    the policy allows that without a person. The feed raises the alert about a rollback."""
+    """Build the sensor that judges the canary on trial and rolls it back when it is worse. The sensor requests the
+    promotion if the policy allows promotion without a person. The feed raises the alert about a rollback."""
 
     @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
     def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Compare the canary with the champion."""
+        """Compare the canary with the champion, and act on the result."""
         from plinth_registry import api
 
         known, _, fault = (context.cursor or "").partition("|")
@@ -93,7 +93,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
         seen = fingerprint.digest(tick.data)
         faults = [f"{name}: {feed.fault}" for name, feed in tick.status.feeds.items() if feed.fault]
         _alarm_once(context, workspace, "canary", faults, seen, fault)
-        # At most one request per hour, since gates may refuse it.
+        # Request the promotion at most once per hour, since gates may refuse it.
         key = f"canary/{tick.status.number}/{int(time.time() // 3600)}"
         requests = [dg.RunRequest(run_key=key)] if tick.due else []
         events = [_trial(Context(Workspace(workspace)), tick)] if seen != known else []
@@ -125,7 +125,8 @@ def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
 def _alarm_once(
     context: dg.SensorEvaluationContext, workspace: Path, name: str, found: list[str], seen: str, before: str
 ) -> None:
-    """Raise an alert for each new finding, not for each tick; the cursor stores the number seen and the finding."""
+    """Raise an alert for each new finding, not for each tick. The cursor stores the number of findings seen and the
+    last finding."""
     now = fingerprint.digest(found) if found else ""
     if found and now != before:
         record_failure(workspace, "", name, "; ".join(found))
@@ -138,8 +139,8 @@ ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
 def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that adds taints and movements of releases to the feed, sends it, raises alerts and shows it on
-    the assets; a tainted champion is rolled back if the release's policy requires it."""
+    """Build the sensor that adds taints and release changes to the feed, sends the feed, raises alerts and shows
+    entries on the assets. It rolls back a tainted champion if the release's policy requires that."""
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -154,7 +155,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             fresh = feeds.feed_entries(ctx, int(known))
             waiting = [each for each in feeds.deliver(ctx, attempts=1) if each.error]
         except PlinthError as error:
-            # One alert per new finding (an edited or removed taint), not per tick.
+            # Raise one alert per new finding (an edited or removed taint), not per tick.
             found = fingerprint.digest(str(error))
             if isinstance(error, TrustError) and found != fault:
                 record_failure(workspace, "", "feed", str(error))
@@ -168,7 +169,7 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
             _give_way(ctx, recipe, entry)
         if not fresh:
             if fault:
-                context.update_cursor(known)  # fixed: the same finding later is a new one
+                context.update_cursor(known)  # the finding was fixed, so the same finding later is new
             consumers = counted(len(waiting), "consumer", "wait")
             return dg.SkipReason(f"the feed has {counted(int(known), 'entry')}; {consumers}")
         marked = mark_evaluations(ctx, concerned(ctx, fresh))
@@ -229,13 +230,14 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
 
 def _changed(recipe: Recipe, ctx: Context) -> list[str]:
-    """Return assets that read from outside the workspace and are stale; sources by their bucket."""
+    """Return the stale assets that read from outside the workspace. Sources are named by their bucket."""
     roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
     return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
 
 
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
-    """Return names, sizes and times, which are cheap to read every minute; content is hashed only when they change."""
+    """Return the names, sizes and times of files, which are cheap to read every minute. Content is hashed only when
+    these change."""
     corpus, folder = recipe.corpus, ctx.workspace.input
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
@@ -281,7 +283,8 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 
 
 def automation() -> dg.AutomationConditionSensorDefinition:
-    """Build the sensor of automation conditions: new data and blocking checks passed."""
+    """Build the sensor of automation conditions, which starts an asset when its inputs are new and blocking checks
+    passed."""
     return dg.AutomationConditionSensorDefinition(
         "automation", target=dg.AssetSelection.all(), default_status=RUNNING, minimum_interval_seconds=60
     )
@@ -296,10 +299,10 @@ DESCRIPTION = "Passes if neither the asset nor an upstream artifact is tainted (
 
 
 def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:
-    """Build the check of every asset, one definition per group.
+    """Build the check of every asset, with one definition per group.
 
-    For each asset of a definition, Dagster iterates over all its assets: with a single definition, the time would grow
-    with the square of their number.
+    For each asset in a definition, Dagster iterates over all assets of that definition. With a single definition, the
+    time would grow with the square of the number of assets.
 
     Args:
         groups: Dagster group of each asset.
@@ -329,7 +332,7 @@ def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChe
 
 
 def concerned(ctx: Context, entries: Iterable[Any]) -> frozenset[str]:
-    """Return published assets whose taints changed in some entries of the feed."""
+    """Return the published assets whose taints changed in these feed entries."""
     from plinth_registry import taint
 
     records = {one.number: one.mark for one in taint.statements(ctx)}

@@ -33,15 +33,15 @@ from plinth_registry import api
 from plinth_registry.mlflow.server import MODELS, ensure_server, find_server
 
 HOST = "127.0.0.1"
-#: First of ten ports tried for the exporter.
+#: First of the ten ports that are tried for the exporter.
 METRICS_PORT = 9464
 #: Name of the Dagster code location, which identifies its schedules and sensors.
 LOCATION = "plinth_jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """Return the variables of Dagster's processes: recipe, workspace, MLflow and the address of the pages."""
-    # Dagster takes the first entry of the path for the working directory and imports nothing from it
+    """Return environment variables for Dagster's processes: recipe, workspace, MLflow and the address of the pages."""
+    # Dagster takes the first entry of the path for the working directory, and imports nothing from there.
     path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
         "PYTHONPATH": os.pathsep.join(path),
@@ -61,7 +61,7 @@ def up(
     pages_port: int = 3001,
     origins: Sequence[str] = (),
 ) -> int:
-    """Serve until interrupted; schedules and sensors run meanwhile.
+    """Serve until interrupted. Schedules and sensors run during that time.
 
     Args:
         origins: public addresses of a proxy in front of Dagster.
@@ -110,7 +110,7 @@ def up(
 
 @contextmanager
 def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
-    """Start parts, and stop them when the block ends; a signal ends its `run`."""
+    """Start the servers, and stop them when the block ends. A signal ends the supervisor's `run`."""
     supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.request_stop())
@@ -128,10 +128,10 @@ def _say(sentence: str) -> None:
 
 
 def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, origins: Sequence[str]) -> list[ServerPart]:
-    """Return the code location, daemon and pages of Dagster.
+    """Return Dagster's servers: code location, daemon and pages.
 
-    The code location materializes assets and signs; the other two talk to it through a socket in a private folder and
-    have no keys.
+    The code location materializes assets and signs. The other two connect to it through a socket in a private folder
+    and have no keys.
     """
     place, listed = folder / "code.sock", folder / "workspace.yaml"
     listed.write_text(json.dumps({"load_from": [{"grpc_server": {"socket": str(place), "location_name": LOCATION}}]}))
@@ -141,7 +141,7 @@ def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, orig
     pages = processes.python("plinth_jobs.dagster_pages", str(listed), str(port), *origins)
 
     def start_code() -> subprocess.Popen[bytes]:
-        place.unlink(missing_ok=True)  # left by a killed process
+        place.unlink(missing_ok=True)  # a killed process left the socket
         return _start(log, code, own, *processes.JOB)
 
     return [
@@ -166,7 +166,7 @@ def _start(log: Path, command: Sequence[str], own: dict[str, str], *needs: str) 
 
 
 def _answers(place: Path) -> bool:
-    """Return True if a process listens on a socket of the file system."""
+    """Return True if a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(str(place))
         return True
@@ -179,7 +179,7 @@ def _listens(port: int) -> bool:
 
 
 def _mlflow(space: Workspace) -> SharedProcess:
-    """Return the MLflow server, which other commands use too; start it if there is none."""
+    """Return the MLflow server, and start it if none runs. Other commands also use the server."""
     ensure_server(space)
     found = find_server(space)
     process = found.find() if found else None
@@ -198,16 +198,16 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 
 
 def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the exporter, which ends with this process in any case."""
+    """Start the exporter, which ends when this process ends, even if killed."""
     command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
     return _start(log, [*command, "ops", "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:
-    """Return the first free port of ten: several workspaces may be served on one machine.
+    """Return the first free port of ten, since several workspaces may be served on one machine.
 
     Raises:
-        PlinthError: none is free.
+        PlinthError: no port is free.
     """
     for each in range(port, port + 10):
         with socket.socket() as probe:

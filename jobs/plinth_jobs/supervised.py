@@ -1,8 +1,8 @@
 """Processes of `plinth up`: restarted when they exit, and reported by `plinth doctor`.
 
     ServerPart      a name and how to start it
-    PartSupervisor  starts parts in order, polls them, restarts with backoff, stops them in reverse
-    UpRecord        running and exited processes, for other commands; in the private folder of the workspace
+    PartSupervisor  starts parts in order, polls them, restarts them with backoff, and stops them in reverse order
+    UpRecord        record of running and exited processes for other commands, in the private folder of the workspace
 
 An exit does not affect other parts. The wait before a restart doubles from `FIRST_S` to `LONGEST_S` and resets after
 `STEADY_S` of uptime. Start the supervisor in the main thread: the kernel ends parts when that thread ends.
@@ -50,8 +50,8 @@ class ServerPart(NamedTuple):
 
     Args:
         start: function that starts its process.
-        is_ready: function that returns True once others may rely on it; they are started then.
-        shared: True if its users stop it, not the supervisor.
+        is_ready: function that returns True once the part is ready, so that the next parts can start.
+        shared: True if the supervisor must not stop the part, because other commands use it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ServerPart(NamedTuple):
 
 
 class PartState(Frozen):
-    """State of a part. `ended` describes its last end; empty if it never ended."""
+    """State of a part. `ended` describes its last exit and is empty if it never exited."""
 
     name: str
     pid: int = 0
@@ -70,7 +70,7 @@ class PartState(Frozen):
 
 
 class UpRecord(RunningProcess):
-    """Record of a `plinth up`: its process, and the state of its parts."""
+    """Record of a running `plinth up`: its process, and the state of its parts."""
 
     parts: tuple[PartState, ...] = ()
 
@@ -105,7 +105,7 @@ class PartSupervisor:
         self._stopping = False
 
     def start(self, meter: Meter | None = None) -> None:
-        """Start every part, and wait for each until it is ready, has ended or `READY_S` are over."""
+        """Start every part, and wait until each is ready, has exited, or `READY_S` have passed."""
         for each in self._parts:
             if meter:
                 meter.advance(1, each.part.name)
@@ -123,11 +123,11 @@ class PartSupervisor:
             time.sleep(POLL_S)
 
     def request_stop(self) -> None:
-        """End `run`: for a signal handler."""
+        """End `run`. This can be called from a signal handler."""
         self._stopping = True
 
     def check(self) -> None:
-        """Report each part that has ended since the last check, and start those whose wait is over."""
+        """Report each part that has exited since the last check, and restart parts whose wait is over."""
         for each in self._parts:
             if each.process is not None and (code := each.process.poll()) is not None:
                 self._note_end(each, _words(code))
@@ -185,7 +185,7 @@ class SharedProcess:
         return int(self._process.pid)
 
     def poll(self) -> int | None:
-        """Return None while it runs, then -1: only its parent learns its status."""
+        """Return None while the process runs, then -1, because only its parent can read its exit status."""
         try:
             alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
@@ -205,7 +205,8 @@ def record_path(workspace: Workspace) -> Path:
 
 
 def read(workspace: Workspace) -> UpRecord | None:
-    """Return the record, also of a killed `plinth up`; None if none runs, or it was stopped."""
+    """Return the record, or None if no `plinth up` was started or it was stopped. The record of a killed one is
+    returned."""
     try:
         return UpRecord.model_validate_json(record_path(workspace).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -213,8 +214,8 @@ def read(workspace: Workspace) -> UpRecord | None:
 
 
 def dies_with_parent() -> None:
-    """Prepare a child process: end it when the parent's thread ends, with the signals that a shell's background job
-    ignores."""
+    """Prepare a child process, so that it ends when the parent's thread ends and handles signals that background jobs
+    of a shell ignore."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -228,11 +229,11 @@ def _words(code: int) -> str:
 
 # Servers started by Plinth for a workspace on this machine: the parts of `plinth up`, and the MLflow server.
 #
-# Imports nothing heavy: `plinth doctor` lists them, `plinth down` stops them.
+# `plinth doctor` lists these servers, and `plinth down` stops them. No heavy package is imported.
 
 
 class StartedServer(NamedTuple):
-    """Running server. `bytes` is the resident memory of it and its children."""
+    """Running server. `bytes` is the resident memory of the server and its child processes."""
 
     name: str
     pid: int
@@ -251,7 +252,8 @@ def started(workspace: Workspace) -> list[StartedServer]:
 
 
 def ended(workspace: Workspace) -> list[PartState]:
-    """Return parts of `plinth up` that have ended since it started, even if restarted; itself if it was killed."""
+    """Return the parts of `plinth up` that have exited since it started, even if restarted. If `plinth up` itself was
+    killed, return that too."""
     record = read(workspace)
     if record is None:
         return []
@@ -261,7 +263,7 @@ def ended(workspace: Workspace) -> list[PartState]:
 
 
 def down(workspace: Workspace) -> list[StartedServer]:
-    """Stop the servers; training runs continue. Return the stopped ones."""
+    """Stop the servers and return them. Training runs continue."""
     found, record = started(workspace), read(workspace)
     process = record.find() if record is not None else None
     if process is not None:

@@ -28,7 +28,7 @@ def find_run(ctx: Context, run: str) -> RunConfig:
     `latest` is the run that started last, in any state; standard error names it.
 
     Raises:
-        MissingError: none or several runs match.
+        MissingError: no run matches, or several do.
     """
     known = configurations(ctx)
     if run == LATEST:
@@ -49,7 +49,8 @@ def find_run(ctx: Context, run: str) -> RunConfig:
 
 
 def _started(path: Path) -> float:
-    """Return the Unix time of the first event of a run's timeline; of its configuration if there is none."""
+    """Return the Unix time of the first event in a run's timeline, or of its configuration file if there are no
+    events."""
     with suppress(OSError, ValueError, KeyError, TypeError), path.with_name("events.jsonl").open("rb") as stream:
         return float(json.loads(stream.readline())["time"])
     return path.stat().st_mtime
@@ -62,9 +63,9 @@ def configurations(ctx: Context) -> dict[str, Path]:
 
 ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}
 MODELS = ("checkpoint", "weights")
-#: Maximum number of names in an error; minimum similarity of a suggested name, as for mistyped commands.
+#: Maximum number of names in an error, and minimum similarity of a suggested name, as for mistyped commands.
 NAMED, LIKE = 12, 0.6
-#: Prefixes of a path, which is not a version name.
+#: Prefixes of a path. A target with one of them is not a version name.
 PATHS = ("/", "./", "../", "~")
 
 
@@ -78,7 +79,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
         release: function that returns the name of the recipe's release.
 
     Raises:
-        MissingError: there is no such target, or it is not a model.
+        MissingError: the target does not exist, or is not a model.
         SignatureError, LineageError, GateError: a version or a signed folder does not verify.
     """
     with hinted(ctx, target):
@@ -87,7 +88,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
 
 @contextmanager
 def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[None]:
-    """Add the closest model of the workspace, or all models, to the error if no model has the target's name.
+    """If no model has the target's name, add the closest model of the workspace, or all models, to the error.
 
     Args:
         others: additional valid names.
@@ -106,7 +107,7 @@ def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[No
 
 
 def names(ctx: Context) -> list[str]:
-    """Return the names of models of a workspace: aliases of its release, runs, then versions."""
+    """Return the names of models in a workspace: aliases of its release first, then runs, then versions."""
     from plinth_registry import releases
 
     found = [*ALIASES, "latest", *sorted(configurations(ctx))]

@@ -42,7 +42,7 @@ from plinth_jobs.results import FILE as RESULTS
 from plinth_jobs.results import INDEX
 from plinth_registry.mlflow.server import MODELS, find_server
 
-#: Page kinds: name, file name pattern, and command. Other pages are listed last.
+#: Page kinds, each with name, file name pattern and command. Other pages are listed last.
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("Results", RESULTS.pattern, "plinth report"),
     ("Evaluation", r".+-evaluation\.html", "plinth run --select evaluation_page"),
@@ -69,14 +69,14 @@ STANDINGS: dict[RunState, Standing] = {
     RunState.LOST: "bad",
     RunState.UNKNOWN: "unknown",
 }
-#: Maximum number of runs listed, newest first; the timeline of each is read.
+#: Maximum number of runs listed, newest first. The timeline of each listed run is read.
 RUNS_SHOWN = 20
-#: Workspace paths that the index shows, in addition to runs.
+#: Workspace paths whose content the index shows, in addition to runs.
 WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*", "refs/**/*.json", "*.jsonl")
 
 
 def path(workspace: Workspace) -> Path:
-    """Return the file of the index."""
+    """Return the path of the index."""
     return workspace.reports / INDEX
 
 
@@ -87,7 +87,7 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
         watch: state of the runs from an earlier check.
 
     Raises:
-        StorageError, DiskFullError: it could not be written.
+        StorageError, DiskFullError: the index could not be written.
     """
     runs = (watch or RunWatch(ctx.workspace.runs)).look().newest()
     data = IndexData(
@@ -106,7 +106,7 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
 
 
 def _recipe_title(recipe: Recipe | None) -> str:
-    """Return the recipe's name, with that of its release if it differs."""
+    """Return the recipe's name, and the name of its release if that differs."""
     if recipe is None:
         return "Plinth workspace"
     named = recipe.release is not None and recipe.release.name != recipe.name
@@ -123,8 +123,8 @@ def _servers(ctx: Context) -> Iterator[ServerLink]:
 
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
-    """Write the index with the recipe that the workspace ran last, after pages of candidates that moved; failures
-    become warnings."""
+    """Rewrite the pages of candidates whose release state changed, then the index, with the recipe last run in the
+    workspace. Failures become warnings."""
     try:
         recipe = load(recall(workspace.root))
     except PlinthError:
@@ -142,7 +142,7 @@ def seen(workspace: Workspace, watch: RunWatch) -> str:
     """Return a digest of names, sizes and times that changes when the index must be rewritten.
 
     Args:
-        watch: state of the runs; finished runs are not read again.
+        watch: state of the runs from an earlier check. Finished runs are not read again.
     """
     facts, open_runs = watch.look().facts(), watch.open_runs()
     found: list[list[object]] = [["runs", *facts], ["states", *run_states(Context(workspace), open_runs)]]
@@ -154,7 +154,7 @@ def seen(workspace: Workspace, watch: RunWatch) -> str:
 
 
 def groups(ctx: Context) -> Iterator[PageGroup]:
-    """Yield pages next to the index by kind, newest first; lines of runs link to the runs' pages too."""
+    """Yield the pages next to the index by kind, newest first. The lines of runs also link to their pages."""
     by_kind: dict[str, list[tuple[tuple[int, float], PageLine]]] = {}
     for path in sorted(ctx.workspace.reports.glob("*.html")):
         if path.name != INDEX:
@@ -178,13 +178,13 @@ def _kind(ctx: Context, path: Path) -> str:
 
 
 def _order(path: Path) -> tuple[int, float]:
-    """Return a sort key, newest first; candidates by number, since their pages are rewritten."""
+    """Return a sort key: newest first, but candidates by number, since their pages are rewritten."""
     found = RESULTS.fullmatch(path.name)
     return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
 
 
 def _title(path: Path) -> str:
-    """Return the page's own title; the file name if it has none."""
+    """Return the page's own title, or the file name if it has none."""
     with path.open(encoding="utf-8", errors="replace") as stream:
         found = _TITLE.search(stream.read(4096))
     return unescape(found[1].strip()) if found else path.name
@@ -196,7 +196,7 @@ def utc(seconds: float) -> str:
 
 
 def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the state of each open run: a killed job changes no file."""
+    """Return the state of each open run. It must be checked, because a killed job changes no file."""
     found = []
     for run in runs:
         with suppress(PlinthError):
@@ -205,7 +205,7 @@ def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def stat_of(path: Path) -> os.stat_result | None:
-    """Return size and times of a file; None if it was removed meanwhile."""
+    """Return the size and times of a file, or None if it was removed meanwhile."""
     try:
         return path.stat()
     except OSError:
@@ -213,7 +213,7 @@ def stat_of(path: Path) -> os.stat_result | None:
 
 
 def run_line(ctx: Context, path: Path) -> RunLine:
-    """Return the line of a run by its configuration; `unknown` if that cannot be read."""
+    """Return the line of a run from its configuration, with the state `unknown` if that cannot be read."""
     name = path.parent.name
     try:
         config = configuration.load(path)
@@ -237,10 +237,11 @@ def run_line(ctx: Context, path: Path) -> RunLine:
     )
 
 
-# Serves the pages of a workspace on loopback, because a browser follows no links from Dagster or MLflow to files.
+# Server for the pages of a workspace on loopback. It is needed because browsers follow no links from Dagster or MLflow
+# to files.
 #
-# Serves only files in `reports/` and the Data Docs: no listings, symbolic links or hard links, and no other host name.
-# The pages need no server: `reports/index.html` opens as a file.
+# It serves only files in `reports/` and the Data Docs. It refuses listings, symbolic links, hard links and other host
+# names. The pages need no server: `reports/index.html` opens as a file.
 
 #: Pages run their own inline scripts and load nothing from elsewhere.
 POLICY = (
@@ -251,7 +252,7 @@ NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
-    """Serve in a thread of this process; the caller ends it with `shutdown` and `server_close`.
+    """Serve in a thread of this process. The caller ends the server with `shutdown` and `server_close`.
 
     Raises:
         OSError: the port is taken.
@@ -274,7 +275,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
             self._head()
 
         def _head(self) -> bytes:
-            if (self.headers.get("Host") or "").rpartition(":")[0] not in NAMES:  # DNS rebinding
+            if (self.headers.get("Host") or "").rpartition(":")[0] not in NAMES:  # protects against DNS rebinding
                 return self._refused(HTTPStatus.FORBIDDEN)
             place = unquote(urlsplit(self.path).path).lstrip("/")
             if place == "":
@@ -307,10 +308,11 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def _content(root: Path, place: str, allowed: tuple[Path, ...]) -> bytes | None:
-    """Return the content of a page, read from the checked file: other writers of the workspace may replace the path.
+    """Return the content of a page. It is read from the checked open file, because other writers of the workspace may
+    replace the path.
 
     Args:
-        root: the workspace, resolved.
+        root: resolved path of the workspace.
         place: path of the page below the workspace, as requested.
         allowed: folders of pages.
     """

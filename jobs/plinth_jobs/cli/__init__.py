@@ -1,8 +1,8 @@
 """The command line: `plinth COMMAND`, or `plinth NOUN COMMAND`. A module holds one or a few commands. This
 file defines `plinth` itself and turns errors into messages and exit codes.
 
-    nouns     the table of commands, and those that installed packages add
-    options   --workspace, --recipe, --json, and the settings that they fill
+    nouns     the table of core commands, and commands that installed packages add
+    options   --workspace, --recipe, --json, and the `Settings` object with their values
     output    tables for people, JSON for programs
 
     doctor      `doctor`, one function per check
@@ -48,7 +48,7 @@ BROKEN_PIPE = 141
 
 
 class Plinth(Commands):
-    """`plinth` itself: its commands in sections, with earlier command names as aliases."""
+    """The top-level command group: commands by section, with earlier command names as aliases."""
 
     further = Below("")
 

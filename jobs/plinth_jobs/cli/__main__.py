@@ -1,4 +1,4 @@
-"""`python -m plinth_jobs.cli` is `plinth`."""
+"""Entry point of `python -m plinth_jobs.cli`, which is the same as `plinth`."""
 
 import os
 import sys

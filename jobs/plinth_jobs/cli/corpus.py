@@ -55,7 +55,7 @@ def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
 def _funnel(ctx: Context) -> Mapping[str, Any]:
     """Return the published funnel, or compute one from the buckets that have verdicts.
 
-    The asset requires the mixture. An empty bucket blocks the mixture, and this funnel explains why.
+    The asset `funnel` requires the mixture. If an empty bucket blocks the mixture, the computed funnel shows why.
     """
     from plinth.corpus import funnel
 
@@ -267,7 +267,7 @@ def _row(match: dict[str, Any]) -> tuple[object, ...]:
     type=click.IntRange(100),
     default=20_000,
     show_default=True,
-    help="Documents to read per language.",
+    help="Number of documents to read per language.",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")
 @shared

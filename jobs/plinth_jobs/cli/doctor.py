@@ -1,4 +1,4 @@
-"""`plinth doctor`: check this machine. One function per check; imports nothing heavy."""
+"""`plinth doctor`: check this machine. Each check is one function, and no heavy package is imported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORDS_WIDTH = 50
 
 COLOURS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
-#: Core catalogs by group. Catalogs of the ring are entry points of `plinth.catalogues`.
+#: Core catalogs by group. Extension packages add theirs as entry points of `plinth.catalogues`.
 CATALOGUES = {
     "plinth.annotators": "plinth.corpus.annotate.base:ANNOTATORS",
     "plinth.readers": "plinth.corpus.sources.record:READERS",
@@ -87,8 +87,8 @@ class MachineFinding:
 def doctor(settings: Settings, security: bool, as_json: bool) -> int:
     """Check this machine: packages, memory, GPU, ports.
 
-    `missing` marks an unmet requirement of every run; the exit code is then 1. `warn` marks a slow or optional
-    part; the last column has the remedy.
+    `missing` marks a requirement of every run that is not met, and the exit code is then 1. `warn` marks a part that is
+    slow or optional. The last column has the remedy.
     """
     if security:
         from plinth_jobs.cli.nouns import Below
@@ -149,7 +149,7 @@ def python() -> MachineFinding:
 
 
 def packages() -> MachineFinding:
-    """Check that required packages are installed, with the pin that keeps Dagster and DVC compatible."""
+    """Check that required packages are installed, and that the version pin for Dagster and DVC is met."""
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
         return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", _install(*absent))
@@ -196,7 +196,7 @@ def extensions() -> Iterator[MachineFinding]:
 
 
 def _catalogue(reference: str) -> Catalogue[Any] | None:
-    """Return the catalog at `module:attribute`, None if the reference is empty."""
+    """Return the catalog at `module:attribute`, or None if the reference is empty."""
     module, _, attribute = reference.partition(":")
     found: Catalogue[Any] | None = getattr(import_module(module), attribute) if module else None
     return found
@@ -300,7 +300,7 @@ def bf16() -> MachineFinding:
 
 
 def manuals() -> MachineFinding:
-    """Check manual pages and groff: one of the four sources of the demo."""
+    """Check for manual pages and groff, which one of the demo's four sources needs."""
     root = Path("/usr/share/man")
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
     groff = shutil.which("groff")
@@ -310,7 +310,7 @@ def manuals() -> MachineFinding:
 
 
 def chromium() -> MachineFinding:
-    """Check for a browser, used by browser tests and `make screenshots`."""
+    """Check for a browser, which browser tests and `make screenshots` use."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     advice = "only needed for tests" + (": `make setup-test`" if _source_tree() else " of a source checkout")
     return MachineFinding("Chromium", "ok" if found else "warn", found or "none", advice)
@@ -379,7 +379,7 @@ def _source_tree() -> bool:
 
 
 def _install(*names: str) -> str:
-    """Return install advice: `make setup` in a checkout, else pip with our version requirements."""
+    """Return install advice: `make setup` in a checkout, otherwise pip with Plinth's version requirements."""
     if _source_tree():
         return "run `make setup`, which installs under constraints.txt"
     ours = {re.split(r"[^\w.-]", one)[0].lower(): one for one in _requirements()}
@@ -388,7 +388,7 @@ def _install(*names: str) -> str:
 
 
 def _requirements() -> list[str]:
-    """Return requirements of the installed package without extras."""
+    """Return the requirements of the installed package, without those of its extras."""
     try:
         return [one for one in requires("plinth") or () if ";" not in one]
     except PackageNotFoundError:

@@ -59,7 +59,7 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
 
 
 class Exports(Commands):
-    """Command group where `export DIRECTORY …` writes DVC pointers."""
+    """Command group in which `export DIRECTORY …` writes DVC pointers."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, name) or pointers
@@ -87,9 +87,9 @@ def export() -> None:
     """Export published assets for other programs.
 
     `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export text [BUCKETS]`: curated text with its ledger
-    columns and a data card, checked by `plinth export verify PLACE`. `plinth export tokens NAME`:
-    token files for other trainers. `plinth export model RELEASE FOLDER`: a signed release in Hugging Face's layout
-    with its documents. For a folder with the name of a command, write `./tokens`.
+    columns and a data card, checked by `plinth export verify PLACE`. `plinth export tokens NAME`: token files for other
+    trainers. `plinth export model RELEASE FOLDER`: a signed release in Hugging Face's layout with its documents. If the
+    folder has the name of a command, prefix it with `./`, as in `./tokens`.
     """
 
 
@@ -169,7 +169,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
-    """Return the shard sets of a bucket, or of a run with the share of each stream.
+    """Return the shard sets of a bucket or run, and for a run the share of each stream.
 
     Raises:
         MissingError: the bucket or run does not exist.
@@ -321,7 +321,7 @@ def _release(
 
 
 def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
-    """Return a writer for unchanged weights in Hugging Face's layout."""
+    """Return a function that writes unchanged weights in Hugging Face's layout."""
     from plinth.model.export import export_model
 
     return lambda staged: export_model(source, tokenizer, staged, layout.dtype, layout.file_bytes)
@@ -379,7 +379,7 @@ def _sealed(
             claim = add(staged)
             exports.seal(ctx, staged, claim)
             root = ctx.workspace.trust_folder / ROOT_FILE
-            exports.verify(staged, root, unreleased=claim.status == UNRELEASED)  # as the recipient will
+            exports.verify(staged, root, unreleased=claim.status == UNRELEASED)  # verify it as the recipient will
             digest = hashlib.sha256((staged / EXPORT).read_bytes()).hexdigest()
             about = {"name": claim.name, "status": claim.status, "subject": claim.checkpoint}
             exports.record(ctx, **about, to=str(folder.absolute()), sealed=digest)

@@ -46,7 +46,7 @@ def gates() -> None:
 @recipe_option
 @json_option
 def check(settings: Settings, file: Path, as_json: bool) -> None:
-    """Check a policy FILE; with a recipe (-r), list gates for which the recipe produces no evidence."""
+    """Check a policy FILE. With a recipe (-r), also list the gates for which the recipe produces no evidence."""
     from plinth_registry import policy
 
     found = policy.load(file)
@@ -101,7 +101,7 @@ def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
 
 
 def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
-    """Ask for confirmation on a terminal.
+    """Ask the user to confirm on the terminal.
 
     Raises:
         RequestError: the answer is no, or there is no terminal.
@@ -165,7 +165,7 @@ def waive(
 
 
 def _lines(policy: GatePolicy) -> dict[str, str]:
-    """Return settings of each gate, and omitted gates with the reason."""
+    """Return the settings of each gate, and the reason for each omitted gate."""
     settings = policy.model_dump(mode="json", exclude={"release", "version", "description", "extensions", "without"})
     shown = {name: _yaml(value) for name, value in settings.items()}
     shown |= {f"extension {name}": _yaml(dict(raw)) for name, raw in policy.extensions.items()}
@@ -192,7 +192,7 @@ def _yaml(value: object) -> str:
     )
 )
 def people() -> None:
-    """Enable MLflow authentication, so that tags can count as decisions; manage accounts.
+    """Enable MLflow authentication, so that tags can count as decisions, and manage accounts.
 
     The gate policy must accept them: `tag` in approvals.accepted, the server's key in approvals.proxies, and the people
     in approvals.approvers.

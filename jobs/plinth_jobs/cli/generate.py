@@ -128,7 +128,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
     checkpoint of the newest run, or its newest committed one.
 
     Raises:
-        MissingError: there is no model of that name.
+        MissingError: no model has that name.
         TrustError: a version or a signed folder does not verify.
     """
     from plinth.evaluation.engine.client import ModelEngine
@@ -151,7 +151,8 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 
 def _published(ctx: Context) -> Manifest | None:
-    """Return the published checkpoint unless a newer run exists. A workspace without runs may have one."""
+    """Return the published checkpoint unless a newer run exists. A workspace without runs can have a published
+    checkpoint."""
     from plinth_jobs.targets import configurations, find_run
 
     found = ctx.refs.published("checkpoint")
@@ -160,7 +161,7 @@ def _published(ctx: Context) -> Manifest | None:
 
 
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
-    """Verify a signed folder and return the SHA-256 of its files; None if the folder is unsigned."""
+    """Verify a signed folder and return the SHA-256 of its files, or return None if the folder is unsigned."""
     from plinth.trust.root import ROOT_FILE
     from plinth_registry import exports
     from plinth_registry.exports import models

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plinth.trust.versions import Proposing, RootProposal
     from plinth_registry.audit_log import AuditedAction
 
-#: Approver of a demo root, as named in the demo recipe.
+#: Approver of a demo root; the demo recipe names the same person.
 DEMO_APPROVER = "demo-approver@example.org"
 
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -201,8 +201,8 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 @keys.command()
 @click.argument("role")
 @click.argument("name", metavar="IDENTITY")
-@click.option("--issuer", required=True, metavar="URL", help="OpenID Connect issuer that vouches for it.")
-@click.option("--remove", is_flag=True, help="Stop accepting its bundles.")
+@click.option("--issuer", required=True, metavar="URL", help="OpenID Connect issuer of the identity.")
+@click.option("--remove", is_flag=True, help="Stop accepting bundles of the identity.")
 @propose_option
 @shared
 def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:
@@ -305,7 +305,7 @@ def audited_change(settings: Settings, change: str, *, proposed: bool = False) -
 
     workspace = workspace_of(settings)
     if proposed and Trust.newest(workspace).root.expired():
-        return nullcontext()  # an expired root cannot sign log entries; its renewal is signed itself
+        return nullcontext()  # an expired root cannot sign log entries, but its renewal is itself signed
     return audited(
         Context(workspace), AuditedAction("keys", f"{change}{', proposed' if proposed else ''}", getpass.getuser())
     )
@@ -313,10 +313,10 @@ def audited_change(settings: Settings, change: str, *, proposed: bool = False) -
 
 @contextmanager
 def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
-    """Record a change that needs no root key; without a root on this machine nothing is recorded.
+    """Record a change that needs no root key. Nothing is recorded if this machine has no root.
 
     A pin changes only this machine, and a published root is signed by its holders. A log signed under an earlier root
-    cannot be continued; the command prints that.
+    cannot be continued, and the command says so.
     """
     from plinth.compute.context import Context
     from plinth_registry.audit_log import AuditedAction, may_record, record
@@ -335,7 +335,7 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
 
 
 def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
-    """Print the current root, or the written proposal."""
+    """Print the current root, or the proposal that was written."""
     from plinth.trust import versions
 
     if propose is not None:

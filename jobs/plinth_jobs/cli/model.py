@@ -113,7 +113,7 @@ def _other(ctx: Context, prefix: str) -> Manifest:
     """Return the evaluation whose digest has this prefix.
 
     Raises:
-        MissingError: no evaluation or several match.
+        MissingError: the prefix matches no evaluation, or several.
     """
     found = [ctx.refs.load(path.stem) for path in ctx.refs.saved(prefix)]
     evaluations = [one for one in found if one.asset == "evaluation"]
@@ -163,7 +163,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 @shared
 @json_option
 def explain(settings: Settings, name: str, as_json: bool) -> None:
-    """Show a probe item: prompt, answers, control, contamination, and the checkpoint's score.
+    """Show a probe item: its prompt, answers, control, contamination, and the checkpoint's score.
 
     Text starts after the bar of each line, including the white space that separates an answer from the prompt.
     """
@@ -237,7 +237,7 @@ def _scores(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _score(ctx: Context, item: ProbeItem) -> dict[str, Any]:
-    """Return the checkpoint's score of an item, empty if not scored."""
+    """Return the checkpoint's score on an item, or an empty dictionary if the item was not scored."""
     from plinth.storage.parts import read_table
 
     if ctx.refs.ref("probes") is None:
@@ -248,7 +248,7 @@ def _score(ctx: Context, item: ProbeItem) -> dict[str, Any]:
     return {}
 
 
-#: Maximum number of lines in the terminal; page and JSON have all.
+#: Maximum number of lines shown in the terminal. The page and JSON have all lines.
 SHOWN = 30
 
 

@@ -114,7 +114,7 @@ COMMANDS = {
     **{f"{noun} {name}": row for noun, commands in BELOW.items() for name, row in commands.items()},
 }
 
-#: Noun -> commands that were top-level in earlier versions; the old names still work.
+#: Noun -> commands that were top-level commands in earlier versions. Their old names still work.
 _RENAMED = {
     "corpus": "funnel card ledger sample review label near trace takedown quarantine slices policy limits source arpa "
     "scale",
@@ -132,7 +132,7 @@ RENAMED = {name: f"{noun} {name}" for noun, names in _RENAMED.items() for name i
 
 
 class Below(Further):
-    """Subcommands of a command; empty words stand for `plinth` itself."""
+    """Subcommands of a command. An empty string for `words` stands for `plinth` itself."""
 
     def __init__(self, words: str) -> None:
         self.words = words
@@ -167,7 +167,7 @@ class Below(Further):
 
 
 def find(words: str) -> click.Command | None:
-    """Import the command or group of these words; None if there is none.
+    """Import the command or group with these words, or return None if it does not exist.
 
     Raises:
         ExtensionError: the extension command cannot be loaded.
@@ -191,7 +191,7 @@ def find(words: str) -> click.Command | None:
 
 
 def below(words: str) -> list[str]:
-    """Return names of direct subcommands: core first, then packages."""
+    """Return the names of direct subcommands: core commands first, then those of packages."""
     start = f"{words} ".lstrip()
     named = (*(each for each, (module, _) in COMMANDS.items() if module != GROUP), *sorted(installed()))
     return list(dict.fromkeys(each[len(start) :].split()[0] for each in named if each.startswith(start)))
@@ -211,7 +211,7 @@ def load(entry: Entry) -> click.Command:
     """Import the command of an entry point.
 
     Raises:
-        ExtensionError: it cannot be imported, is not a click command, or its name is taken.
+        ExtensionError: the command cannot be imported, is not a click command, or has a name that is taken.
     """
     words, problem = entry.name.replace(".", " "), ""
     module, _, attribute = entry.value.partition(":")
@@ -252,7 +252,7 @@ def _is_taken(words: str) -> bool:
 
 
 def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -> Commands:
-    """Turn a command into a group that also runs alone."""
+    """Turn a command into a group that also runs without a subcommand."""
     found = Commands(
         own.name,
         own.commands if isinstance(own, click.Group) else None,
@@ -268,7 +268,7 @@ def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -
 
 
 def _unless_below(own: click.Command) -> Any:
-    """Call a command unless a subcommand is called; reject its own options in that case."""
+    """Call a command unless a subcommand is called. Reject the command's own options if one is."""
 
     @click.pass_context
     def call(ctx: click.Context, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Shared options. Each may be given before or after the command's name."""
+"""Shared options. Each can be given before or after the command's name."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class Settings:
     overrides: tuple[str, ...] = ()
 
     def recipe_path(self) -> Path:
-        """Return the given recipe, or the recipe last run in the workspace.
+        """Return the path of the given recipe, or of the recipe last run in the workspace.
 
         Raises:
-            MissingError: neither exists, or the workspace does not exist.
+            MissingError: neither recipe exists, or the workspace does not exist.
             RequestError: the recipe recorded in the workspace was not run by this user.
         """
         from plinth_jobs.recipes import recall
@@ -90,17 +90,18 @@ class Settings:
             raise
 
     def load_recipe(self) -> Recipe:
-        """Load and validate the recipe. A recipe run before was already checked against the annotators."""
+        """Load and validate the recipe. A recipe that was run before has already been checked against the
+        annotators."""
         from plinth_jobs.recipes import checked, load
 
         path = self.recipe_path()
         return load(path, "" if self.recipe else checked(self.workspace))
 
     def context(self, *, waits: bool = False) -> Context:
-        """Return a read context for the workspace; long commands show progress on standard error.
+        """Return a read-only context for the workspace. Long commands show progress on standard error.
 
         Args:
-            waits: the command serves or waits for input; no progress is shown.
+            waits: True if the command serves or waits for input, so no progress is shown.
 
         Raises:
             MissingError: there is no workspace.
@@ -117,14 +118,14 @@ class Settings:
             )
         progress = for_command()
         if not waits and (call := click.get_current_context(silent=True)):
-            call.with_resource(progress.meter(call.command_path, 0))  # until the command ends
+            call.with_resource(progress.meter(call.command_path, 0))  # progress is shown until the command ends
         return Context(workspace, progress=progress)
 
     def run_config(self, run: str) -> RunConfig:
         """Return the configuration of a run: `latest`, its id, or a unique prefix of it.
 
         Raises:
-            MissingError: the workspace does not exist, or no run or several match.
+            MissingError: the workspace does not exist, or the name matches no run or several.
         """
         from plinth_jobs.targets import find_run
 
@@ -180,7 +181,7 @@ set_option = click.option(
 
 
 def recipe_option(function: F) -> F:
-    """Add `--recipe`, and `--set` for single keys of it."""
+    """Add `--recipe`, and `--set` for single keys of the recipe."""
     return click.option(
         "-r",
         "--recipe",
@@ -219,9 +220,9 @@ class Further(Mapping[str, click.Command]):
 
 
 class Commands(click.Group):
-    """Group that lists full help lines and suggests the nearest name for a typo."""
+    """Command group that lists full help lines and suggests the nearest name for a typo."""
 
-    #: Subcommands found outside this group (`nouns.find`).
+    #: Function that finds subcommands outside this group (`nouns.find`).
     further: Further | None = None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -233,7 +234,7 @@ class Commands(click.Group):
         return found if found or self.further is None else self.further.get(name)
 
     def paths(self, ctx: click.Context) -> dict[str, str]:
-        """Return candidate names for a typo -> the words of each."""
+        """Return the names to suggest for a typo, mapped to the words of each command."""
         return {name: name for name in self.list_commands(ctx)}
 
     def resolve_command(

@@ -89,7 +89,7 @@ def plain_markup(text: str) -> str:
 
 
 def _markup(text: str) -> Any:
-    """Parse allowed markup as styles; print other brackets, or unbalanced markup, as text."""
+    """Parse allowed markup as styles. Other brackets and unbalanced markup are kept as text."""
     from rich.errors import MarkupError
     from rich.text import Text
 
@@ -130,12 +130,12 @@ def size(count: float) -> str:
     raise AssertionError("unreachable")
 
 
-#: Note under tables with `money` at workspace prices.
+#: Note under tables that show `money` at workspace prices.
 CURRENCY = "Costs use `prices` in budget/settings.yaml; prices not set there are in US dollars."
 
 
 def money(amount: float) -> str:
-    """Format with two decimals; amounts below 0.005 print as '< 0.01'."""
+    """Format an amount with two decimals. Amounts below 0.005 print as '< 0.01'."""
     return "< 0.01" if 0 < amount < 0.005 else f"{amount:,.2f}"
 
 

@@ -81,7 +81,7 @@ def try_(
 
 
 def _unused(tried: Recipe, present: Recipe) -> set[str]:
-    """Return changed policies that no bucket uses."""
+    """Return the changed policies that no bucket uses."""
     before = present.corpus.policies
     changed = {name for name, one in tried.corpus.policies.items() if one != before.get(name)}
     return changed - {bucket.policy for bucket in tried.corpus.buckets.values()}
@@ -147,7 +147,7 @@ def _most(flip: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _rules(one: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Return new and published counts by rule."""
+    """Return table rows with the new and published counts of each rule."""
     keys = ("fires", "marginal", "unique")
     names = [*one["rules"], *(reason for reason in one["rules_before"] if reason not in one["rules"])]
     nothing: dict[str, int] = dict.fromkeys(keys, 0)
@@ -198,7 +198,8 @@ def removal(
 ) -> None:
     """Show the share of each bucket removed by model-based rules, with samples.
 
-    It reads annotations only, so it works before verdicts exist and after a run stopped at the bound on reference text.
+    The command reads only annotations, so it works before verdicts exist, and after a run stopped because too much
+    reference text was removed.
     """
     from plinth.storage.atomic import write_bytes
 
@@ -299,7 +300,7 @@ def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path
 
 
 def _published(ctx: Any) -> list[str]:
-    """Return measured gates.
+    """Return the names of measured gates.
 
     Raises:
         MissingError: no gate was measured.

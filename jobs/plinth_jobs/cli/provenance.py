@@ -100,7 +100,7 @@ def _line(columns: Mapping[str, Any]) -> str:
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop empty values, which only `--json` prints."""
+    """Drop empty values. Only `--json` prints them."""
     return {name: value for name, value in values.items() if value is not None and value not in ("", [], {})}
 
 
@@ -145,7 +145,7 @@ def verify(
 
     An export directory is verified offline against the root: no workspace, MLflow or network. The default root is the
     one pinned on this machine; a local workspace is then also checked for a later rollback or taint. A Sigstore bundle
-    is accepted if the root lists its signer (`plinth keys identity`).
+    is accepted if the root lists the bundle's signer (`plinth keys identity`).
     """
     from plinth_jobs import targets
     from plinth_registry.releases import names_place
@@ -207,7 +207,7 @@ def _show_export(
 
 
 def _verified(settings: Settings, ctx: Context, target: str, fast: bool, consumer: str | None) -> dict[str, Any]:
-    """Verify models by signature, other targets by lineage."""
+    """Verify a model by its signature, or another target by its lineage."""
     from plinth.provenance import lineage
     from plinth_jobs.targets import ALIASES
     from plinth_registry.verified import verify_model

@@ -281,7 +281,7 @@ def log(settings: Settings, proof: bool, as_json: bool) -> None:
     """List decisions: approvals, promotions, rollbacks, taints, waivers, policies, exports, key changes, exclusions.
 
     Refused decisions are included. The actor is the owner of the key that signed the entry, or `unauthenticated NAME`;
-    the person is as stated by the caller.
+    the person is the one whom the caller named.
     """
     from plinth_registry import audit_log
 

@@ -275,7 +275,7 @@ def _show(summary: RunSummary, workspace: Path) -> None:
 
 
 def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Return suggested next commands, each with its result."""
+    """Return suggested next commands, each with a description of its effect."""
     made = {*summary.done, *summary.fresh}
     commands = [("status", "", "the state of every asset")]
     if "funnel" in made:
@@ -291,10 +291,10 @@ def _next(summary: RunSummary) -> list[tuple[str, str, str]]:
 
 # `plinth status`, `plinth report` and `plinth report pages`: asset states, results pages, the index of pages.
 
-#: States as shown, where they differ from the values in JSON.
+#: Displayed names of states that differ from the values in JSON.
 SHOWN_STATES = {"not made": "never materialized"}
 COLOURS = {"up to date": "green", "stale": "yellow", "not made": "red", "broken": "red"}
-#: Maximum number of assets of one group and state listed one per line; more share a line.
+#: Maximum number of assets of one group and state that are listed one per line. Larger sets share a line.
 LISTED = 60
 
 
@@ -312,8 +312,8 @@ LISTED = 60
 def status(settings: Settings, every: bool, as_json: bool) -> None:
     """List every asset of the recipe with state, rows, size and digest.
 
-    A stale asset was materialized from another recipe, other code or other inputs. The reference or manifest of a
-    broken asset cannot be read; the exit code is then 5. More than 60 assets of one group and state share a line.
+    A stale asset was materialized from another recipe, other code or other inputs. An asset is broken if its reference
+    or manifest cannot be read; the exit code is then 5. More than 60 assets of one group and state share a line.
     """
     from plinth_jobs import asset_states
 
@@ -333,7 +333,7 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
 
 
 def _require_whole(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if assets are broken, after all assets were listed.
+    """Raise an error if assets are broken. Called after all assets were listed.
 
     Raises:
         IntegrityError: some assets are broken.
@@ -368,7 +368,7 @@ def _under_way(ctx: Context) -> Iterator[str]:
 
 
 def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
-    """Yield table rows by group, one per asset or one for many in the same state; None is a rule."""
+    """Yield table rows by group: one per asset, or one for many assets in the same state. None draws a rule."""
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)
@@ -406,7 +406,8 @@ def _line(
 def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
     """Write the results page of a candidate: funnel, mixture, loss, bits per byte, gates and release.
 
-    Before the first candidate, the page covers the newest checkpoint or corpus. Each has its own page.
+    Before the first candidate, the page covers the newest checkpoint or corpus. Each candidate, checkpoint and corpus
+    has its own page.
     """
     from plinth_jobs import results
 
@@ -423,7 +424,7 @@ def report(settings: Settings, candidate: str | None, as_json: bool) -> None:
 def pages(settings: Settings, as_json: bool) -> None:
     """Write the index of the workspace: state, runs and all pages on one screen.
 
-    `plinth run` also writes it; `plinth up` updates and serves it. It opens without a server.
+    `plinth run` also writes the index; `plinth up` updates and serves it. The index opens without a server.
     """
     from plinth_jobs import results, workspace_index
 

@@ -29,7 +29,7 @@ def job() -> None:
 @shared
 @json_option
 def status(settings: Settings, run: str, as_json: bool) -> None:
-    """Show the job of RUN: launcher, host, state and last step."""
+    """Show the job of RUN: its launcher, host, state and last step."""
     _show(_facts(settings.run_config(run)), as_json)
 
 
@@ -52,7 +52,7 @@ def logs(settings: Settings, run: str, lines: int) -> None:
 def cancel(settings: Settings, run: str, as_json: bool) -> None:
     """Signal the job of RUN to save and stop; kill it after the grace period of the recipe.
 
-    It is not requeued. Resume from the last committed checkpoint with `plinth run job submit RUN`.
+    The job is not requeued. Resume from the last committed checkpoint with `plinth run job submit RUN`.
     """
     from plinth.training.job import cancel as stop
 
@@ -175,7 +175,8 @@ def timeline(
 def goodput(settings: Settings, run: str, as_json: bool) -> None:
     """Account for every rank-second of RUN (`latest`, a run ID or a prefix of it) and of each attempt.
 
-    Shares are of all rank-seconds, including queueing, and add up to 100.0; goodput is the share of allocated ones.
+    Shares are of all rank-seconds, including queueing, and add up to 100.0. Goodput is the share of allocated
+    rank-seconds.
     """
     from plinth.operation import settlement as operation
 
@@ -232,7 +233,8 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
     """Request a `torch.profiler` trace of future steps of RUN (`latest`, a run ID or a prefix of it).
 
     Ranks pick up the request within a second plus one step. Each rank writes one file for https://ui.perfetto.dev; the
-    timeline event `profiled` reports when they are complete. A stopped run records when it reaches these steps.
+    timeline event `profiled` reports when they are complete. A stopped run writes the trace after it is resumed and
+    reaches these steps.
     """
     from plinth.training.job import reached
     from plinth.training.telemetry import profiler

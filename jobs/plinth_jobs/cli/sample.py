@@ -192,7 +192,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asked(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Prompt for labels one by one until the reviewer quits."""
+    """Prompt for one label at a time until the reviewer quits."""
     for row in rows:
         click.echo(_page(row))
         word = click.prompt("[g]ood, [b]ad, [s]kip, [q]uit", type=click.Choice([*WORDS, "q"]), show_choices=False)

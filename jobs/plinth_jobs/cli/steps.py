@@ -95,7 +95,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
 def _uris(
     ctx: Context, shards: Mapping[str, Manifest], sequences: list[BatchSequence]
 ) -> dict[tuple[str, int, int], str]:
-    """Return document URIs by bucket, curated part and row; reads the column of each part once."""
+    """Return document URIs by bucket, curated file and row. The column of each file is read once."""
     from plinth.records import bucket_of
     from plinth.storage.parts import read_table
 
@@ -248,7 +248,7 @@ def _rest(documents: int) -> None:
         output.say(f"and {counted(documents - FORENSICS_SHOWN, 'more document')}; --json has more")
 
 
-#: Degrees of a layout shown if not 1.
+#: Degrees of a rank layout, which are shown if they are not 1.
 _DEGREES = ("tensor", "pipeline", "sequence")
 
 CHANGED = 1

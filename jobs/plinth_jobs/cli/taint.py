@@ -73,7 +73,7 @@ def mark(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 @person()
 @json_option
 def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -> None:
-    """Lift the taint on TARGET (its digest or document ID, or a prefix)."""
+    """Lift the taint on TARGET, given by its digest or document ID, or a prefix of it."""
     from plinth_registry import freeze
 
     done = freeze.lift_taint(settings.context(), target, by, reason)
@@ -181,7 +181,7 @@ def _show(found: Impact) -> None:
     )
 )
 def consumer() -> None:
-    """Register services that use a release and models derived from one; show their feed.
+    """Register services that use a release, and models derived from one, and show their feed.
 
     `plinth release impact` and `plinth release taint` list affected consumers with owners. A canary serves only
     consumers added with --canary.
@@ -242,7 +242,7 @@ def remove(settings: Settings, name: str) -> None:
 @shared
 @json_option
 def list_consumers(settings: Settings, as_json: bool) -> None:
-    """List consumers; for derived models, also the delay between the release and their registration."""
+    """List consumers. For derived models, also show the time from the parent's release to their registration."""
     from plinth_registry import consumers
 
     ctx = settings.context()

@@ -46,7 +46,7 @@ def tokenizer(settings: Settings, text: str | None, as_json: bool) -> None:
 
 
 def tokens_of(ctx: Context, text: str) -> list[dict[str, Any]]:
-    """Return the tokens of a text: ID, and bytes in hexadecimal.
+    """Return the tokens of a text, each with its ID and its bytes in hexadecimal.
 
     Raises:
         MissingError: no tokenizer is published.
@@ -85,7 +85,7 @@ def _show(stats: Mapping[str, Any]) -> None:
     )
     for line in stats["failures"]:
         output.say(f"fails: {line}")
-    for line in stats.get("unjudged", ()):  # absent in audits by older versions
+    for line in stats.get("unjudged", ()):  # audits by older versions lack this key
         output.say(f"note: {line}")
 
 
@@ -125,7 +125,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
             )
         return
     if as_written or ctx.refs.ref("mixture") is None:
-        settings.load_recipe().required_mixture()  # raises for a recipe without a mixture
+        settings.load_recipe().required_mixture()  # raises an error if the recipe has no mixture
     shown = describe(_tried(ctx, settings.load_recipe()) if as_written else ctx.refs.current("mixture"))
     if not course:
         shown.pop("course")
@@ -230,7 +230,8 @@ def _nearness(realised: Mapping[str, Any]) -> str:
 def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
     """Compare both packings by shares of padded, masked, dropped and cut tokens, for every stream.
 
-    Computed from document lengths; nothing is written. Documents cut `needlessly` would have fit into one sequence.
+    Computed from document lengths; nothing is written. A document is cut `needlessly` if it would have fit into one
+    sequence.
     """
     rows = packings(settings.context(), widths)
     if as_json:

@@ -1,4 +1,4 @@
-"""Bounds and summary of a harvest. Candidates in, files out: choose within a bound, write only what differs."""
+"""Size limits and summary of a harvest. Choose files within a size limit, and write only files that differ."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class HarvestSummary(Frozen):
 
 @dataclass
 class Output:
-    """Files of one bucket under `root`, by relative name, and counts by license.
+    """Files of one bucket under `root` by relative name, with document counts by license.
 
     Args:
         counted: called with the number of documents after each document.
@@ -80,7 +80,7 @@ class Output:
             path.write_bytes(data)
 
     def summary(self) -> BucketSummary:
-        """Return documents, bytes and files of this bucket."""
+        """Return the numbers of documents, bytes and files in this bucket."""
         licences = {name: Count(documents=n, bytes=size) for name, (n, size) in sorted(self.counts.items())}
         return BucketSummary(
             documents=sum(count.documents for count in licences.values()),
@@ -92,7 +92,7 @@ class Output:
 
 
 def draw(name: str) -> int:
-    """Return a number that depends only on a name: the order of candidates, and their file."""
+    """Return a number that depends only on a name. It decides the order of candidates and the file of each."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big")
 
 
@@ -118,7 +118,7 @@ def level(totals: Iterable[int], bound: int) -> int:
 
 
 def gzipped(data: bytes) -> bytes:
-    """Compress without a time in the header: same input, same output."""
+    """Compress without a time in the header, so that equal input gives equal output."""
     return gzip.compress(data, compresslevel=6, mtime=0)
 
 

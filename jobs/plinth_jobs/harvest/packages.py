@@ -18,7 +18,7 @@ from typing import cast
 from plinth_jobs.harvest.output import Caps, Output, gzipped, level, shares, take
 
 UNKNOWN = "unknown"
-#: A BSD license of an unstated number of clauses: permissive, but without an SPDX identifier.
+#: A BSD license whose number of clauses is not stated. It is permissive but has no SPDX identifier.
 BSD = "LicenseRef-BSD"
 
 #: Values of the `License` field, in lower case without punctuation and filler words.
@@ -82,7 +82,7 @@ CLASSIFIERS = {
     "Other/Proprietary License": UNKNOWN,
 }
 
-#: Debian's short names (copyright format 1.0) that are not SPDX already.
+#: Debian's short names (copyright format 1.0) that are not SPDX identifiers.
 DEBIAN = {
     "expat": "MIT",
     "mit": "MIT",
@@ -112,7 +112,7 @@ DEBIAN = {
     "verbatim": "Linux-man-pages-copyleft",
 }
 _FAMILY = re.compile(r"^(a?gpl|lgpl|gfdl)(?:-niv|-nivs)?-v?(\d(?:\.\d)?)(\+|-or-later|-only)?$")
-#: SPDX identifiers that Debian writes as SPDX does.
+#: SPDX identifiers that Debian also uses.
 SAME = {
     *(
         "Apache-2.0",
@@ -139,14 +139,14 @@ SAME = {
     ),
 }
 _PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9.+-]*$")
-#: Long forms are license texts, not names.
+#: Longer values are license texts, not names.
 _NAME_CHARACTERS = 60
 
 
 def from_metadata(expression: str | None, field: str | None, classifiers: Sequence[str]) -> str:
     """Return the license that a distribution declares: its SPDX expression, else its name, else its classifiers.
 
-    Several classifiers are joined by AND, the strictest reading.
+    Several classifiers are joined by AND, which is the strictest reading.
     """
     if expression and expression.strip():
         return expression.strip()
@@ -208,7 +208,7 @@ def _named(field: str) -> str:
 # code    Python source of the standard library and of the packages: `code/<owner>/<path>` and `LICENCES.json`
 # prose   long descriptions as gzipped JSON lines
 
-#: Left out: this project itself, which changes with every edit.
+#: This project's own package is left out, because its files change with every edit.
 SKIPPED = {"plinth"}
 
 
@@ -248,13 +248,13 @@ def headers(distribution: Distribution) -> Message:
 
 
 def site_folders() -> list[Path]:
-    """Return folders of installed distributions, without repeats."""
+    """Return the folders of installed distributions, without duplicates."""
     paths = sysconfig.get_paths()
     return [Path(path) for path in dict.fromkeys((paths["purelib"], paths["platlib"]))]
 
 
 def packages() -> list[Package]:
-    """Return every distribution once, by name."""
+    """Return every distribution once, sorted by name."""
     found: dict[str, Package] = {}
     for distribution in distributions(path=[str(folder) for folder in site_folders()]):
         metadata = headers(distribution)
@@ -269,7 +269,7 @@ def packages() -> list[Package]:
 
 
 STDLIB, STDLIB_LICENCE = "stdlib", "PSF-2.0"
-#: The standard library's part of the bound; the packages share the rest evenly.
+#: The standard library's share of the size limit. The packages share the rest evenly.
 STDLIB_SHARE = 0.3
 SKIPPED_FOLDERS = {
     *("test", "tests", "testing", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"),
@@ -281,7 +281,7 @@ _GENERATED_NAME = re.compile(r"(_pb2(_grpc)?|_generated|topics)\.py$|(^|/)test_[
 
 
 def write_code(output: Output, caps: Caps, packages: Iterable[Package]) -> None:
-    """Choose and copy the files; write licenses by owner, including unknown and non-permissive ones."""
+    """Choose and copy the files, and write the licenses by owner, including unknown and non-permissive licenses."""
     licences = {STDLIB: STDLIB_LICENCE}
     stdlib = _wanted(_stdlib(), caps)
     _copy_source(output, STDLIB, STDLIB_LICENCE, stdlib, int(caps.code * STDLIB_SHARE))
@@ -315,7 +315,7 @@ def _wanted(files: dict[str, Path], caps: Caps) -> dict[str, tuple[Path, int]]:
 
 
 def _copy_source(output: Output, owner: str, licence: str, files: dict[str, tuple[Path, int]], bound: int) -> int:
-    """Copy files of one owner up to a limit; return their number."""
+    """Copy files of one owner up to a size limit, and return the number of files."""
     copied = 0
     for name in take({name: size for name, (_, size) in files.items()}, bound):
         try:

@@ -1,10 +1,10 @@
 """Render the standard library's documentation with pydoc; run alone, as a script, in a process of its own.
 
-Importing every module has side effects, so nothing else lives in this process. Standard input: one name per
-line. Standard output: for each a JSON line `{"begin": name}` and, when it has a page, `{"page": name, "html": …}`,
-until the pages have the number of characters that the command line names.
-Only the standard library is imported here. A module that takes too long ends the process, by kernel timers: CPU
-time, so that a busy machine does not change what is left out, and wall clock far above it.
+Importing every module has side effects, so nothing else runs in this process. Standard input has one name per line.
+Standard output has a JSON line `{"begin": name}` for each name and, if the name has a page, `{"page": name, "html":
+…}`. The process stops when the pages reach the number of characters given on the command line. Only the standard
+library is imported here. Kernel timers end the process if a module takes too long. The limit is on CPU time, so that a
+busy machine skips the same modules; the wall-clock limit is far higher.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE_LINK = re.compile(r'<a href="file:[^"]*">[^<]*</a>(<br>)?')
 
 
 class Pages(pydoc.HTMLDoc):
-    """pydoc's HTML without data of this machine: values of objects, paths, addresses."""
+    """pydoc's HTML without data from this machine: values of objects, paths, addresses."""
 
     def docother(self, object: Any, name: str | None = None, mod: str | None = None, *ignored: Any) -> str:
         if isinstance(object, PLAIN) and not name_is_of_machine(name):
@@ -39,7 +39,7 @@ class Pages(pydoc.HTMLDoc):
 
 
 def name_is_of_machine(name: str | None) -> bool:
-    """Return True if the value of this name depends on machine or time."""
+    """Return True if the value of this name depends on the machine or the time."""
     return bool(name) and any(word in str(name).lower() for word in ("path", "prefix", "executable", "argv", "environ"))
 
 
@@ -80,7 +80,7 @@ def cleaned(html: str) -> str:
 def main() -> None:
     """Render the names on standard input."""
     left = int(sys.argv[1])
-    # For each class without a docstring, pydoc parses the source of its whole module again.
+    # pydoc would parse the source of the whole module again for each class without a docstring.
     ast.parse = lru_cache(maxsize=4)(ast.parse)  # type: ignore[assignment]
     names = sys.stdin.read().split("\n")
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
@@ -101,7 +101,7 @@ def main() -> None:
         if left <= 0:
             break
     out.flush()
-    os._exit(0)  # threads of imported modules are not waited for
+    os._exit(0)  # do not wait for threads of imported modules
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""`harvest`: all buckets and a set of tasks into one folder, once, and kept until a new harvest is requested. Two
-buckets are written here: the standard library's documentation, and the machine's manual pages.
+"""`harvest`: write all buckets and a set of tasks into one folder, and keep them until a new harvest is requested. This
+module itself writes two buckets: the standard library's documentation, and the machine's manual pages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOST = f"https://pydoc.invalid/{sys.version_info.major}.{sys.version_info.minor}
 DATE = "2026-01-01T00:00:00Z"
 WEB_FILES = 4
 MAX_RESTARTS = 8
-#: Importing these opens windows or browsers, prints, starts tests or changes the interpreter.
+#: Modules whose import opens windows or browsers, prints, starts tests or changes the interpreter.
 SKIPPED_MODULES = {
     *("antigravity", "this", "idlelib", "turtledemo", "turtle", "test", "tests", "lib2to3", "__main__", "__phello__"),
     *("ensurepip", "venv", "sitecustomize", "usercustomize", "site", "_sitebuiltins", "pydoc_data", "tkinter"),
@@ -57,7 +57,7 @@ def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
 
 
 def module_names() -> list[str]:
-    """Public modules of the standard library, packages' submodules included, found without importing any."""
+    """Return the public modules of the standard library, including submodules of packages, without importing them."""
     root = Path(sysconfig.get_paths()["stdlib"])
     found = {name for name in sys.stdlib_module_names if not name.startswith("_")} | {"__future__"}
     for package in sorted(found):
@@ -70,15 +70,15 @@ def module_names() -> list[str]:
 
 
 def topic_names() -> list[str]:
-    """Keywords and topics that pydoc has text for."""
+    """Return the keywords and topics for which pydoc has text."""
     from pydoc_data.topics import topics
 
     return sorted(topics)
 
 
 def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
-    """Render HTML by name, for the first pages that reach a limit in characters. A module that hangs or kills the
-    process is skipped; the rest continue in a new process."""
+    """Render HTML pages by name until a limit in characters is reached. A module that hangs or kills the process is
+    skipped, and a new process continues with the next name."""
     rendered: dict[str, str] = {}
     waiting = names
     for _ in range(MAX_RESTARTS):
@@ -106,7 +106,8 @@ def warc_record(address: str, html: bytes) -> bytes:
 
 def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
     """Return the last name that was started, and the rendered pages, until the process ends."""
-    # Without the user's environment: pages show defaults that are computed from it. Fixed hashing orders sets.
+    # The user's environment is not passed on, because pages show defaults that are computed from it. The fixed hash
+    # seed gives sets a fixed order.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryFile() as out:
         child = processes.start(
@@ -128,7 +129,7 @@ def _read(lines: str) -> tuple[str | None, dict[str, str]]:
         try:
             row = json.loads(line)
         except ValueError:
-            continue  # the end of a line that the process did not finish
+            continue  # the process did not finish this line
         begun = row.get("begin", begun)
         if "page" in row:
             found[row["page"]] = row["html"]
@@ -151,12 +152,12 @@ DPKG = Path("/var/lib/dpkg/info")
 DOC = Path("/usr/share/doc")
 MIN_CHARACTERS = 400
 MAX_SOURCE_BYTES = 2_000_000
-#: Bytes of text per byte of gzipped source, to choose by size before anything is read.
+#: Bytes of text per byte of gzipped source. Pages are chosen by this estimated size before they are read.
 RATIO = 2.6
 ENGLISH = "en"
-#: Translations first, which the other buckets lack.
+#: Translations come first, because the other buckets have none.
 TRANSLATED_SHARE = 0.5
-#: UTF-8 out, no colors or overstrikes; left-aligned lines without hyphens.
+#: Write UTF-8 without colors or overstrikes, and left-aligned lines without hyphenation.
 GROFF = ("groff", "-mandoc", "-Tutf8", "-P-cbou", "-rLL=100n", "-rHY=0", "-dAD=l")
 RENDER_TIMEOUT_S = 120
 _SECTION = re.compile(r"man\d\w*$")
@@ -214,13 +215,13 @@ def language(name: str) -> str:
 
 
 def page_text(path: Path) -> str:
-    """Return the text of a page; empty if it cannot be read or rendered, or is in a legacy encoding."""
+    """Return the text of a page, or an empty string if it cannot be read or rendered or has a legacy encoding."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
             data = gzip.decompress(data)
         data.decode()
-        # groff fails over warnings too; a page without text is dropped by its length
+        # groff also fails on warnings, so its status is not checked. A page without text is dropped by its length.
         command = [*GROFF, *_preprocessors(data)]
         done = processes.run(
             command, own={"LC_ALL": "C.UTF-8"}, input=data, capture_output=True, timeout=RENDER_TIMEOUT_S
@@ -231,7 +232,7 @@ def page_text(path: Path) -> str:
 
 
 def _preprocessors(data: bytes) -> list[str]:
-    """Return options for pages with tables and with more than ASCII; each starts another process."""
+    """Return the groff options for pages with tables or non-ASCII text. Each option starts another process."""
     return [*(["-t"] if b".TS" in data else []), *([] if data.isascii() else ["-Kutf8"])]
 
 
@@ -292,12 +293,12 @@ def _write_reference(output: Output, caps: Caps) -> None:
     output.write("LICENCES.json", json.dumps({"": PYTHON_LICENCE}).encode() + b"\n")
 
 
-# `harvest`: all buckets and a set of tasks into one folder, taken once and kept until a new one is requested.
+# `harvest`: write all buckets and a set of tasks into one folder, and keep them until a new harvest is requested.
 
-#: Two small tasks in lm-evaluation-harness's form, written for the text that the demo trains on.
+#: Two small tasks in the format of lm-evaluation-harness, written for the text that the demo trains on.
 TASKS = Path(__file__).parent / "task_files"
 RECORD = ".harvest.json"
-#: The buckets in the order in which they are taken: web pages list manual pages only where there are none.
+#: Buckets in the order in which they are written. `web` needs to know if `manuals` already has the language reference.
 BUCKETS = ("manuals", "web", "code", "prose", "tasks")
 
 
@@ -307,8 +308,8 @@ def harvest(
     """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
     An earlier harvest is kept while all its files exist, even if packages are installed later: otherwise every new
-    package would retrain the demo. The same state of the machine gives the same bytes. Foreign files in the folder
-    are left alone.
+    package would retrain the demo. The same state of the machine gives the same bytes. Other files in the folder are
+    not touched.
 
     Args:
         again: True to replace an earlier harvest.

@@ -1,6 +1,6 @@
 """Packaged gate policies.
 
-default   starting point: every gate that needs no custom limit
+default   starting point, with every gate that needs no custom limit
 demo      for the recipe `demo`
 tiny      for the recipe `tiny`
 
@@ -32,7 +32,8 @@ def find(given: str) -> Path:
 
 
 def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
-    """Return the policy in force for the recipe's release, None without one. Under a demo root, sign it if missing.
+    """Return the policy in force for the recipe's release, or None if there is none. Under a demo root, sign a missing
+    policy.
 
     Raises:
         SignatureError: no root of trust is pinned, or a signed version was changed or removed.
@@ -49,7 +50,7 @@ def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
 
 
 def packaged(release: str) -> GatePolicy:
-    """Return the packaged policy of a release, or the default policy under its name."""
+    """Return the packaged policy of a release, or the default policy under the release's name."""
     from plinth_registry import policy
 
     own = FOLDER / f"{release}.yaml"

@@ -61,7 +61,7 @@ def resolved(path: Path) -> dict[str, Any]:
     """Return the recipe as plain data, with `extends:` resolved and defaults filled in.
 
     Raises:
-        RecipeError: as `load`.
+        RecipeError: see `load`.
     """
     from plinth.recipe import load as loading
 
@@ -69,12 +69,13 @@ def resolved(path: Path) -> dict[str, Any]:
 
 
 def overridden(recipe: Path, overrides: Iterable[str], workspace: Path) -> Path:
-    """Return a recipe that extends another and sets keys: `KEY=VALUE`, the key dotted, the value in YAML's flow style.
+    """Write a recipe that extends another one and sets keys, and return its path. Overrides are `KEY=VALUE` with a
+    dotted key and a value in YAML flow style.
 
     The file is in this user's private folder for the workspace, named by its content, so that later commands find it.
 
     Raises:
-        RequestError: not KEY=VALUE, or a key is set twice or below another one.
+        RequestError: an override is not KEY=VALUE, or a key is set twice or below another key.
         WorkspaceError: the file cannot be written.
     """
     keys: dict[str, Any] = {}
@@ -105,10 +106,10 @@ def _yaml(keys: dict[str, Any], indent: str) -> str:
     return "".join(lines)
 
 
-# The recipe last run in a workspace, which is the default of later commands; notes in a workspace, trusted only if this
-# user wrote them.
+# The recipe last run in a workspace, which is the default of later commands, and notes in a workspace, which are
+# trusted only if this user wrote them.
 
-# Notes in a workspace that point to a file to load; trusted only if this user wrote them.
+# Notes in a workspace that point to a file to load. They are trusted only if this user wrote them.
 #
 # Other users may write the workspace, and a recipe reads files and starts jobs as its user. So each note has a
 # copy in this user's private folder; a note that differs is refused, and the user must name the file again.
@@ -137,10 +138,10 @@ def write_note(workspace: Path, name: str, data: bytes) -> None:
 
 
 def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
-    """Return a note, None if the workspace has none.
+    """Return a note, or None if the workspace has none.
 
     Raises:
-        RequestError: this user did not write it.
+        RequestError: this user did not write the note.
     """
     try:
         data = (workspace / name).read_bytes()
@@ -161,7 +162,7 @@ def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
 
 
 def passes(workspace: Path, files: Iterable[Path]) -> bool:
-    """Return True if a file is in the workspace, or its path leads through it."""
+    """Return True if a file is in the workspace, or its path leads through the workspace."""
     root = workspace.resolve()
     steps = {step for path in files for step in (path.absolute(), *path.absolute().parents)}
     places = {place for step in steps for place in (step.parent.resolve() / step.name, step.resolve())}
@@ -205,7 +206,7 @@ def recall(workspace: Path) -> Path:
     """Return the path of the recipe last run here, or of its copy if that path is gone or in the workspace.
 
     Raises:
-        MissingError: nothing was run in this workspace.
+        MissingError: no recipe was run in this workspace.
         RequestError: this user did not run the recorded recipe, or it has changed in the workspace.
     """
     note = _note(workspace)
@@ -226,7 +227,7 @@ def checked(workspace: Path) -> str:
     """Return the fingerprint of the recipe last run here, which passed all checks.
 
     Raises:
-        MissingError, RequestError: as `recall`.
+        MissingError, RequestError: see `recall`.
     """
     return str(_note(workspace)["fingerprint"])
 
@@ -243,7 +244,7 @@ def _note(workspace: Path) -> dict[str, Any]:
 
 
 def _editable(workspace: Path, recipe: Path) -> bool:
-    """Return True if the recipe, or one that it extends, can be edited by writers of the workspace."""
+    """Return True if users with write access to the workspace can edit the recipe, or a recipe that it extends."""
     from plinth.recipe.yaml_lines import files
 
     return passes(workspace, files(recipe, FOLDER))
