@@ -11,7 +11,7 @@ Called from outside (assets, sensors, command line):
     verified      verify_model: verify a model down to its sources before loading it
     mlflow.server ensure_server, find_server, stop_server: the local MLflow server
 
-Inside, each module may use those above it (keys and envelopes are in plinth.trust):
+Inside the package, each module can import the modules above it (keys and envelopes are in plinth.trust):
 
     audit_log     signed logs of a workspace and their signing roles (see plinth.trust.signed_log); the audit log of
                   decisions and refusals, signed by the actor
@@ -21,7 +21,7 @@ Inside, each module may use those above it (keys and envelopes are in plinth.tru
     trained       the trainer's statements during training, bound to a checkpoint
     attestations  statements about a checkpoint, each signed by the responsible role; measurements as facts
     candidate     a checkpoint with its evaluation and signed facts; its verified lineage
-    gates/        pure functions: policy and evidence -> state, reason
+    gates/        pure functions from policy and evidence to state and reason
     policy        the signed gate policy of a release: a log whose newest version is in force
     taint         signed taints and their lifting; everything downstream of them
     approval      decisions of people: signed statements, or tags set in the MLflow UI after login
@@ -34,9 +34,9 @@ Inside, each module may use those above it (keys and envelopes are in plinth.tru
     judgement     evaluation of a candidate's gates; its signed verdict; waivers of one gate for one candidate until a
                   date
     incidents     open, note, close; promotions are frozen while one is open
-    promotion     copy, record, rollback, withdrawal of a canary; MLflow's aliases
-    canary/       paired observations of canary and champion -> return, continue, promote
-    freeze        signed feed of consumers, sent by webhook; taint or lift, and notify consumers
+    promotion     promotion, rollback, withdrawal of a canary; MLflow's aliases
+    canary/       paired observations of canary and champion -> withdraw, continue, promote
+    freeze        signed feed for consumers, sent by webhook; taint or lift a taint, and notify consumers
     exports/      a release or checkpoint as a signed directory that can be verified elsewhere
 
 Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for

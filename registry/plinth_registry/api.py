@@ -1,4 +1,5 @@
-"""The functions for assets and sensors. Each starts the server that it needs; commands import the modules behind it."""
+"""Functions for assets and sensors. Each function starts the server that it needs. Commands import the modules behind
+this one."""
 
 from __future__ import annotations
 
@@ -85,14 +86,15 @@ def register_candidate(
     measured: Mapping[str, Manifest] = MappingProxyType({}),
     materials: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
-    """Sign a checkpoint with its provenance, register it and evaluate its gates. The same work gives the same version.
+    """Sign a checkpoint with its provenance, register it and evaluate its gates. Registering the same work again
+    returns the same version.
 
-    Scores of tasks, proxies and probes and serving speeds (`measured`, by asset) become metrics of MLflow's record
-    of the model. Each fact is attested by the role that may state it, with its `materials` (digests by asset).
+    Scores of tasks, proxies and probes, and serving speeds (`measured`, by asset), become metrics in MLflow's record of
+    the model. Each fact is attested by the role allowed to state it, with its `materials` (digests by asset).
 
     Raises:
-        LineageError: the ancestry is incomplete, the evaluation or a measurement belongs to another checkpoint, or
-            there is no statement of the trainer about this one.
+        LineageError: the ancestry is incomplete, the evaluation or a measurement belongs to another checkpoint, or the
+            trainer attested nothing about this checkpoint.
         SignatureError: the model directory exists and has been changed.
         IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
         RegistryError: MLflow cannot be reached.
@@ -125,7 +127,7 @@ def register_candidate(
 
 @connection.named("relay a timeline")
 def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
-    """Log a run's events to MLflow, each once. Return the number of new steps."""
+    """Log a run's events to MLflow, each event once, and return the number of new steps."""
     return run_metrics.relay(connection.connect(ctx.workspace), recipe.name, run_id, events)
 
 
@@ -148,13 +150,14 @@ def describe_run(
 
 @connection.named("link the pages")
 def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Link the workspace's pages from MLflow's experiment and models; return the names of what changed."""
+    """Link the workspace's pages from MLflow's experiment and models. Return the names of changed experiments and
+    models."""
     return registration.link_to_pages(connection.connect(ctx.workspace), recipe, url)
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
-    """Promote every candidate that no gate blocks, one after another: to champion, or to canary if the policy requires
-    one; also the canary that is within the margin. Called by the sensors' job."""
+    """Promote every candidate that no gate blocks, one at a time: to champion, or to canary if the policy requires a
+    canary. Also promote a canary that is within the margin. The sensors' job calls this function."""
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
@@ -166,8 +169,8 @@ def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, 
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
-    """Promote the canary to champion if the policy allows that without a person, it is within the margin, and every
-    gate passes again."""
+    """Promote the canary to champion if the policy allows that without a person, the canary is within the margin, and
+    every gate passes again."""
     try:
         seen = observe(ctx, recipe)
     except GateError:  # no policy is signed
@@ -179,7 +182,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
 
 
 def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
-    """Return the canary's status against its champion, judged now; None if there is none.
+    """Return the canary's status against its champion, judged now, or None if there is no canary.
 
     Raises:
         GateError: no gate policy is signed.
@@ -191,8 +194,8 @@ def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
 
 @connection.named("judge the canary")
 def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> CanaryTick | None:
-    """Judge the canary now and roll it back if it is worse; return None if there is none.
-    Called by the sensor.
+    """Judge the canary now and roll it back if it is worse. Return None if there is no canary. The sensor calls this
+    function.
 
     Raises:
         GateError, SignatureError: see `canary.tick`.

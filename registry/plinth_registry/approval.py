@@ -2,14 +2,14 @@
 
     signed   approvals/<candidate 12>/<person>.json, a DSSE envelope made with that person's key
     in MLflow   tags of the candidate version, as a person sets them by hand:
-             approval = approved | rejected, approval.by = name, approval.reason = why
+             approval = approved | rejected, approval.by = name, approval.reason = reason
              a second person uses approval.2, approval.2.by, approval.2.reason, and so on; behind a login, the
              server sets the name
 
-Either must name the person and the reason, and is valid for one promotion: a candidate that was promoted before and
-lost its alias needs new decisions. A statement that does not verify, or is about another candidate, is ignored and
-reported. The server with the login signs the author of tags (`login.log`); tags without that can be set by anyone and
-are only a request.
+Both forms must name the person and the reason, and are valid for one promotion: a candidate that was promoted before
+and lost its alias needs new decisions. A signed decision that does not verify, or is about another candidate, is
+ignored and reported. An MLflow server with a login signs the author of each tag (`login.log`). Tags without this
+signature can be set by anyone and are only requests.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ Decision = Literal["approved", "rejected"]
 def sign(
     ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved", policy: str = ""
 ) -> Path:
-    """Sign one person's decision. Repeating it changes nothing; a later decision replaces an earlier one.
+    """Sign one person's decision. Signing the same decision again changes nothing; a later decision replaces an earlier
+    one.
 
     Args:
-        policy: digest of the current gate policy; under another one the approval does not count.
+        policy: digest of the current gate policy. The approval does not count under a different policy.
 
     Raises:
-        SignatureError: no name, no reason, or the person's key is not usable here.
+        SignatureError: there is no name or reason, or the person's key is not usable here.
     """
     by, reason = by.strip(), reason.strip()
     if not reason:
@@ -82,7 +83,7 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes
         data: the bytes of the file, if the caller has read it.
 
     Raises:
-        SignatureError: signed by someone else, changed, or about another candidate.
+        SignatureError: the decision is signed by someone else, changed, or about another candidate.
     """
     person = urllib.parse.unquote(path.stem)
     authority = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person)
@@ -109,10 +110,10 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes
 
 
 def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Approval]) -> None:
-    """Require the decisions that a release record names, or later ones of the same people.
+    """Require the decisions that a release record names, or later decisions of the same people.
 
     Raises:
-        SignatureError: one is missing or does not verify.
+        SignatureError: a decision is missing or does not verify.
     """
     by_tag = {one.by for one in recorded if one.how == "tag" and one.proxy}
     logged = {one.by for one in login_decisions(ctx, candidate)} if by_tag else set()
@@ -134,12 +135,12 @@ def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Ap
 def collect(
     ctx: Context, candidate: Candidate, tags: Mapping[str, Any], policy: str = ""
 ) -> tuple[tuple[Approval, ...], tuple[str, ...]]:
-    """Return every valid decision about a candidate, and every invalid one with its reason.
+    """Return every valid decision about a candidate, and the reason for each invalid decision.
 
     Args:
         tags: the tags of the candidate's version in MLflow.
-        policy: digest of the current gate policy; a signed approval under another one is invalid, a rejection is
-            not.
+        policy: digest of the current gate policy. A signed approval under a different policy is invalid; a rejection
+            stays valid.
 
     Raises:
         SignatureError: the log of logins does not verify, or a decision that this machine has verified before was
@@ -172,7 +173,7 @@ def collect(
 
 
 def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
-    """Yield decisions of logged-in people, then those that only tags show, and errors in tags."""
+    """Yield decisions of logged-in people, then decisions that are only in tags, and errors in tags."""
     stated = login_decisions(ctx, candidate)
     yield from stated
     known = {(one.by, one.decision) for one in stated}
@@ -183,8 +184,8 @@ def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iter
 
 
 def _outdated(found: Approval, policy: str, after: int) -> str:
-    """Return the reason why an approval does not count for this promotion under the current policy; empty for one that
-    anyone could set, which the gate refuses."""
+    """Return the reason why an approval does not count for this promotion under the current policy, or an empty string.
+    An unsigned tag also gives an empty string, because the gate refuses it."""
     if found.decision != "approved" or (found.how == "tag" and not found.proxy):
         return ""
     if found.policy != policy:
@@ -194,7 +195,8 @@ def _outdated(found: Approval, policy: str, after: int) -> str:
 
 
 def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:
-    """Check that every decision is at least as new as the newest that this machine has seen of its person."""
+    """Check that every decision is at least as new as the newest decision by the same person that this machine has
+    seen."""
     trust = Trust.of(ctx.workspace)
     for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
         counted = _counted(ctx, candidate, person)
@@ -211,7 +213,7 @@ def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> N
 
 
 def _number(path: Path) -> int:
-    """Return the number of the person's decision; 0 if there is none."""
+    """Return the number of the person's decision, or 0 if there is none."""
     try:
         return int(dsse.unverified(dsse.envelope_of(path), str(path))["predicate"].get("number", 1))
     except (SignatureError, KeyError, TypeError, ValueError):
@@ -244,23 +246,22 @@ def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
 #
 #     logins/00001.json    person, candidate, tag, value; signed by the server, numbered and chained
 #
-# A person's decision consists of the newest of their own tags: overwriting or removing a tag by others has no effect.
-# A rejection in any of them outweighs an approval. The policy names the servers and the people who
-# count.
+# A person's decision consists of the newest tags that the person set. Changes to these tags by other people have no
+# effect. A rejection in any of the tags outweighs an approval. The policy names the accepted servers and people.
 
 #: Decision tag with the number of the person; reason and name are in related tags.
 TAG: Final = re.compile(r"approval(\.\d+)?")
-#: Pattern of all tags about decisions.
+#: Pattern of all decision tags.
 WRITTEN: Final = re.compile(r"(approval(?:\.\d+)?)(\.by|\.reason)?")
 
 
 def write_login(
     ctx: Context, candidate: Candidate, server: str, person: str, tag: str, value: str, policy: str
 ) -> None:
-    """State that a logged-in person set a tag of a candidate; an empty value removes it.
+    """Sign a record that a logged-in person set a tag of a candidate. An empty value records that the tag was removed.
 
     Args:
-        server: owner of the key that signs.
+        server: owner of the signing key.
         policy: digest of the current gate policy.
 
     Raises:
@@ -273,21 +274,21 @@ def write_login(
 
 
 def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
-    """Return statements about a candidate, oldest first.
+    """Return the login records about a candidate, oldest first.
 
     Raises:
-        SignatureError: a statement was edited, removed, moved, or not signed by an approver.
+        SignatureError: a record was edited, removed, moved, or not signed by an approver.
     """
-    # Also checks the version, since its tags may have had another candidate's key at the time of the decision.
+    # The version is also checked, since its tags may have had another candidate's key when the decision was made.
     wanted = {"candidate": candidate.key, "model": candidate.model, "version": candidate.version}
     return tuple(one for one in LOGINS.records(ctx) if wanted.items() <= one.body.items())
 
 
 def login_decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
-    """Return each person's complete decisions about a candidate, through each server.
+    """Return the complete decisions about a candidate by person and server.
 
     Raises:
-        SignatureError: as `logins_about`.
+        SignatureError: see `logins_about`.
     """
     written: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for record in logins_about(ctx, candidate):

@@ -1,11 +1,12 @@
 """Attestations: findings about a checkpoint, signed by the responsible role.
 
-    attestations/<checkpoint 16>/<asset>.json     an in-toto statement in a DSSE envelope; `/` in the name is `.`
+    attestations/<checkpoint 16>/<asset>.json     an in-toto statement in a DSSE envelope; `/` in an asset name becomes
+                                                  `.`
 
 A measurement is attested by the process that computed it, before publication, so a substituted manifest has no
-statement. Gates read only attested findings about the candidate's checkpoint; invalid statements are reported and
-ignored. A statement that replaces another names it and has the next number: a machine that has seen a newer one refuses
-a restored older one.
+attestation. Gates read only attested findings about the candidate's checkpoint. Invalid attestations are reported and
+ignored. An attestation that replaces another one names it and has the next number, so a machine that has seen a newer
+attestation refuses a restored older one.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from plinth.trust import dsse
 from plinth.trust.dsse import COMPLIANCE, EVALUATOR, TRAINER, now
 from plinth.trust.root import Trust
 
-#: Role of each kind of statement. Measurements belong to the evaluator; facts of a run and its data have their own
-#: kinds.
+#: Signing role of each kind of attestation. The evaluator signs measurements; facts about a run and its data have their
+#: own kinds.
 KINDS: Final[Mapping[str, str]] = {
     "measurement": EVALUATOR,
     "contamination": EVALUATOR,
@@ -43,7 +44,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class Attestation(Frozen):
-    """Statement about a checkpoint. `materials` are digests of the inputs of the finding, by name."""
+    """Attestation about a checkpoint. `materials` are digests of the finding's inputs, by name."""
 
     kind: str
     asset: str
@@ -53,29 +54,29 @@ class Attestation(Frozen):
     materials: Mapping[str, str]
     facts: Mapping[str, Any]
     at: str
-    number: int = Field(1, ge=1, description="Number among the statements about this checkpoint and asset.")
-    replaces: str = Field("", description="SHA-256 of the canonical envelope that this one replaces.")
+    number: int = Field(1, ge=1, description="Sequence number of the attestation for this checkpoint and asset.")
+    replaces: str = Field("", description="SHA-256 of the canonical envelope that this attestation replaces.")
 
     @property
     def manifest(self) -> str | None:
-        """Digest of the manifest of a measured asset; None for facts without a manifest."""
+        """Digest of the measured asset's manifest, or None for facts without a manifest."""
         return self.materials.get(self.asset)
 
     def same_as(self, other: Attestation) -> bool:
-        """Return True if two statements have the same content, at any time."""
+        """Return True if two attestations have the same content, regardless of their time."""
         order = {"at": other.at, "number": other.number, "replaces": other.replaces}
         return self.model_copy(update=order) == other
 
 
 class Attested(NamedTuple):
-    """Valid statements about a checkpoint, by asset; a sentence about each invalid one."""
+    """Valid attestations about a checkpoint, by asset, and a sentence about each invalid attestation."""
 
     valid: dict[str, Attestation]
     faults: tuple[str, ...]
 
 
 def predicate_type(kind: str) -> str:
-    """Return the predicate type of a kind."""
+    """Return the predicate type of a kind of attestation."""
     return f"urn:plinth:attestation:{kind}:v1"
 
 
@@ -89,13 +90,13 @@ def attest(
     materials: Mapping[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Attestation:
-    """Sign a statement, unless the same one exists.
+    """Sign an attestation, unless the same one exists.
 
     Args:
         recipe: recipe, or its fingerprint.
 
     Raises:
-        SignatureError: this machine has no key of the role that may state it.
+        SignatureError: this machine has no key of the signing role.
     """
     made = Attestation(
         kind=kind,
@@ -122,7 +123,7 @@ def attest(
 
 
 def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
-    """Return the current statement; None if there is none, or it does not verify."""
+    """Return the current attestation, or None if there is none or it does not verify."""
     try:
         return _read_attestations(trust, path, checkpoint)
     except SignatureError:
@@ -130,20 +131,22 @@ def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
 
 
 def _order(path: Path) -> tuple[str, ...]:
-    """Return the names under which this machine tracks statement numbers: by the real folder, and by the given one."""
+    """Return the names under which this machine tracks attestation numbers: one for the real folder, and one for the
+    given folder."""
     workspace = path.parents[2]
     real = Path(os.path.realpath(workspace), path.relative_to(workspace))
     return tuple(dict.fromkeys((f"attestations {real}", f"attestations {path}")))
 
 
 def _remember(trust: Trust, path: Path, found: Attestation) -> None:
-    """Store the number of a statement that replaces another; a first statement cannot replace an older one."""
+    """Store the number of an attestation that replaces another one. A first attestation replaces nothing, so its number
+    is not stored."""
     if found.number > 1:
         trust.remember(_order(path)[0], found.number)
 
 
 def kind_of(asset: str) -> str:
-    """Return the kind under which a measured asset is stated; statements of other kinds are ignored.
+    """Return the kind under which a measured asset is attested. Attestations of other kinds are ignored.
 
     Raises:
         ExtensionError: the asset's measurement cannot be loaded.
@@ -159,7 +162,7 @@ def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Mani
 
 
 def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
-    """Return True if the responsible role's statement about this manifest verifies."""
+    """Return True if the responsible role's attestation of this manifest verifies."""
     try:
         found = _read_attestations(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
     except SignatureError:
@@ -168,7 +171,7 @@ def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
 
 
 def about(ctx: Context, checkpoint: str) -> Attested:
-    """Return every statement about a checkpoint.
+    """Return every attestation about a checkpoint.
 
     Raises:
         SignatureError: no root of trust is pinned.
@@ -185,12 +188,12 @@ def about(ctx: Context, checkpoint: str) -> Attested:
 
 
 def path_of(ctx: Context, checkpoint: str, asset: str) -> Path:
-    """Return the file of a statement."""
+    """Return the path of an attestation."""
     return folder_of(ctx, checkpoint) / f"{asset.replace('/', '.')}.json"
 
 
 def folder_of(ctx: Context, checkpoint: str) -> Path:
-    """Return the folder of the statements about a checkpoint."""
+    """Return the folder with the attestations about a checkpoint."""
     return ctx.workspace.attestations / checkpoint[:16]
 
 
@@ -225,11 +228,11 @@ def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation
     return found
 
 
-# Measurements of a checkpoint as facts for gates, from the statistics of attested manifests.
+# Measurements of a checkpoint as facts for gates, read from the statistics in attested manifests.
 
 
 def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
-    """Return measurements of a checkpoint by asset: manifests signed by the responsible role."""
+    """Return the measurements of a checkpoint by asset. Their manifests are signed by the responsible role."""
     found = {}
     for asset, one in attested.items():
         if one.manifest is None:
@@ -242,7 +245,7 @@ def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attest
 
 
 def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement, dict[str, Manifest]]]:
-    """Return manifests of a checkpoint by measurement; a measurement that cannot be loaded is not evidence."""
+    """Return a checkpoint's manifests by measurement. A measurement that cannot be loaded is not evidence."""
     sorted_out: dict[str, tuple[Measurement, dict[str, Manifest]]] = {}
     for asset, made in sorted(found.items()):
         with suppress(PlinthError):
@@ -252,7 +255,7 @@ def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement
 
 
 def measured_facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> dict[str, Frozen]:
-    """Return facts of every measurement that gates read, by its name."""
+    """Return the facts that gates read, by name of the measurement."""
     read = {name: _facts_of(one, made, judged) for name, (one, made) in by_measurement(found).items()}
     return {name: one for name, one in read.items() if one is not None}
 

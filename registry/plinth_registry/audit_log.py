@@ -21,7 +21,8 @@ from plinth.trust.root import Trust
 from plinth.trust.signed_log import SignedLog
 from plinth.trust.signers import Signer
 
-# Signed logs of a workspace with their signing roles. The head of the release history names the newest record of each.
+# Signed logs of a workspace with their signing roles. The head of the release history names the newest record of each
+# log.
 #
 # The log of exclusions is defined in `plinth.corpus.exclusions`, since builds read it.
 
@@ -31,11 +32,11 @@ RELEASES: Final = SignedLog(
 )
 #: Taints and their lifting.
 MARKS: Final = SignedLog("taint", (COMPLIANCE,))
-#: Feed of consumers.
+#: Feed for consumers.
 FEED: Final = SignedLog("feed", (COMPLIANCE, PROMOTER))
-#: Services that use releases, and derived models.
+#: Consumers: services that use releases, and derived models.
 CONSUMERS: Final = SignedLog("consumers", (COMPLIANCE, PROMOTER))
-#: Tags of approvals, by logged-in people (`login.log`).
+#: Approval tags set by logged-in people (`login.log`).
 LOGINS: Final = SignedLog("logins", (APPROVER,))
 #: Decisions and refusals (`audit_log`).
 AUDIT: Final = SignedLog("audit", tuple(ROLES), keeps_revoked=True)
@@ -51,13 +52,13 @@ POLICY_PREDICATE: Final = "urn:plinth:gate-policy:v1"
 
 
 def policies(release: str) -> SignedLog:
-    """Return versions of the gate policy of a release (`policy`)."""
+    """Return the log of gate policy versions for a release (`policy`)."""
     name, title = f"policies/{release}", f"policies of {release}"
     return SignedLog(name, (POLICY,), kind=POLICY_PREDICATE, title=title, flat=True)
 
 
 def logs_in_head(ctx: Context) -> Iterator[SignedLog]:
-    """Yield logs whose newest record is named in the head of the release history."""
+    """Yield the logs whose newest record is named in the head of the release history."""
     yield from LOGS
     for folder in sorted(ctx.workspace.policies.glob("*/")):
         yield policies(folder.name)
@@ -67,13 +68,14 @@ def logs_in_head(ctx: Context) -> Iterator[SignedLog]:
 #
 #     audit/00001.json    action, outcome, actor, subject, reason; cause of a refusal
 #
-# An entry is signed with the key of the role for the action, so its actor is the owner of that key in the root. A
-# refused actor may lack such a key: then the first key of this machine signs, and the actor is `unauthenticated NAME`.
-# A machine without keys decides and records nothing. Entries signed with a key revoked later are kept and labeled.
+# An entry is signed with the key of the role for the action, so its actor is the owner of that key in the root. If a
+# refused actor has no such key, the first key of this machine signs, and the actor is `unauthenticated NAME`. A machine
+# without keys decides and records nothing. Entries are kept and labeled if their key was revoked later.
 #
-# Each release record names the newest entry before it, and the signed head of the release history the newest of all.
+# Each release record names the newest entry before it, and the signed head of the release history names the newest
+# entry.
 
-#: Role of each action.
+#: Signing role of each action.
 ROLE_OF = {
     "approve": APPROVER,
     "reject": APPROVER,
@@ -101,9 +103,9 @@ Outcome = Literal["done", "refused"]
 
 @dataclass
 class AuditedAction:
-    """Requested action. `by` is the stated name, `owner` the required key owner, if known.
+    """Requested action. `by` is the name given by the caller, and `owner` is the required key owner, if known.
 
-    The code that decides may set a more exact subject before the outcome is recorded.
+    The code that decides can set a more exact subject before the outcome is recorded.
     """
 
     action: str
@@ -114,7 +116,7 @@ class AuditedAction:
 
 
 class AuditEntry(Frozen):
-    """Verified entry; `signed_by` is empty if the key was revoked from that time on or earlier."""
+    """Verified entry. `signed_by` is empty if the key was already revoked at the time of the entry."""
 
     number: int
     at: str
@@ -130,12 +132,12 @@ class AuditEntry(Frozen):
 
     @property
     def who(self) -> str:
-        """Owner of the signing key, with the unverified person whom the caller stated."""
+        """Owner of the signing key, with the unverified name of the person given by the caller."""
         return self.actor if self.by in self.actor else f"{self.actor} (for {self.by})"
 
 
 class AuditProof(Frozen):
-    """Verified log: number of entries, SHA-256 of the newest, and the signed objects that name one."""
+    """Verified log: number of entries, SHA-256 of the newest entry, and the signed objects that name an entry."""
 
     entries: int
     sha256: str | None
@@ -144,10 +146,10 @@ class AuditProof(Frozen):
 
 @contextmanager
 def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterator[AuditedAction]:
-    """Record the action inside, or its refusal; other failures decide nothing and are not recorded.
+    """Record the action in the block, or its refusal. Other failures decide nothing and are not recorded.
 
     Args:
-        once: skip an entry that repeats the newest one of this action and subject.
+        once: True to skip an entry that repeats the newest entry for this action and subject.
 
     Raises:
         SignatureError: the log does not verify, or there is no key for the action.
@@ -161,7 +163,7 @@ def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterat
 
 
 def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool = False) -> None:
-    """Sign and write one entry; with a refusal, state the refusal and its cause.
+    """Sign and write one entry. With `refusal`, record the refusal and its cause.
 
     Raises:
         SignatureError: the log does not verify, or there is no key for the action.
@@ -184,7 +186,7 @@ def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool 
 
 
 def may_record(ctx: Context, action: str) -> bool:
-    """Return True if this machine has the key that records this action."""
+    """Return True if this machine has the key that signs entries about this action."""
     try:
         return _key(Trust.of(ctx.workspace), ROLE_OF[action], None) is not None
     except SignatureError:
@@ -195,16 +197,16 @@ def entries(ctx: Context) -> tuple[AuditEntry, ...]:
     """Return every entry, oldest first.
 
     Raises:
-        SignatureError: one was edited, removed, moved, or names an actor who did not sign it.
+        SignatureError: an entry was edited, removed, moved, or names an actor who did not sign it.
     """
     return tuple(_entry(each) for each in AUDIT.records(ctx))
 
 
 def prove(ctx: Context, anchors: Iterable[tuple[str, Mapping[str, Any]]]) -> AuditProof:
-    """Verify every entry, and that the log continues from every head of it that was signed elsewhere.
+    """Verify every entry, and that the log contains every entry that is named in another signed object.
 
     Args:
-        anchors: name of each signed object, with the number and SHA-256 that it names.
+        anchors: name of each signed object, with the entry number and SHA-256 that it names.
 
     Raises:
         SignatureError: an entry does not verify or is missing.
@@ -225,7 +227,8 @@ def _acting(ctx: Context, asked: AuditedAction) -> tuple[Signer, str]:
 
 
 def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
-    """Return the signer of a refusal: the actor, or the first role with a key here; None without any key."""
+    """Return the signer of a refusal: the actor, or the first role with a key on this machine, or None if there is no
+    key."""
     try:
         trust = Trust.of(ctx.workspace)
     except SignatureError:
@@ -243,10 +246,10 @@ def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
 
 
 def _key(trust: Trust, role: str, owner: str | None) -> Signer:
-    """Return this machine's key of a role; the first in order of owners if there are several.
+    """Return this machine's key for a role. If there are several, return the first in order of owners.
 
     Raises:
-        SignatureError: there is none.
+        SignatureError: this machine has no such key.
     """
     owners = sorted({key.owner for key in trust.authority(role).keys.values() if key.revoked_from is None})
     for name in [owner] if owner is not None else owners:

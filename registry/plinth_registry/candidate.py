@@ -1,8 +1,8 @@
-"""Candidates: a checkpoint with its evaluation, signed, complete in its lineage, known to MLflow.
+"""Candidates: a signed checkpoint with its evaluation and complete lineage, registered in MLflow.
 
-A candidate is identified by its checkpoint, its evaluation and the facts stated about it, so the same work is
-registered only once. The signed statement of facts is stored next to the model directory; tags in MLflow repeat it for
-people and are never trusted.
+A candidate is identified by its checkpoint, its evaluation and the facts about it, so the same work is registered only
+once. The signed statement of facts is stored next to the model directory; tags in MLflow repeat it for people and are
+never trusted.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ RESUME_FILE = "resume.json"
 #: Suffix of the registered model that trainers write.
 SUFFIX = "-candidate"
 EVIDENCE_PREDICATE = "urn:plinth:evidence:v1"
-#: Sources of versions in MLflow are `plinth:///models/<12>`: relative to the workspace, so that they work
-#: after a move and on other machines. MLflow refuses local paths outside a run's artifacts.
+#: Version sources in MLflow have the form `plinth:///models/<12>`. They are relative to the workspace, so that they
+#: work after a move and on other machines. MLflow refuses local paths outside a run's artifacts.
 SCHEME = "plinth://"
 
 
 class Facts(Frozen):
-    """Facts that the caller states about a candidate; None without evidence."""
+    """Facts that the caller states about a candidate. A fact without evidence is None."""
 
-    contaminated_documents: int | None = Field(None, description="Training documents overlapping the held-out set.")
-    licences: Mapping[str, int] | None = Field(None, description="Curated documents by license.")
+    contaminated_documents: int | None = Field(
+        None, description="Number of training documents overlapping held-out text."
+    )
+    licences: Mapping[str, int] | None = Field(None, description="Number of curated documents by license.")
     sources: Mapping[str, GrantedUses] | None = Field(None, description="Terms of each source, with the amount used.")
-    stability: Mapping[str, int] | None = Field(None, description="Events of the run by kind (restart, spike, …).")
+    stability: Mapping[str, int] | None = Field(None, description="Number of run events by kind (restart, spike, …).")
     requested_by: str | None = Field(None, description="Person who requested the run.")
     cost: Mapping[str, float] = Field(
         default_factory=dict, description="Amounts, such as `wall_s`, `tokens`, `device_hours`."
@@ -57,12 +59,12 @@ class Facts(Frozen):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The facts that distinguish candidates; requester and cost do not."""
+        """Facts that are part of a candidate's identity. Requester and cost are not."""
         return self.model_dump(mode="json", exclude={"requested_by", "cost"})
 
 
 class CandidateRun(Frozen):
-    """The training run that made a checkpoint."""
+    """Training run that produced a checkpoint."""
 
     id: str
     key: str
@@ -82,12 +84,12 @@ class Candidate(Frozen):
 
     @property
     def release(self) -> str:
-        """Release of which it is a candidate."""
+        """Release for which this is a candidate."""
         return self.model.removesuffix(SUFFIX)
 
     @property
     def title(self) -> str:
-        """Model, version and key for people."""
+        """Model, version and key, formatted for people."""
         return f"{self.model} version {self.version} ({self.key[:12]})"
 
     @property
@@ -97,7 +99,7 @@ class Candidate(Frozen):
 
 
 def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
-    """Return manifests of measurements of a checkpoint: known, attested, and published ones."""
+    """Return the digests of manifests that measure a checkpoint: known, attested and published manifests."""
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
         if is_measured(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
@@ -106,7 +108,8 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
 
 
 def model_name(recipe: Recipe) -> str:
-    """Return the registered model that trainers write; only the promoter writes the release's own."""
+    """Return the name of the registered model that trainers write. Only the promoter writes the model of the
+    release."""
     return f"{recipe.required_release().name}{SUFFIX}"
 
 
@@ -147,7 +150,7 @@ def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
 def state_facts(
     ctx: Context, directory: Path, checkpoint: str, evaluation: str, run: CandidateRun, facts: Facts
 ) -> str:
-    """Sign the facts next to the directory, unless they are stated already; return the candidate's key."""
+    """Sign the facts next to the model directory, unless they are already signed, and return the candidate's key."""
     key = key_of(checkpoint, evaluation, facts)
     path = evidence_path(directory, key)
     if not path.exists():
@@ -161,13 +164,13 @@ def state_facts(
 def attest(
     ctx: Context, recipe: Recipe, checkpoint: Manifest, directory: Path, facts: Facts, materials: Mapping[str, str]
 ) -> None:
-    """Sign each fact about a candidate as the role that may state it; facts without evidence are not stated.
+    """Sign each fact about a candidate as the role allowed to state it. Facts without evidence are left out.
 
-    The proof of resume is read again from the signed directory: its conclusion is recomputed, and must be about the
+    The resume proof is read again from the signed directory. Its conclusion is recomputed and must be about the
     parameters of this checkpoint.
 
     Raises:
-        SignatureError: this machine has no key of such a role.
+        SignatureError: this machine has no key of the required role.
     """
     stated = {"resume": resume_facts(checkpoint, directory), "cost": {"amounts": dict(facts.cost)}}
     if facts.licences is not None:
@@ -185,8 +188,8 @@ def attest(
 
 
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
-    """Return the conclusion of the resume proof in a signed directory; None without one, or if the file does not match
-    the manifest. For an averaged checkpoint, it is about the last checkpoint of its run."""
+    """Return the conclusion of the resume proof in a signed directory, or None if there is no proof or the file does
+    not match the manifest. For an averaged checkpoint, the proof is about the last checkpoint of its run."""
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
         if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:
@@ -212,7 +215,7 @@ def evidence_path(directory: Path, key: str) -> Path:
 
 
 def read(ctx: Context, version: Any) -> Candidate:
-    """Return the candidate of a version in MLflow; only signed data is trusted.
+    """Return the candidate of a version in MLflow. Only signed data is trusted.
 
     Raises:
         SignatureError: the signed facts are absent, changed, or about something else.
@@ -231,7 +234,7 @@ def source_directory(workspace: Workspace, uri: str) -> Path:
     """Return the directory that a source URI names.
 
     Raises:
-        LineageError: it names a path outside the workspace's models.
+        LineageError: the URI names a path outside the workspace's models.
     """
     relative = Path(uri.removeprefix(f"{SCHEME}/"))
     directory = workspace.root / relative
@@ -245,7 +248,7 @@ def source_directory(workspace: Workspace, uri: str) -> Path:
 
 
 def stated(ctx: Context, model: str, version: str, directory: Path, key: str) -> Candidate:
-    """Return a candidate from its signed facts, which are next to its directory.
+    """Return a candidate from the signed facts next to its model directory.
 
     Raises:
         SignatureError: the signed facts are absent, changed, or about something else.
@@ -296,11 +299,11 @@ def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
 
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
-    """Return the chain from the manifests, compared with the verified provenance; the trainer must have stated how this
-    checkpoint was trained.
+    """Return the chain from the manifests after comparing it with the verified provenance. The trainer must have
+    attested how this checkpoint was trained.
 
     Raises:
-        LineageError: the chain is broken, differs from the signed one, or has no training statement.
+        LineageError: the chain is broken, differs from the signed chain, or has no attestation by the trainer.
     """
     _same(candidate.directory, "checkpoint", provenance["checkpoint"]["digest"], candidate.checkpoint)
     found = ancestry(ctx, candidate.checkpoint, candidate.evaluation)
@@ -310,7 +313,7 @@ def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, An
 
 
 def same_chain(directory: Path, provenance: Mapping[str, Any], found: Chain) -> None:
-    """Compare a verified provenance with the chain that the manifests give.
+    """Check that a verified provenance equals the chain from the manifests.
 
     Raises:
         LineageError: they differ.

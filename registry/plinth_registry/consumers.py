@@ -28,7 +28,7 @@ from plinth_registry.mlflow import connection
 
 # Consumers: services that use a release and models derived from one, each with its owner.
 #
-#     consumers/00001.json     enrollments and removals: signed by the promoter or compliance, numbered, chained
+#     consumers/00001.json     enrollments and removals, signed by the promoter or compliance, numbered and chained
 #
 # A service uses the version under an alias of a release (`demo@champion`). A canary serves only services that opted in.
 # A child is an MLflow model whose tag `parent` is the digest of the checkpoint that it is derived from; a child with a
@@ -40,7 +40,8 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Consumer(Frozen):
-    """Service (`model`, `place`) or child (`child`, `parent`). `after`: number of feed entries before enrollment."""
+    """Service (`model`, `place`) or derived model (`child`, `parent`). `after` is the number of feed entries before
+    enrollment."""
 
     name: Name
     owner: str = Field(min_length=3, pattern=r"^[^\s@]+@[^\s@]+$")
@@ -51,13 +52,13 @@ class Consumer(Frozen):
     child: str | None = None
     parent: str | None = None
     digest: str | None = None
-    made: str | None = Field(None, description="UTC: when the child was registered.")
+    made: str | None = Field(None, description="Time at which the child was registered (UTC).")
     after: int = 0
     since: str = ""
 
     @property
     def uses(self) -> str:
-        """Release or parent that it uses, in words."""
+        """Release or parent that the consumer uses, in words."""
         return f"{self.child} of {str(self.parent)[:12]}" if self.child else f"{self.model}@{self.place}"
 
 
@@ -71,9 +72,9 @@ def enrol(
     webhook: str | None = None,
     canary: bool = False,
 ) -> Consumer:
-    """Enroll a service that uses `NAME@PLACE` of a release, or a child `MODEL/VERSION` in MLflow.
+    """Enroll a service that uses the release alias `NAME@PLACE`, or a child `MODEL/VERSION` in MLflow.
 
-    An enrolled name is replaced.
+    If the name is already enrolled, the new enrollment replaces the old one.
 
     Raises:
         MissingError: the release, its alias or the child does not exist, or the child's parent is unknown here.
@@ -118,7 +119,7 @@ def enrolled(ctx: Context) -> tuple[Consumer, ...]:
 
 
 def canary_for(ctx: Context, release: str) -> tuple[Consumer, ...]:
-    """Return services of a release that opted in to canaries: a canary serves only these."""
+    """Return the services of a release that opted in to canaries. A canary serves only these services."""
     return tuple(one for one in enrolled(ctx) if one.canary and one.model == release)
 
 
@@ -126,7 +127,7 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
     """Return the consumer that a canary of a release serves under this name.
 
     Raises:
-        GateError: it is not enrolled for canaries of this release.
+        GateError: the consumer is not enrolled for canaries of this release.
     """
     for one in canary_for(ctx, release):
         if one.name == name:
@@ -139,7 +140,8 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
 
 
 def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str]) -> tuple[Consumer, ...]:
-    """Return services of these models, and children of these checkpoints with their own children, by name."""
+    """Return the services that use these models, and the children of these checkpoints including their own children,
+    sorted by name."""
     everybody, names, known = enrolled(ctx), set(models), set(checkpoints)
     found = {one.name: one for one in everybody if one.model in names}
     while more := [one for one in everybody if one.parent in known and one.name not in found]:
@@ -149,8 +151,8 @@ def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str])
 
 
 def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
-    """Return seconds from the release of a child's parent to the child's registration; None for a service, or if the
-    parent was not released."""
+    """Return the seconds from the release of a child's parent to the child's registration, or None for a service or if
+    the parent was not released."""
     if consumer.made is None:
         return None
     for record in releases.history(ctx):
@@ -160,8 +162,8 @@ def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
 
 
 def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
-    """Return the versions that a service may use by the signed history: the canary first if it opted in and one
-    is on trial, then the version under its alias."""
+    """Return the versions that a service is allowed to use by the signed history. The canary is first if the service
+    opted in and a canary is on trial, then the version under the service's alias."""
     if consumer.model is None:
         return ()
     places = releases.history(ctx, consumer.model).standing.aliases
@@ -171,11 +173,11 @@ def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
 
 
 def version_for(ctx: Context, release: str, name: str) -> str:
-    """Return the version of a release that a consumer loads: the first of `versions_now`; the champion for consumers
-    that are not enrolled for this release.
+    """Return the version of a release that a consumer loads: the first of `versions_now`, or the champion for a
+    consumer that is not enrolled for this release.
 
     Raises:
-        MissingError: there is no version for it.
+        MissingError: there is no version for the consumer.
     """
     for one in enrolled(ctx):
         if one.name == name and one.model == release:
@@ -192,10 +194,10 @@ def version_for(ctx: Context, release: str, name: str) -> str:
 
 
 def signing_role(ctx: Context) -> str:
-    """Return the role of those that may sign here whose key this machine has; the promoter's first.
+    """Return the first role whose key is on this machine: promoter, then compliance.
 
     Raises:
-        SignatureError: neither key is here.
+        SignatureError: neither key is on this machine.
     """
     trust = Trust.of(ctx.workspace)
     try:
@@ -256,13 +258,13 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
 
 # Impact: everything derived from an artifact, up to model versions and their consumers.
 #
-# Manifests and runs are found in the workspace, releases in the signed history, candidates and aliases in MLflow; if
-# MLflow is unreachable, `gaps` lists them as not searched.
+# Manifests and runs are found in the workspace, releases in the signed history, candidates and aliases in MLflow. If
+# MLflow is unreachable, `gaps` lists candidates and aliases as not searched.
 
 
 class Impact(Frozen):
-    """Everything derived from a target, including versions that it only measured. `gaps` lists what could not be
-    searched; the lists are complete if it is empty."""
+    """Everything derived from a target, including versions that were only measured with it. `gaps` lists places that
+    could not be searched; the other lists are complete if `gaps` is empty."""
 
     origin: ImpactOrigin
     manifests: tuple[Descendant, ...]
@@ -278,7 +280,7 @@ def impact(ctx: Context, target: str) -> Impact:
     """Return everything derived from an asset, source, digest, document or commit.
 
     Raises:
-        MissingError: nothing has that name, or several things do.
+        MissingError: no artifact has that name, or several do.
         IntegrityError: a saved manifest cannot be read.
         SignatureError: the history of releases was changed.
     """
@@ -302,13 +304,13 @@ def impact(ctx: Context, target: str) -> Impact:
 
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
-    """Return checkpoints that some of these manifests measure: their gates read them."""
+    """Return the checkpoints that these manifests measure. The gates of these checkpoints read the manifests."""
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 
 def affected_versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
-    """Return model versions derived from these checkpoints, by model and number; and gaps of the search."""
+    """Return the model versions derived from these checkpoints, sorted by model and number, and gaps in the search."""
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
         for record in releases.history(ctx)
@@ -328,7 +330,7 @@ def _frozen(ctx: Context, mark: taint.Taint, saved: SavedEdges) -> frozenset[str
 
 
 def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[VersionRow]) -> tuple[ConsumerRow, ...]:
-    """Return consumers of these versions' models, and children of these checkpoints, with their owners."""
+    """Return the consumers of these models, and the children of these checkpoints, with their owners."""
     affected = {f"{row.model}/{row.version}" for row in known}
     found = []
     for one in concerned(ctx, checkpoints, {row.model for row in known}):
@@ -366,7 +368,8 @@ def impact_contents(found: Impact) -> ImpactData:
 def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
-    """Return MLflow's versions of these checkpoints, with aliases; releases count by record, not by tags."""
+    """Return MLflow's versions of these checkpoints with their aliases. Releases are identified by signed records, not
+    by tags."""
     client = connection.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
     for model in connection.models(client):

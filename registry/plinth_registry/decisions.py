@@ -1,7 +1,7 @@
 """Unreleased candidates, and decisions about candidates and releases.
 
-Current gates, approvals and ready candidates; promotion, rollback and withdrawal, each with its connection to MLflow.
-Does not belong here: taints (`freeze`), functions for assets and sensors (`api`).
+This module evaluates current gates, approvals and ready candidates, and connects promotion, rollback and withdrawal to
+MLflow. Taints (`freeze`) and functions for assets and sensors (`api`) do not belong here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 
 
 class CandidateStatus(Frozen):
-    """Candidate with its gates, and True if only approval is missing."""
+    """Candidate with the results of its gates."""
 
     model: str
     version: str
@@ -49,12 +49,12 @@ class CandidateStatus(Frozen):
 
     @property
     def ready(self) -> bool:
-        """True if no gate blocks promotion, approvals among them."""
+        """True if no gate blocks promotion, including the gate of approvals."""
         return self.error is None and is_open(self.gates)
 
     @property
     def refusal(self) -> str:
-        """Reason why it may not be promoted."""
+        """Reason why the candidate cannot be promoted."""
         return self.error or "; ".join(f"{gate.name}: {gate.reason}" for gate in blocking(self.gates))
 
     @property
@@ -66,14 +66,15 @@ class CandidateStatus(Frozen):
 
 @connection.named("judge the candidates")
 def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Return candidates that have not reached their goal, judged now, oldest first."""
+    """Return candidates that have not reached their final stage, judged now, oldest first."""
     client = connection.connect(ctx.workspace)
     return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @connection.named("judge a candidate")
 def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
-    """Return a candidate version (None: the newest) with its gates, judged now, settled or not.
+    """Return a candidate version (None means the newest) with its gates, judged now, even if it was already promoted or
+    rolled back.
 
     Raises:
         MissingError: no such candidate.
@@ -106,7 +107,7 @@ def approve(
     """Sign a person's decision about a candidate version (None: the newest); return the statement's path.
 
     Raises:
-        GateError: no gate policy is signed, or the current one does not let this person approve.
+        GateError: no gate policy is signed, or the current policy does not let this person approve.
         MissingError: no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
@@ -129,10 +130,11 @@ def approve(
 def waive(
     ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
 ) -> judgement.Waiver:
-    """Let a candidate version (None: the newest) pass one gate until a date, signed as `policy`.
+    """Sign a waiver that lets a candidate version (None means the newest) pass one gate until a date, with the key of
+    the role `policy`.
 
     Raises:
-        GateError: no policy is signed, or this gate is not waived; see `judgement.sign_waiver`.
+        GateError: no policy is signed, or this gate cannot be waived; see `judgement.sign_waiver`.
         MissingError: no such candidate.
         SignatureError: the candidate or the key cannot be used.
     """
@@ -146,11 +148,11 @@ def waive(
 
 @connection.named("judge the approved candidates")
 def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Return unsettled candidates that may be promoted now; weights are read only for approved ones.
+    """Return the candidates that can be promoted now. Weights are read only for approved candidates.
 
-    An approved one that is blocked is recorded once per reason. If the policy requires a trial, they wait until that of
-    the present canary has ended; while an incident is open, all wait. Approval tags that do not count are answered on
-    their version.
+    An approved candidate that is blocked is recorded once per reason. If the policy requires a trial, candidates wait
+    until the trial of the current canary has ended. While an incident is open, all candidates wait. Approval tags that
+    do not count get an answer on their version.
     """
     client = connection.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
@@ -164,7 +166,8 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 
 
 def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
-    """Say what a candidate needs next, with the command: what blocks it, what it waits for, or who promotes it."""
+    """Describe the next step for a candidate with its command: what blocks the candidate, what it waits for, or who
+    promotes it."""
     if status.error is not None:
         return "find the first broken link with `plinth verify candidate`"
     history = releases.history(ctx, recipe.required_release().name)
@@ -183,7 +186,7 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
 
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
-    """Return the next stage of an approved candidate; None while there is another canary."""
+    """Return the next stage of an approved candidate, or None while there is another canary."""
     name = recipe.required_release().name
     try:
         governing = policy.current(ctx, name)
@@ -202,7 +205,8 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 
 
 def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
-    """Return True if approvals do not block a version; answer uncounted approval tags on it."""
+    """Return True if approvals do not block a version. Write an answer on the version if it has approval tags that do
+    not count."""
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
         decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
@@ -216,7 +220,8 @@ def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> boo
 
 
 def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
-    """Say why the approval tags of a version do not count, and what to do; empty if there are none."""
+    """Describe why the approval tags of a version do not count, and what to do, or return an empty string if all
+    count."""
     wanted = {value.strip().lower() for tag, value in version.tags.items() if approval.TAG.fullmatch(tag)} - {""}
     uncounted = not_counted(asked, known)
     if not (wanted and uncounted):
@@ -233,7 +238,7 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
 
 
 def _answer(client: Any, version: Any, text: str) -> None:
-    """Show or remove an answer to approval tags on a version; only changes are written."""
+    """Show or remove an answer to approval tags on a version. Only changes are written."""
     if version.tags.get(ANSWER, "") == text:
         return
     if text:
@@ -245,7 +250,7 @@ def _answer(client: Any, version: Any, text: str) -> None:
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
-    """Return the status of a version; one that cannot be read is reported, and does not hide the others."""
+    """Return the status of a version. A version that cannot be read is reported, and does not hide other versions."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
         judged = judgement.judge(ctx, client, recipe, version, whole=whole)
@@ -309,13 +314,12 @@ def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> Release
 
 @connection.named("repair MLflow's aliases")
 def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str, ...]:
-    """Sync MLflow's aliases from the signed history, and re-sign its head when it is old.
+    """Sync MLflow's aliases from the signed history, and re-sign the history's head when it is old.
 
-    Return differences, a sentence each: an alias or a version was set by hand, or a promotion was
-    interrupted.
+    Return one sentence per difference: an alias or a version was set by hand, or a promotion was interrupted.
 
     Args:
-        expired: True to re-sign an expired head as well; see `releases.refresh`.
+        expired: True to also re-sign an expired head; see `releases.refresh`.
 
     Raises:
         SignatureError: the history does not verify.

@@ -1,4 +1,4 @@
-"""Gather evidence for the gates from tamper-evident sources, and recompute its figures.
+"""Gather evidence for the gates from tamper-evident sources, and recompute the figures in it.
 
 Numbers come from manifests signed by the evaluator, facts from statements of the responsible role
 (`plinth_registry.attestations`), taints from the signed log, the champion from the signed history, decisions from
@@ -45,11 +45,11 @@ from plinth_registry.gates.settings import release_gates
 def gather(
     ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any], *, whole: bool = True
 ) -> Evidence:
-    """Return all current evidence about a candidate; figures of measurements are recomputed from their tables.
+    """Return all current evidence about a candidate. Figures of measurements are recomputed from their tables.
 
     Args:
         tags: the candidate version's tags in MLflow, where people leave decisions.
-        whole: True to recompute claims about training text, which reads a column of all of it.
+        whole: True to recompute claims about training text, which reads one column of the whole text.
     """
     provenance, signature = _signature(ctx, candidate)
     chain, lineage, code = _lineage(ctx, candidate, provenance)
@@ -77,8 +77,8 @@ def gather(
 
 
 def _trained_on(ancestry: Chain | None) -> frozenset[str] | None:
-    """Return digests of the curated text that a checkpoint was trained on; planted texts are generated, and the text
-    behind initial weights is judged with those."""
+    """Return the digests of the curated text that a checkpoint was trained on. Planted texts are left out because they
+    are generated, and text behind the initial weights is judged with those weights."""
     if ancestry is None:
         return None
     links = (link for link in ancestry.own if link.asset.endswith("/curated"))
@@ -92,7 +92,8 @@ def _miscounted(
     stated: Mapping[str, Attestation],
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
-    """Return figures that differ from the tables; those of training text only with its ancestry."""
+    """Return figures that differ from their tables. Figures about training text are included only if the chain is
+    given."""
     wrong = miscounted_measurements(ctx, found)
     if chain is not None:
         wrong |= miscounted_text(ctx, stated, chain)
@@ -104,7 +105,7 @@ def _miscounted(
 
 
 def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
-    """Yield facts of the run and its data, as signed by the responsible role; unreadable ones are skipped."""
+    """Yield the facts about the run and its data that the responsible role signed. Unreadable facts are skipped."""
     made: dict[str, Callable[..., Any]] = {
         "contamination": ContaminationFacts,
         "licences": LicenceFacts,
@@ -120,15 +121,16 @@ def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
 
 
 def _with_faults(found: CheckResult, faults: tuple[str, ...]) -> CheckResult:
-    """Treat an invalid statement about the checkpoint like a changed file of the candidate."""
+    """Treat an invalid attestation about the checkpoint like a changed file of the candidate."""
     return CheckResult(holds=False, detail="; ".join((found.detail, *faults))) if faults else found
 
 
 def champion(ctx: Context, release: str, but: str) -> str:
-    """Return the champion's checkpoint by the signed history; empty if there is none.
+    """Return the champion's checkpoint by the signed history, or an empty string if there is no champion.
 
     Args:
-        but: a checkpoint that is not compared with itself: after its release, it is judged against the champion before.
+        but: checkpoint to skip, so that it is not compared with itself. After its release, a checkpoint is judged
+            against the previous champion.
 
     Raises:
         SignatureError: the history does not verify.
@@ -147,7 +149,8 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
 
 
 def _own(ctx: Context, release: str) -> dict[str, Any]:
-    """Return what gates look up themselves, by the current policy; empty if that, or its sources, cannot be read."""
+    """Return the evidence that gates look up themselves, by gate. It is empty if the current policy or the sources
+    cannot be read."""
     found: dict[str, Any] = {}
     with suppress(PlinthError):
         governing = policy.current(ctx, release).policy
@@ -160,7 +163,8 @@ def _own(ctx: Context, release: str) -> dict[str, Any]:
 
 
 def _parent(chain: Chain | None) -> str | None:
-    """Return the digest that the run started from; empty for random weights, None if the chain does not verify."""
+    """Return the digest of the checkpoint that the run started from, an empty string for random weights, or None if the
+    chain does not verify."""
     if chain is None:
         return None
     return next((digest for link in chain.own if link.asset == INITIAL for digest in link.inputs.values()), "")
@@ -191,7 +195,7 @@ def _lineage(
 
 
 def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[str, ...] | None:
-    """Return taints on the candidate and its measurements; None if they cannot be trusted."""
+    """Return the taints on the candidate and its measurements, or None if the taint log cannot be trusted."""
     if chain is None:
         return None
     try:
@@ -202,14 +206,14 @@ def _taints(ctx: Context, candidate: Candidate, chain: Chain | None) -> tuple[st
 
 # Figures of measurements, recomputed from the rows of their items.
 
-#: Relative tolerance; sums and draws repeat to the last bits with the same libraries.
+#: Relative tolerance. With the same libraries, sums and draws repeat up to the last bits.
 CLOSE: Final = 1e-6
-#: Maximum number of differences listed per piece of evidence; the others are counted.
+#: Maximum number of differences listed per kind of evidence. The others are counted.
 LISTED: Final = 3
 
 
 def differences(stated: Any, counted: Any) -> tuple[str, ...]:
-    """Return a sentence for each figure that differs from the recomputed one, and the number of further ones.
+    """Return a sentence for each figure that differs from the recomputed figure, and the number of further differences.
 
     Args:
         stated, counted: plain data of the same form, by name.
@@ -249,7 +253,7 @@ MOST_KNOWN: Final = 4096
 
 
 def miscounted_measurements(ctx: Context, found: Mapping[str, Manifest]) -> dict[str, tuple[str, ...]]:
-    """Return wrong figures of measurements, by measurement; those without a fault are omitted.
+    """Return wrong figures by measurement. Measurements without a wrong figure are omitted.
 
     Args:
         found: manifests by asset, signed by the responsible role.
@@ -269,7 +273,7 @@ def _counted(ctx: Context, one: Measurement, asset: str, found: Mapping[str, Man
         return _COUNTED_FAULTS[key]
     try:
         wrong = differences(*one.recount(ctx, found[asset], found))
-    except PlinthError as error:  # an absent table may be restored
+    except PlinthError as error:  # not cached, since an absent table may be restored
         return (f"cannot be recomputed: {error.what}",)
     except Exception as error:  # tables may hold anything, and so may the code of another package
         return (f"cannot be recomputed: {type(error).__name__}: {error}",)
@@ -279,8 +283,8 @@ def _counted(ctx: Context, one: Measurement, asset: str, found: Mapping[str, Man
     return wrong
 
 
-# Claims about training text, recomputed at promotion. Training text must be in the checkpoint's ancestry: a statement
-# computed from other text, or without a bucket, is not about this checkpoint.
+# Claims about training text, recomputed at promotion. Training text must be in the checkpoint's ancestry: an
+# attestation computed from other text, or without one of the buckets, is not about this checkpoint.
 
 CONTAMINATION: Final = "contamination"
 #: Recomputed claims by digests of their inputs.
@@ -288,10 +292,10 @@ _COUNTED_TEXT: dict[tuple[str, ...], Any] = {}
 
 
 def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chain) -> dict[str, tuple[str, ...]]:
-    """Return errors in statements about training text, by piece of evidence; those without a fault are omitted.
+    """Return errors in attestations about training text, by kind of evidence. Attestations without errors are omitted.
 
     Args:
-        stated: valid attestations, by kind for these.
+        stated: valid attestations, by kind.
         chain: the ancestry of the checkpoint.
     """
     made: dict[str, Callable[[Context, Attestation], tuple[str, ...]]] = {
@@ -314,7 +318,8 @@ def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chai
 
 
 def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
-    """Return materials that the ancestry has in another version, or lacks, and trained text that they lack."""
+    """Return the materials that the ancestry lacks or has in another version, and the training text that the materials
+    lack."""
     versions = chain.data_versions
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
     trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
@@ -365,7 +370,7 @@ def _by_bucket(ctx: Context, one: Attestation, stage: str) -> dict[str, Manifest
 
 
 def _once(key: tuple[str, ...], count: Callable[[], Any]) -> Any:
-    """Compute once per process: manifests name their parts by digest."""
+    """Compute a value once per process. Caching is safe because manifests name their files by digest."""
     if key not in _COUNTED_TEXT:
         _COUNTED_TEXT[key] = count()
     return _COUNTED_TEXT[key]

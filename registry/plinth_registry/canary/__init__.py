@@ -1,7 +1,8 @@
-"""The trial of a canary. This module decides if it is withdrawn, continues, or may become champion, as a pure function
-of values paired with the champion's.
+"""The trial of a canary. This module decides if the canary is withdrawn, stays on trial, or can become champion. The
+decision is a pure function of the canary's values paired with the champion's.
 
-    feeds   pairs from the owner's metrics: lines of JSON, or two queries; kept between checks, rejects are counted
+    feeds   pairs from the owner's metrics: JSON lines, or two queries; pairs are kept between checks, and rejects are
+            counted
     watch   values signed by the evaluator; one check of the canary and its consequences
 
 A pair is one value of the canary and one of the champion on the same document or request, in a named *stream* (a slice,
@@ -9,11 +10,12 @@ a probe, a metric). Each stream has a sequential test of
 
     worse = canary - champion - margin |champion|        (canary and champion swapped where more is better)
 
-that may be evaluated after every pair (`plinth.evaluation.statistics.Sequential`). Streams share the error:
-position k has alpha / (k (k + 1)), which sums to alpha for any number of positions. Positions are unique in a trial:
-signed measurements have odd ones, the owner's metrics even ones, so that neither shifts the other.
+that may be evaluated after every pair (`plinth.evaluation.statistics.Sequential`). Streams share the error rate: the
+stream at position k gets alpha / (k (k + 1)), which sums to at most alpha for any number of streams. Positions are
+unique in a trial: signed measurements get odd positions and the owner's metrics even positions, so that adding one kind
+does not shift the other.
 
-Does not belong here: moving a version (`plinth_registry.promotion`).
+Code that moves a version does not belong here (see `plinth_registry.promotion`).
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ from plinth.records import Frozen
 from plinth_registry.gates.settings import TrialPolicy
 
 Decision = Literal["continue", "return", "promote"]
-#: Role of a stream: `measured` is signed evidence on the whole, required for promotion; `guard` (a part of the whole)
-#: and `metric` (unsigned) can only block promotion or withdraw.
+#: Role of a stream: `measured` is signed evidence on the whole held-out text, and promotion requires it. `guard` (a
+#: slice or probe) and `metric` (unsigned) can only block promotion or withdraw the canary.
 Role = Literal["measured", "guard", "metric"]
-#: Maximum number of points of a curve on the page.
+#: Maximum number of points per curve on the page.
 POINTS = 120
 
 
@@ -50,7 +52,7 @@ class PairedStream(NamedTuple):
 
 
 class StreamTrial(Frozen):
-    """Result of one stream: `worse` is the mean beyond the margin, with an always-valid interval.
+    """Result of one stream: `worse` is the mean loss beyond the margin, with an always-valid interval.
 
     `worse` and the champion's mean are None without observations; `decided_at` is the pair that decided the
     withdrawal.
@@ -65,7 +67,7 @@ class StreamTrial(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Finding in words."""
+        """Result in words."""
         if self.worse is None:
             return f"{self.name}: no observations"
         found = {"return": "worse than the margin", "promote": "within the margin", "continue": "undecided"}
@@ -75,7 +77,7 @@ class StreamTrial(Frozen):
 
 
 class EvidencePoint(NamedTuple):
-    """Mean beyond the margin with its always-valid interval, after a number of pairs."""
+    """Mean loss beyond the margin with its always-valid interval, after a number of pairs."""
 
     pairs: int
     value: float
@@ -91,19 +93,19 @@ class Trial(Frozen):
 
     @property
     def reason(self) -> str:
-        """Findings of the deciding streams."""
+        """Results of the streams that decided the trial, in words."""
         own = [one.sentence for one in self.streams if one.decision == self.decision]
         return "; ".join(own) or "no observations"
 
 
 def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
-    """Return the decision after these values in order, as if evaluated after each.
+    """Return the decision after these values in order, as if the test had been evaluated after each value.
 
-    One stream that is worse than the margin withdraws the canary. It may become champion if all streams except guards
-    are within the margin, and at least one of them is measured.
+    One stream that is worse than the margin withdraws the canary. It can become champion if all streams except guards
+    are within the margin, and at least one of these streams is measured.
 
     Raises:
-        ValueError: a value that is not finite.
+        ValueError: a value is not finite.
     """
     streams = tuple(_stream(policy, one) for one in observed)
     if any(one.decision == "return" for one in streams):
@@ -116,7 +118,8 @@ def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
 def evidence_curve(
     policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
 ) -> tuple[EvidencePoint, ...]:
-    """Return mean and interval beyond the margin at up to `POINTS` pairs, including the deciding pair."""
+    """Return the mean loss beyond the margin and its interval after up to `POINTS` numbers of pairs, including the
+    deciding pair."""
     worse, found, before = _worse(policy, stream), [], 0
     test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
     for upto in sorted({*map(int, looks), decided_at or 0} - {0}):
@@ -156,16 +159,17 @@ def _test(policy: TrialPolicy, stream: PairedStream) -> Sequential:
 
 
 def _decision(test: Sequential) -> Decision:
-    """Return the decision of a stream. Once worse, it stays worse."""
+    """Return the decision for a stream. A stream that was once worse stays worse."""
     if test.exceeded:
         return "return"
-    # also `decided`, because constant values give an interval without width, which proves nothing
+    # `decided` is also checked, because constant values give an interval without width, which proves nothing.
     within = test.decided and test.estimate.high < 0
     return "promote" if within else "continue"
 
 
 def _first_exceeding(test: Sequential, worse: NDArray[np.float64]) -> int:
-    """Return the first pair at which the test rejected "at most 0", by bisection, since it stays rejected."""
+    """Return the number of the first pair at which the test rejected "at most 0". Bisection works because the test
+    stays rejected."""
     low, high = 0, len(worse)
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,9 +1,9 @@
 """Pairs from the owner's metrics: JSON lines, or two Prometheus queries. They are unsigned.
 
 A line is `{"time": …, "canary": 0.21, "champion": 0.2}`: `time` in ISO 8601 or Unix seconds, plus `key` if several
-lines have the same time. Lines are only appended; each file is read from the last position, or from the start if it
-became shorter. Lines from before the trial are skipped. Other unusable lines are rejects, counted by reason; an
-unreachable source is a fault, and the trial continues without it.
+lines have the same time. Lines are only ever appended, so each file is read from the last position, or from the start
+if the file became shorter. Lines from before the trial are skipped. Other unusable lines are rejects, counted by
+reason; an unreachable source is a fault, and the trial continues without that source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plinth.storage import atomic
 from plinth.storage.atomic import write_bytes
 from plinth_registry.gates.settings import FeedPolicy, PrometheusPolicy
 
-#: Maximum bytes per line, pairs per feed, and bytes read per tick; the rest is read in the next.
+#: Maximum bytes per line, pairs per feed, and bytes read per tick. The rest is read in the next tick.
 LONGEST, MOST, AT_ONCE = 4096, 100_000, 2**26
 #: Limit of values, whose squares must not overflow.
 LARGEST: Final = 1e15
@@ -31,8 +31,8 @@ NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a
 
 
 class FeedState(Frozen):
-    """Observations of one feed: (key, canary, champion) in order, rejects by reason, number of lines `earlier` than the
-    trial; `read` is the position in each file in bytes, or in Prometheus in seconds since 1970."""
+    """Observations of one feed: (key, canary, champion) in order, rejects by reason, and the number of lines `earlier`
+    than the trial. `read` is the position in each file in bytes, or in Prometheus the time in seconds since 1970."""
 
     pairs: tuple[tuple[str, float, float], ...] = ()
     rejects: Mapping[str, int] = {}
@@ -69,14 +69,14 @@ def _read(place: Path, state: FeedState, since: datetime) -> FeedState:
 
 
 def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
-    """Yield complete lines with their ends; None for a line that is too long, which is skipped in pieces."""
+    """Yield each complete line with its end position. A line that is too long is skipped and yields None."""
     with path.open("rb") as stream:
         stream.seek(begin)
         long = False
         while stream.tell() - begin < AT_ONCE and (line := stream.readline(LONGEST + 1)):
             whole = line.endswith(b"\n")
             if not whole and len(line) <= LONGEST:
-                return  # still being written
+                return  # the line is still being written
             if not long:
                 yield (line if whole else None), stream.tell()
             elif whole:
@@ -92,7 +92,7 @@ class _Taking:
         self.rejects, self.earlier = Counter(state.rejects), state.earlier
 
     def line(self, line: bytes | None, since: datetime) -> None:
-        """Add one line; an empty one is ignored."""
+        """Add one line. An empty line is ignored."""
         if line is None:
             self.rejects[f"longer than {LONGEST} bytes"] += 1
         elif line.strip():
@@ -112,7 +112,7 @@ class _Taking:
             self.pairs.append((key, values[0], values[1]))
 
     def state(self, read: Mapping[str, int]) -> FeedState:
-        """Return the current state, without a fault."""
+        """Return the current state, with no fault set."""
         return FeedState(
             pairs=tuple(self.pairs), rejects=dict(sorted(self.rejects.items())), earlier=self.earlier, read=read
         )
@@ -131,7 +131,7 @@ class _Taking:
 
 
 def _queried(feed: PrometheusPolicy, state: FeedState, since: datetime, now: datetime) -> FeedState:
-    """Return pairs at the steps since the last read; the newest step waits until it is complete."""
+    """Return the pairs at the query steps since the last read. The newest step is read once it is complete."""
     first = int(since.timestamp())
     begin = state.read.get(feed.url, first - feed.step_s) + feed.step_s
     steps = min((int(now.timestamp()) - feed.step_s - begin) // feed.step_s, MOST_POINTS - 1)
@@ -170,7 +170,7 @@ def _time(said: object) -> datetime | None:
 def _number(said: object) -> float | None:
     if isinstance(said, bool) or not isinstance(said, int | float):
         return None
-    return float(said) if abs(said) < LARGEST else None  # False for NaN
+    return float(said) if abs(said) < LARGEST else None  # the comparison is False for NaN
 
 
 TIMEOUT_S = 10.0
@@ -180,12 +180,12 @@ MOST_BYTES = 2**24
 
 
 def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[int, float]:
-    """Return the values of an expression at `begin`, `begin + step_s`, … up to `end` (seconds since 1970); times
-    without a value are absent.
+    """Return the values of an expression at `begin`, `begin + step_s`, … up to `end` (seconds since 1970). Times
+    without a value are left out.
 
     Raises:
         OSError: Prometheus does not respond.
-        ValueError: it refuses the expression, or returns several series.
+        ValueError: Prometheus refuses the expression, or returns several series.
     """
     import requests
 
@@ -195,13 +195,13 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
         with requests.get(place, params=asked, timeout=TIMEOUT_S, allow_redirects=False, stream=True) as answer:
             body = _body(url, answer)
     except requests.RequestException as error:
-        # The same fault must give the same message, so no timestamps.
+        # The same fault must give the same message, so messages have no timestamps.
         raise OSError(f"{url} does not respond: {type(error).__name__}") from error
     return _values(body, f"{url} (status {answer.status_code})")
 
 
 def _body(url: str, answer: Any) -> bytes:
-    """Return the answer if it is not too long."""
+    """Return the body of the response if it is not too long."""
     body = bytearray()
     for piece in answer.iter_content(2**16):
         body += piece
@@ -227,8 +227,9 @@ def _values(body: bytes, who: str) -> dict[int, float]:
 #
 #     trials/<release>/00007-3.json     the canary of release record 7 against champion 3
 #
-# A writer of a feed or of this file can cause a withdrawal, or hide observations, but cannot make a canary champion:
-# that requires evidence signed by the evaluator, which is read again at every tick and never stored here.
+# Anyone who can write a feed or this file can cause a withdrawal or hide observations, but cannot make a canary
+# champion. Promotion requires evidence signed by the evaluator, which is read again at every tick and never stored
+# here.
 
 
 class Journal(Frozen):
@@ -238,12 +239,14 @@ class Journal(Frozen):
 
 
 def journal_path(ctx: Context, release: str, number: int, champion: str) -> Path:
-    """Return the file of a trial: release record that started it, and the champion's version."""
+    """Return the path of a trial's file, named by the release record that started the trial and the champion's
+    version."""
     return ctx.workspace.root / "trials" / release / f"{number:05d}-{champion}.json"
 
 
 def load_journal(path: Path) -> Journal:
-    """Return the stored observations; empty if the file is absent or damaged: then feeds are read from the start."""
+    """Return the stored observations. They are empty if the file is absent or damaged, and feeds are then read from the
+    start."""
     try:
         return Journal.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -251,10 +254,10 @@ def load_journal(path: Path) -> Journal:
 
 
 def take_all(path: Path, root: Path, asked: Mapping[str, FeedPolicy], since: datetime) -> Journal:
-    """Read new observations of the feeds, and store them.
+    """Read new observations from the feeds, and store them.
 
     Args:
-        root: base of relative paths of feeds.
+        root: base of relative feed paths.
         since: start of the trial.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

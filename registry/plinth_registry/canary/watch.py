@@ -1,7 +1,7 @@
 """Observations of the canary against the champion, and the actions of one check.
 
-A check can be repeated: the record of a withdrawal is the decision, and observations from before a crash are kept. The
-withdrawal names the judged version, so a newer canary is not affected.
+A check can be repeated, because the decision is the record of the withdrawal, and observations from before a crash are
+kept. The withdrawal names the judged version, so it never affects a newer canary.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
 
 
 class FeedCount(Frozen):
-    """Observations of one of the owner's metrics: pairs, lines from before the trial, rejects by reason; `fault` is the
-    reason why no more could be read."""
+    """Observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason. `fault` is
+    the reason why reading stopped."""
 
     pairs: int
     earlier: int
@@ -72,7 +72,7 @@ class CanaryStatus(Frozen):
 
     @property
     def next(self) -> str:
-        """Next decision, in words."""
+        """Next decision about the canary, in words."""
         if self.champion is None:
             return "no champion to compare with: promote or withdraw it by hand"
         if self.trial.decision == "return":
@@ -94,10 +94,10 @@ class Observed(NamedTuple):
 
 
 def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | None:
-    """Return the current canary of a release, judged now; None if there is none.
+    """Return the current canary of a release, judged now, or None if there is no canary.
 
     Args:
-        take: True to read and store new values of the owner's metrics; else only stored ones are used.
+        take: True to read and store new values of the owner's metrics. By default, only stored values are used.
 
     Raises:
         GateError: no policy is signed, so the margins are unknown.
@@ -138,7 +138,7 @@ def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | N
 
 
 def _streams_observation(rules: TrialPolicy, known: Journal) -> Iterator[PairedStream]:
-    """Yield the owner's metrics, by name; a metric without observations is undecided."""
+    """Yield the streams of the owner's metrics by name. A metric without observations is undecided."""
     for place, name in enumerate(sorted(rules.feeds), start=1):
         pairs = known.feeds.get(name, FeedState()).pairs
         values = [(canary, champion) for _, canary, champion in pairs]
@@ -152,7 +152,7 @@ def _counted(state: FeedState) -> FeedCount:
 def _newest(
     records: tuple[ReleaseRecord, ...], version: str | None, actions: tuple[Action, ...]
 ) -> ReleaseRecord | None:
-    """Return the record that moved a version to its place."""
+    """Return the newest record that moved a version to its current place."""
     for record in reversed(records):
         if record.version == version and record.action in actions:
             return record
@@ -164,8 +164,8 @@ LONGEST_TAG = 4900
 
 
 class CanaryTick(NamedTuple):
-    """Observations and actions of one check: `returned` is the record of the rollback; `due` is True if the policy
-    allows promotion without a person. `data` are the contents of its page."""
+    """Observations and actions of one check. `returned` is the record of the rollback. `due` is True if the canary can
+    be promoted now without a person. `data` is the content of the trial's page."""
 
     status: CanaryStatus
     data: TrialData
@@ -216,7 +216,7 @@ def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None
 
 
 def shown(found: Observed) -> TrialData:
-    """Return the streams with their curves, as shares of the champion's mean if it has one."""
+    """Return the streams with their curves, as shares of the champion's mean if the champion has one."""
     status, rules = found.status, found.policy
     pairs = zip(found.streams, status.trial.streams, strict=True)
     return TrialData(
@@ -260,10 +260,11 @@ def _stream(rules: TrialPolicy, stream: PairedStream, judged: StreamTrial) -> Tr
 
 # Values of canary and champion on held-out text and probes, from signed evidence.
 #
-# Uses the canary's own comparison with this champion if there is one, else pairs the measurements of both. A document
-# or template is one pair: bits per byte of the document, mean of the template. Pairs are ordered by the SHA-256 of
-# their names, which is independent of bucket, length and observer. Promotion requires held-out text as a whole; its
-# slices and the probes are guards. If signed evidence is replaced during a trial, its streams restart.
+# If the canary has a comparison with this champion, that is used; otherwise the measurements of both models are paired.
+# Each document or probe template is one pair: bits per byte for a document, mean score for a template. Pairs are
+# ordered by the SHA-256 of their names, which is independent of bucket, length and observer. Promotion requires
+# held-out text as a whole; its slices and the probes are guards. If signed evidence is replaced during a trial, its
+# streams restart.
 
 KINDS: Final = ("slices", "probes")
 WHOLE: Final = "held-out text"
@@ -272,8 +273,9 @@ MOST_SLICES = 8
 
 
 class MeasuredPairs(NamedTuple):
-    """Streams from signed evidence. `small` have too few pairs; `missing` is the reason why there are none;
-    `manifests` are digests of the manifests read, by asset, those of the champion with the prefix `champion `."""
+    """Streams from signed evidence. Streams in `small` have too few pairs. `missing` is the reason if there are no
+    streams. `manifests` are digests of the manifests that were read, by asset; the champion's have the prefix `champion
+    `."""
 
     streams: tuple[PairedStream, ...] = ()
     small: tuple[str, ...] = ()
@@ -286,7 +288,7 @@ def measured_pairs(ctx: Context, canary: str, champion: str, least: int) -> Meas
 
     Args:
         canary, champion: digests of checkpoints.
-        least: minimum number of pairs; smaller streams are listed, not judged.
+        least: minimum number of pairs. Streams with fewer pairs are listed but not judged.
 
     Raises:
         SignatureError: no root of trust is pinned.
@@ -328,7 +330,7 @@ def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
 
 
 def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
-    """Return the whole of held-out text first, then its slices, then probes, each by name."""
+    """Return the stream of the whole held-out text first, then its slices and the probes, sorted by name."""
     found: list[tuple[int, PairedStream]] = []
     for one in pairs:
         if one.kind not in KINDS or not one.rows.num_rows:
@@ -346,7 +348,8 @@ def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
 
 
 def _values(rows: pa.Table, taken: NDArray[np.int64] | None = None) -> list[tuple[float, float]]:
-    """Return each cluster's weighted mean of canary and champion, clusters by the digest of their names."""
+    """Return the weighted means of canary and champion for each cluster. Clusters are sorted by the digest of their
+    names."""
     own = rows if taken is None else rows.take(pa.array(taken))
     sums = own.group_by("cluster").aggregate([(name, "sum") for name in ("a", "b", "weight")])
     names: list[str] = sums["cluster"].to_pylist()
