@@ -1,15 +1,15 @@
 """Arms of a recipe over sizes and seeds, compared with intervals.
 
-arms        the file of an experiment, and its runs: overlays over one recipe, fixed keys, the budget
-pipeline    the pipeline of one run: its stages, its sources, played over references of its own
+arms        the experiment file and its runs: overlays over one recipe, fixed keys, the budget
+pipeline    the pipeline of one run: its stages and sources, executed with its own references
 measure     the test text under a model; the manifest of a run, however it ended; the critical batch
 effects     scores of a run; each arm against the base with intervals; arms that cannot win any more
 answer      the manifest of the effects, the page's contents, which arms stop
 page        the page: question, arms, effects with intervals, decisions, failures, cost; its figures
 stages      the assets of an experiment
-run         an experiment run in this process; packaged experiments (`packaged/`), and those of a workspace
+run         run an experiment in this process; packaged experiments (`packaged/`), and experiments of a workspace
 
-Also here: the command `plinth experiment`, which loads the other modules when it runs.
+This module has the command `plinth experiment`, which loads the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 @shared
 @json_option
 def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
-    """Show the mixture that a swarm proposes, with the interval of its gain; write it as a recipe.
+    """Show the mixture that a swarm proposes, with the interval of its gain, and write it as a recipe.
 
     If the gain is not significant, or new runs did not confirm the proposal, no recipe is written and the exit code is
     6.

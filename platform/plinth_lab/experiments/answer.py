@@ -1,4 +1,4 @@
-"""The answer of an experiment: effects of its arms from the manifests of its runs, its page, and which arms stop."""
+"""The answer of an experiment: effects of its arms from the manifests of its runs, its page, and the arms to stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERSION = "2"
 FORECAST_VERSION = "2"
 SAMPLE_VERSION = "1"
 MEASURE = "bits per byte"
-#: Keys of a file that change the answer of the same runs, such as price or floor.
+#: Keys of the experiment file that change the answer but not the runs, such as price or floor.
 ASKED = ("sweep", "swarm", "source", "confirms")
 
 
@@ -35,7 +35,7 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
     """Return the manifest of a ladder's forecast; its stats are a `LadderForecast`.
 
     Args:
-        made: runs of the sizes that the law is fitted to, by asset.
+        made: manifests of the runs that the law is fitted to, by asset.
     """
     assert experiment.ladder is not None
     found = forecast(arms, made, experiment.ladder.held_out)
@@ -58,7 +58,7 @@ def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, A
         least_rate = max(least_rate, one.recipe.tokenizer.min_bytes_per_token)
         needs[one.size] = question.needed(experiment.source.share_of(one.size), one.tokens, epochs)
     question.require_meaning(found, needs)
-    asked = experiment.source.model_dump(mode="json", exclude=PRICE)  # another price makes no other sample
+    asked = experiment.source.model_dump(mode="json", exclude=PRICE)  # the price does not change the sample
     step = Step(name="experiment/sample", version=SAMPLE_VERSION, params=asked)
     stats = {**found, "needs": needs, "refusal": question.refusal(found, needs, least_rate)}
     return context.manifest(f"{PREFIX}/{experiment.name}/sample", step, {}, [], stats)
@@ -136,7 +136,7 @@ def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest])
 def _proposal(
     ctx: Context, experiment: Experiment, swarm: Swarm, runs: Sequence[Manifest], scores: Sequence[ArmScores]
 ) -> MixtureProposal:
-    """Return the proposal of the runs of the largest size, by their actual training shares."""
+    """Return the proposal from the runs of the largest size, based on their actual training shares."""
     size, seen, caps = list(experiment.sizes)[-1], [], dict[str, float]()
     for run, score in zip(runs, scores, strict=True):
         if score.trouble or score.size != size:
@@ -158,7 +158,7 @@ def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
 def _trained(
     ctx: Context, size: str, runs: Sequence[Manifest], scores: Sequence[ArmScores], question: ConfirmationQuestion
 ) -> dict[str, float]:
-    """Shares that the proposal's runs really trained on: of the first that finished, or none."""
+    """Return the shares that the first finished run of the proposal was trained on, or an empty dictionary."""
     for run, one in zip(runs, scores, strict=True):
         if (one.arm, one.size) == (PROPOSED, size) and not one.trouble:
             return _shares(_mixture(ctx, run), list(question.prior))
@@ -166,10 +166,10 @@ def _trained(
 
 
 def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
-    """Return the outcome of new runs for a swarm's proposal; None if there are none for this proposal.
+    """Return the outcome of the confirmation runs for a swarm's proposal, or None if there are none for this proposal.
 
     Args:
-        made: the effects of the swarm.
+        made: manifest of the swarm's effects.
     """
     proposal = MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None
     if proposal is None or proposal.refusal:
@@ -182,7 +182,7 @@ def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> Con
 
 
 def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Shares of a run by stream.
+    """Return the shares of a run by stream.
 
     Raises:
         RequestError: the run has a stream that the prior does not name.
@@ -202,10 +202,10 @@ def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float
 
 
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
-    """Return the reason to start no further seed of an arm, or nothing.
+    """Return the reason to start no more seeds of an arm, or an empty string.
 
     Args:
-        scores: of the runs of earlier seeds.
+        scores: scores of the runs with earlier seeds.
     """
     decided = stopping(scores, experiment.base, experiment.seeds)
     return next((one.reason for one in decided if one.stop and (one.arm, one.size) == (arm.arm, arm.size)), "")
@@ -251,7 +251,7 @@ def _confirmation(ctx: Context, experiment: Experiment, made: Manifest) -> Confi
 
 
 def _value(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[SourceVerdict, Mapping[str, Any]] | None:
-    """Return the verdict on a source, and what its sample showed."""
+    """Return the verdict on a source, and the results of its sample."""
     if experiment.source is None:
         return None
     sample = ctx.refs.load(made.inputs[f"{PREFIX}/{experiment.name}/sample"])
@@ -278,7 +278,7 @@ def _notes(experiment: Experiment, spent: dict[str, pipeline.Spent], made: Manif
 
 
 def _seconds(ctx: Context, run: Manifest) -> float:
-    """Rank-seconds of a run's steps, from its timeline; 0 where that is not on this machine."""
+    """Return the rank-seconds of a run's steps from its timeline, or 0 if the timeline is not on this machine."""
     if "run" not in run.inputs:
         return 0.0
     prepared = configuration(ctx, ctx.refs.load(run.inputs["run"]))

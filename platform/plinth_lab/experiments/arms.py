@@ -1,7 +1,8 @@
-"""The file of an experiment, and its runs: one recipe for each arm, size and seed.
+"""The experiment file and its runs: one recipe for each arm, size and seed.
 
-Overlays lie over the recipe in this order: `common`, the size, the arm; then what the experiment itself decides, which
-no overlay can undo: the test text, the seeds, the name of the run. What decides the score may not differ between arms.
+Overlays are applied to the recipe in this order: `common`, the size, the arm. Then the experiment sets keys that no
+overlay can change: the test text, the seeds, the name of the run. Keys that determine the score must not differ between
+arms.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from plinth_lab.experiments.effects import ArmScores
 from plinth_lab.mixture import ConfirmationQuestion, Swarm
 from plinth_lab.source_value.question import ANNEAL, SourceQuestion
 
-# Arms of one key's values, as learning rates or batch sizes, and the best value with an interval.
+# Arms for the values of one key, such as learning rates or batch sizes, and the best value with an interval.
 #
-# The loss over the logarithm of such a setting is nearly a parabola about its optimum. For each seed one is fitted to
-# the best value and up to two neighbors on either side; the interval is Student's over the optima of the seeds. A best
-# value at the end of the range only shows in which direction to extend it.
+# The loss over the logarithm of such a setting is nearly a parabola around its optimum. For each seed, a parabola is
+# fitted to the best value and up to two neighbors on either side. The interval is Student's over the optima of the
+# seeds. A best value at the end of the range only shows in which direction to extend the range.
 
-#: Neighbors of the best value, on either side, that the parabola is fitted to.
+#: Number of neighbors on either side of the best value to which the parabola is fitted.
 NEIGHBOURS = 2
 
 
 class Sweep(Frozen):
-    """Values of one key of the recipe, an arm each: a geometric range, or a list."""
+    """Values of one recipe key, with one arm per value: a geometric range, or a list."""
 
     key: str = Field(pattern=r"^[a-z_0-9]+(\.[a-z_0-9]+)+$", description="Recipe key, such as `training.optimizer.lr`.")
     low: float | None = Field(None, gt=0, description="First value of the range.")
@@ -58,13 +59,13 @@ class Sweep(Frozen):
         return self
 
     def swept(self) -> tuple[int | float | str | bool, ...]:
-        """Return the values, those of a range with three digits."""
+        """Return the values. Values of a range are rounded to three digits."""
         if self.values or self.low is None or self.high is None:
             return self.values
         return tuple(float(f"{value:.3g}") for value in np.geomspace(self.low, self.high, self.points).tolist())
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Overlay of each value's arm, by name."""
+        """Return the overlay of each value's arm, by arm name."""
         found = {}
         for value in self.swept():
             overlay: Any = value
@@ -80,7 +81,7 @@ class Sweep(Frozen):
 
 
 class SweepOptimum(Frozen):
-    """Best value at a size; `best` is the arm with the lowest mean. Without `optimum`, `why` has the reason."""
+    """Best value at a size. `best` is the arm with the lowest mean loss. If `optimum` is None, `why` has the reason."""
 
     size: str
     key: str
@@ -90,13 +91,13 @@ class SweepOptimum(Frozen):
 
 
 def name_of(value: float | str | bool) -> str:
-    """Name of a value's arm: `at-0-001` of 0.001."""
+    """Return the arm name for a value: `at-0-001` for 0.001."""
     text = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
     return "at-" + re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def optima(sweep: Sweep, scores: Sequence[ArmScores]) -> list[SweepOptimum]:
-    """Return the best value at each size; nothing if the values are not numbers."""
+    """Return the best value at each size, or an empty list if the values are not numbers."""
     values = {name_of(value): value for value in sweep.swept()}
     if any(isinstance(value, str | bool) or value <= 0 for value in values.values()):
         return []
@@ -130,7 +131,8 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
 
 
 def _vertex(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the minimum of the parabola about the lowest point [x, loss]; None at the end of the range."""
+    """Return the minimum of the parabola around the lowest point [x, loss], or None if that point is at the end of the
+    range."""
     at = min(range(len(points)), key=lambda one: points[one][1])
     if not 0 < at < len(points) - 1:
         return None
@@ -142,11 +144,11 @@ def _vertex(points: Sequence[tuple[float, float]]) -> float | None:
     return float(vertex) if inside else points[at][0]
 
 
-#: Becomes part of names of runs, asset keys and files.
+#: Pattern of names that become part of run names, asset keys and file names.
 ArmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=24)]
-#: Sizes that a ladder is fitted to, at least.
+#: Minimum number of sizes to fit a ladder to.
 FEWEST_SIZES = 3
-#: Keys of a recipe, as a file that extends it would have them.
+#: Recipe keys, as in a file that extends the recipe.
 Overlay = Mapping[str, Any]
 
 
@@ -158,13 +160,13 @@ class ExperimentBudget(Frozen):
 
 
 class LadderQuestion(Frozen):
-    """Sizes as a ladder: a law is fitted to all but one, and predicts that one."""
+    """Ladder over the sizes: a law is fitted to all sizes but one, and predicts that one."""
 
     held_out: ArmName = Field(description="Size to predict before it is trained; the law is fitted to the others.")
 
 
 class Experiment(Frozen):
-    """Arms x sizes x seeds of one recipe, measured on text that was fixed before and that no arm trains on."""
+    """Arms x sizes x seeds of one recipe, measured on text that was fixed in advance and that no arm trains on."""
 
     name: ArmName
     question: str = Field(min_length=1, description="Question of the experiment, as a sentence.")
@@ -223,9 +225,9 @@ class Experiment(Frozen):
         return self
 
 
-#: First part of the keys of an experiment's assets.
+#: First part of the asset keys of an experiment.
 PREFIX = "experiment"
-#: Keys of a file that make its arms and their base.
+#: Keys of the file that generate the arms and set their base.
 KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion | ConfirmationQuestion]] = {
     "sweep": Sweep, "swarm": Swarm, "source": SourceQuestion, "confirms": ConfirmationQuestion,
 }  # fmt: skip
@@ -238,9 +240,9 @@ class Arm:
     """One run of an experiment.
 
     Args:
-        experiment, arm, size, seed: of which run.
+        experiment, arm, size, seed: identify the run.
         recipe: the recipe that the run follows.
-        overlay: what the arm changes, as it was written.
+        overlay: changes of the arm, as written in the file.
     """
 
     experiment: str
@@ -252,12 +254,12 @@ class Arm:
 
     @property
     def asset(self) -> str:
-        """Key of the run's asset."""
+        """Asset key of the run."""
         return f"{PREFIX}/{self.branch}"
 
     @property
     def branch(self) -> str:
-        """Name of the references of the run's corpus, weights and scores."""
+        """Name of the branch of references for the run's corpus, weights and scores."""
         return f"{self.experiment}/{self.arm}/{self.size}-s{self.seed}"
 
     @property
@@ -267,25 +269,26 @@ class Arm:
 
     @property
     def horizons(self) -> tuple[int, ...]:
-        """Tokens at which the learning rate has fallen: at `training.optimizer.horizons`, and at the end."""
+        """Tokens at which the learning rate has fully decayed: at `training.optimizer.horizons`, and at the end."""
         return tuple(round(share * self.tokens) for share in (*self.recipe.training.optimizer.horizons, 1.0))
 
     @property
     def flops(self) -> float:
-        """Training FLOPs of the run, by the vocabulary that the recipe asks for (`flops_exact`)."""
+        """Training FLOPs of the run, for the vocabulary size in the recipe (`flops_exact`)."""
         sequence = self.recipe.mixture.sequence_tokens if self.recipe.mixture else 0
         return float(self.tokens * flops_exact(self.recipe.training.model, self.recipe.tokenizer.vocab_size, sequence))
 
 
 def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
-    """Return an experiment and its runs: seed by seed, and for each seed every arm at every size.
+    """Return an experiment and its runs, sorted by seed. Each seed has every arm at every size.
 
     Args:
         path: the file.
-        packaged: folder of recipes that are found by name.
+        packaged: folder of recipes that can be given by name.
 
     Raises:
-        RecipeError: the file or the recipe of an arm is wrong, with the line; an arm changes what decides the score.
+        RecipeError: the file or the recipe of an arm is invalid (names the line), or an arm changes a key that
+            determines the score.
         BudgetError: the runs would need more than the budget.
     """
     lined = _with_made_arms(read(path, shown(path)))
@@ -311,8 +314,8 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
 
 
 def _with_made_arms(lined: Lined) -> Lined:
-    """Return the file with the arms of its sweep, swarm, proposal or source; their base is the middle value, the
-    prior, or the arm without the source."""
+    """Return the file with the arms generated from its sweep, swarm, proposal or source. Their base is the middle
+    value, the prior, or the arm without the source."""
     for kind, read_as in KINDS.items():
         given = lined.data.get(kind) if isinstance(lined.data, dict) else None
         try:
@@ -337,7 +340,7 @@ def _with_made_arms(lined: Lined) -> Lined:
 
 
 def _with_source(lined: Lined, experiment: Experiment, recipe: Path, path: Path, packaged: Path | None) -> Lined:
-    """Return the file with the changes of its source's arms at each size, instead of the source."""
+    """Return the file with the source replaced by the overlays of its arms at each size."""
     if experiment.source is None:
         return lined
     mark, made = lined.mark(("source",), Position(shown(path), 1)), dict[str, Any]()
@@ -370,7 +373,7 @@ def _validated(lined: Lined, path: Path) -> Experiment:
 
 
 def _below(lined: Lined, key: Key) -> Lined:
-    """Return the overlay at a key, with the lines it was written on."""
+    """Return the overlay at a key, with its line numbers."""
     data: Any = lined.data
     for step in key:
         data = data.get(step, {}) if isinstance(data, dict) else {}
@@ -391,13 +394,13 @@ def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
 
 
 def _keys(data: Any, at: Key) -> Sequence[Key]:
-    """Every key of nested mappings and lists."""
+    """Return every key of nested mappings and lists."""
     steps: Any = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
     return [key for step, value in steps for key in ((*at, step), *_keys(value, (*at, step)))]
 
 
 def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, path: Path) -> None:
-    """Raise RecipeError if an arm changes what decides the score."""
+    """Raise RecipeError if an arm changes a key that determines the score."""
     base = {(one.size, one.seed): one.recipe for one in arms if one.arm == experiment.base}
     for one in arms:
         for name in FIXED:

@@ -1,17 +1,16 @@
-"""Effects of the arms of an experiment from the scores of its runs, and arms that cannot win any more.
+"""Effects of the arms of an experiment, from the scores of its runs, and detection of arms that can no longer win.
 
 D  documents of the test text
 
-*Effects*: each arm against the base at each size, paired by seed and document; every difference is arm minus base.
-Whether an effect was found follows from the interval over seeds and documents and from p, corrected by Holm over the
-arms of a size: over wholes, and over all slices. With one seed nothing is found: training the same recipe again could
-change more than what is seen. No run is left out in silence.
+*Effects*: each arm against the base at each size, paired by seed and document; every difference is arm minus base. An
+effect is significant by its interval over seeds and documents, and by its p-value after Holm correction over the arms
+of a size, separately for the whole text and for all slices. With one seed no effect is significant, because training
+the same recipe again could change the score by more. Every run that is left out is reported.
 
-*Stopping*: an arm is compared with every other on the same test text, one difference per seed. It stops where the
-mixture SPRT (`statistics.Sequential`) rules out that it is at least as good as one of them, at 5% over the rivals
-(Bonferroni): the truly best arm is stopped in at most 5% of experiments, at any number of interim analyses. With A arms
-that is a level of 5% / (A - 1) for each pair. Arms differ by many standard deviations of training noise or not at all,
-hence `SHARPEST`.
+*Stopping*: an arm is compared with every other on the same test text, one difference per seed. The arm is stopped if
+the mixture SPRT (`statistics.Sequential`) shows that it is worse than one of them, at 5% over the rivals (Bonferroni).
+The truly best arm is stopped in at most 5% of experiments, at any number of interim analyses. With A arms, the level of
+each pair is 5% / (A - 1). Arms differ by many standard deviations of training noise or not at all, hence `SHARPEST`.
 
 Seeds are what varies: the decision is about this test text. Two seeds never suffice, because the largest likelihood
 ratio that two can give is (1 + 2 SHARPEST^2)^(1/2), 7. Three suffice for up to four arms, four for up to 51.
@@ -45,13 +44,13 @@ class ArmScores:
     """One run: an arm at a size with a seed.
 
     Args:
-        arm, size, seed: of which run.
-        status: `finished`, or how it ended otherwise; `reason` has the cause.
+        arm, size, seed: identify the run.
+        status: `finished`, or the kind of failure, with the cause in `reason`.
         documents: identifiers of the test documents, 32 hexadecimal digits each, [D].
         slices: the slice of each document, [D].
-        bytes: of each document, [D]; 1 where a score is averaged instead of divided by length.
-        bits: of each document under the model, [D]; empty where the run did not finish.
-        tokens, flops, seconds: what it cost; seconds are rank-seconds.
+        bytes: bytes of each document, [D], or 1 if a score is averaged instead of divided by length.
+        bits: bits of each document under the model, [D]. Empty if the run did not finish.
+        tokens, flops, seconds: cost of the run, in tokens, FLOPs and rank-seconds.
         curve: optimizer step, tokens so far, bits per byte.
 
     Raises:
@@ -90,12 +89,13 @@ class ArmScores:
 
     @property
     def name(self) -> str:
-        """The run in words."""
+        """Description of the run."""
         return f"arm {self.arm}, size {self.size}, seed {self.seed}"
 
     @property
     def trouble(self) -> str:
-        """Reason why the scores of this run cannot be used, or empty; for example a score that is not a number."""
+        """Reason why the scores of this run cannot be used (such as a score that is not a number), or an empty
+        string."""
         if self.status != FINISHED:
             return f"{self.status}: {self.reason}" if self.reason else self.status
         if not len(self.bits):
@@ -107,7 +107,7 @@ class ArmScores:
 WHOLE = "all"
 ARM, BASE, NONE = "arm", "base", ""
 LEVEL = 0.95
-#: Slices with fewer documents have no line.
+#: Minimum number of documents per reported slice.
 FEWEST_DOCUMENTS = 10
 
 #: Runs of an arm at a size, by seed.
@@ -115,12 +115,12 @@ Runs = Mapping[int, ArmScores]
 
 
 class Effect(Frozen):
-    """An arm against the base at one size, on the whole test text (`all`) or on a slice of it.
+    """Effect of an arm against the base at one size, on the whole test text (`all`) or on a slice of it.
 
-    `seeds` are those that both finished, and the pairs; `lacking` names every run of either that gave no scores, with
-    its reason, and seeds that one of the two lacks. Without a pair there is no difference. `adjusted` is p by Holm;
-    `better` is `arm`, `base`, or empty; `smallest` is the effect that four of five such experiments would have found;
-    `finding` is the sentence for people.
+    `seeds` are the seeds that both arms finished; each gives one pair. `lacking` names every run of the two arms
+    without scores, with its reason, and seeds that only one arm has. Without a pair there is no difference. `adjusted`
+    is p by Holm; `better` is `arm`, `base`, or empty; `smallest` is the effect that four of five such experiments would
+    have found; `finding` is the sentence for people.
     """
 
     arm: str
@@ -149,13 +149,14 @@ def effects(
     fewer_is_better: bool = True,
     seed: int = 0,
 ) -> list[Effect]:
-    """Effects of every arm but the base, by size as they first come: the whole text, then its slices by name.
+    """Return the effects of every arm except the base, by size in order of first appearance: the whole text, then its
+    slices by name.
 
     Args:
         scores: of all runs, those that failed too.
         base: the arm that the others are compared with.
-        measure, fewer_is_better: what `bits` are.
-        seed: of the intervals' draws.
+        measure, fewer_is_better: name and direction of the values in `bits`.
+        seed: seed of the bootstrap draws.
 
     Raises:
         RequestError: the base has no run.
@@ -179,7 +180,7 @@ def effects(
 
 
 def by_run(scores: Sequence[ArmScores]) -> dict[str, dict[str, dict[int, ArmScores]]]:
-    """Return runs by size, arm and seed, in the order in which sizes and arms first come.
+    """Return runs by size, arm and seed. Sizes and arms are in order of first appearance.
 
     Raises:
         IntegrityError: two runs have the same arm, size and seed.
@@ -212,7 +213,7 @@ def require_same_text(scores: Sequence[ArmScores]) -> None:
 
 
 def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int) -> Iterator[Effect]:
-    """Lines of an arm, not corrected yet; the measure is set by the caller."""
+    """Yield the effects of an arm before correction. The caller sets the measure."""
     without = tuple(lacking(arm, base, ours, theirs))
     pairs = [at for at in sorted(set(ours) & set(theirs)) if not (ours[at].trouble or theirs[at].trouble)]
     common = {"arm": arm, "base": base, "size": size, "measure": "", "fewer_is_better": True, "lacking": without}
@@ -234,7 +235,7 @@ def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int)
 
 
 def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Return the whole, then slices that are large enough and not the whole, by name, as numbers of documents."""
+    """Yield the whole text, then the large enough slices by name, each with the indices of its documents."""
     yield WHOLE, np.arange(len(slices))
     for name in np.unique(slices).tolist():
         rows = np.flatnonzero(slices == name)
@@ -243,7 +244,7 @@ def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]
 
 
 def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
-    """Every run of either arm that gave no scores, with its reason, and seeds that one of the two lacks."""
+    """Yield every run of the two arms without scores, with its reason, and seeds that only one arm has."""
     for at in sorted(set(ours) | set(theirs)):
         for name, runs in ((arm, ours), (base, theirs)):
             if at not in runs:
@@ -253,7 +254,8 @@ def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
 
 
 def _corrected(lines: Sequence[Effect]) -> list[Effect]:
-    """Return the lines of one size with Holm's p over its wholes and over its slices, and their findings."""
+    """Return the effects at one size with Holm-corrected p-values, separately for the whole text and for slices, and
+    with their findings."""
     found = list(lines)
     for whole in (True, False):
         family = [i for i, line in enumerate(found) if (line.slice == WHOLE) == whole and _testable(line)]
@@ -301,14 +303,14 @@ def _finding(line: Effect) -> str:
 
 
 def _interval(gap: Estimate, size: bool = False) -> str:
-    """Return the interval; of the size of the effect, a decrease by 0.02 is `95%: 0.01 to 0.03`."""
+    """Format the interval for the size of the effect: a decrease by 0.02 has `95%: 0.01 to 0.03`."""
     low, high = (-gap.high, -gap.low) if size and gap.value < 0 else (gap.low, gap.high)
     return f"{gap.level:.0%}: {low:.3g} to {high:.3g}"
 
 
 ALPHA = 0.05
 FEWEST_SEEDS = 2
-#: Effects, in standard deviations of the difference of two runs, that the test is sharpest for.
+#: Effect for which the test is most powerful, in standard deviations of the difference of two runs.
 SHARPEST = 5.0
 
 
@@ -334,16 +336,17 @@ class StopDecision(Frozen):
 def stopping(
     scores: Sequence[ArmScores], base: str, seeds: Sequence[int], *, fewer_is_better: bool = True
 ) -> list[StopDecision]:
-    """Return a decision for every arm but the base, which all others are read against, at every size.
+    """Return a decision for every arm except the base, at every size. The base is never stopped, because all other arms
+    are compared with it.
 
     Args:
         scores: of the runs so far, those that failed too.
         base: the arm that never stops.
-        seeds: planned for every arm and size.
+        seeds: planned number of seeds per arm and size.
         fewer_is_better: as of bits.
 
     Raises:
-        IntegrityError: two runs are one, or were scored on different text.
+        IntegrityError: two runs have the same arm, size and seed, or runs were scored on different text.
     """
     require_same_text(scores)
     found = []
@@ -356,7 +359,7 @@ def stopping(
 
 
 def _means(runs: Mapping[int, ArmScores]) -> dict[int, float]:
-    """Bits over bytes of every run that can be used, by seed."""
+    """Return the bits per byte of every usable run, by seed."""
     usable = {seed: one for seed, one in runs.items() if not one.trouble}
     return {seed: float(one.bits.sum() / one.bytes.sum()) for seed, one in usable.items()}
 

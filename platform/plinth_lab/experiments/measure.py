@@ -1,6 +1,6 @@
-"""The test text of an experiment under a model, and the manifest of a run, however it ended.
+"""Scores of a model on the test text of an experiment, and the manifest of a finished or failed run.
 
-Test text is scored as the items of protected sets are, document by document; no arm chooses among it.
+Test text is scored one document at a time, like the items of protected sets. Every arm is scored on the same documents.
 
 A run's manifest also has its critical batch, from gradient noise (McCandlish et al., arXiv:1812.06162, appendix A.1):
 
@@ -41,7 +41,7 @@ from plinth.training.telemetry.timeline import timeline
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.experiments.effects import FINISHED, ArmScores, Status
 
-#: Measured steps from which on a scale is stated.
+#: Minimum number of measured steps to report a noise scale.
 FEWEST = 5
 
 
@@ -57,10 +57,10 @@ def of_steps(steps: Iterable[tuple[Mapping[str, Any], int]], micro_tokens: int) 
 
     Args:
         steps: step events of the timeline, each with the tokens of its batch.
-        micro_tokens: of one forward pass on one rank.
+        micro_tokens: tokens in one forward pass on one rank.
 
     Returns:
-        None where too few steps were measured, steps are one micro batch, or noise hides the gradient whole.
+        None if too few steps were measured, a step has only one micro batch, or noise hides the gradient.
     """
     noise, signal, batch = [], [], 0
     for event, tokens in steps:
@@ -77,7 +77,7 @@ def of_steps(steps: Iterable[tuple[Mapping[str, Any], int]], micro_tokens: int) 
 
 
 def pair(small: float, big: float, small_tokens: int, big_tokens: int) -> tuple[float, float]:
-    """Unbiased tr(S) and |G|^2 from squared norms of gradients of two batches."""
+    """Return unbiased estimates of tr(S) and |G|^2 from the squared gradient norms of two batches."""
     noise = (small - big) / (1 / small_tokens - 1 / big_tokens)
     signal = (big_tokens * big - small_tokens * small) / (big_tokens - small_tokens)
     return noise, signal
@@ -90,7 +90,7 @@ SCORES = "scores.parquet"
 KNOWN = (comparison.CLEAN, comparison.CONTAMINATED)
 #: The same for a run with initial weights, which may have trained on text removed here.
 UNSEEN = (comparison.CLEAN,)
-#: A row for each document of the test text, in the order of its sets and of the items in them.
+#: Columns of the scores: one row per document of the test text, in the order of its sets and their items.
 COLUMNS = pa.schema(
     [
         *(pa.field(name, pa.string(), nullable=False) for name in ("document", "slice", "item")),
@@ -101,8 +101,8 @@ COLUMNS = pa.schema(
 
 
 def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> Part:
-    """Bits of every document of the test text under a checkpoint; a part with `COLUMNS`, from the step cache if it is
-    there.
+    """Return the bits of every document of the test text under a checkpoint, as a data file with `COLUMNS`. A cached
+    result is reused.
 
     Raises:
         CheckpointError, TrainingError: the model could not be loaded or evaluated.
@@ -142,14 +142,14 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
     """Return the manifest of a run that ended: the scores of its last checkpoint, and its curve.
 
     Args:
-        points: checkpoints to score at most, evenly among those that the run kept; of a run with horizons, all that it
-            kept at one.
+        points: maximum number of checkpoints to score, evenly spaced over the kept checkpoints. For a run with
+            horizons, all checkpoints kept at a horizon are scored.
         made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them; and what
             else was measured of the checkpoint.
         test: names of those sets.
 
     Raises:
-        CheckpointError, TrainingError: as `score`.
+        CheckpointError, TrainingError: see `score`.
     """
     sets = {name: made[f"protected/{name}"] for name in test}
     last = score(ctx, made["checkpoint"], sets)
@@ -174,21 +174,21 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
 
 
 def _noise(config: RunConfig) -> NoiseScale | None:
-    """Return the noise scale of the second half of the run: noise grows while the loss falls."""
+    """Return the noise scale over the second half of the run, since noise grows while the loss falls."""
     steps = timeline(config.directory.events).steps
     later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
     return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)
 
 
 def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
-    """Return the configuration of a run that was trained on this machine; None if its folder is not here."""
+    """Return the configuration of a run that was trained on this machine, or None if its folder is not here."""
     path = ctx.workspace.runs / run.stats["run_id"] / "config.json"
     return config.load(path) if path.exists() else None
 
 
 def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Documents that the run's text may hold, not being of a known status: too short or too common to look for, or
-    nearly found."""
+    """Return the documents that may be in the run's training text, because their status is not known to be clean: too
+    short or too common to search for, or nearly found."""
     (part,) = protected.named(comparison.FILE)
     rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
     found = []
@@ -199,14 +199,14 @@ def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Seque
 
 
 def _id(name: str, at: int, item: str) -> str:
-    """Return identifier of a document: items may share a name."""
+    """Return the identifier of a document. It includes the position, because items may share a name."""
     return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
 
 
 def kept(
     arm: Arm, status: Status, reason: str, inputs: Mapping[str, Manifest], parts: list[Part], **stats: Any
 ) -> Manifest:
-    """Return the manifest of a run of an experiment, however it ended."""
+    """Return the manifest of a finished or failed run of an experiment."""
     step = Step(name="experiment/arm", version=VERSION, params={"arm": arm.arm, "size": arm.size, "seed": arm.seed})
     spent = arm.flops * stats.get("tokens", 0) / arm.tokens
     return context.manifest(
@@ -215,9 +215,10 @@ def kept(
 
 
 def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:
-    """Scores of runs on the documents that no run may have trained on: the same for all of them.
+    """Return the scores of all runs on the same documents: those that no run can have trained on.
 
-    Which documents a run's text may hold depends on its filters; one that is unsure in one run is left out of all.
+    The filters of a run decide which documents its text may contain. A document that is unsure in one run is left out
+    of all runs.
     """
     unsure = {document for one in runs for document in one.stats.get("unsure", ())}
     return [scores_of(ctx, one, unsure) for one in runs]
@@ -257,7 +258,7 @@ def _named(sets: Mapping[str, Manifest]) -> dict[str, Manifest]:
 
 
 def _spread(steps: list[int], count: int) -> list[int]:
-    """Return at most `count` of the steps, evenly spaced, with the earliest."""
+    """Return at most `count` steps, evenly spaced and including the earliest."""
     if count <= 0 or not steps:
         return []
     return [steps[at] for at in sorted({round(at) for at in np.linspace(0, len(steps) - 1, min(count, len(steps)))})]

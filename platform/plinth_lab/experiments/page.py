@@ -48,17 +48,17 @@ def page(
     """Return the page as HTML. The same arguments give the same bytes.
 
     Args:
-        name, question, measure, base: of the experiment.
+        name, question, measure, base: properties of the experiment.
         arms: overlay of each arm, as plain data.
         scores: of all runs, those that failed too.
         effects, decisions: results of `effects.effects` and `stopping.stopping`.
         shared: steps of each arm in the step cache: `made` and `reused`.
         notes: sentences about the budget and its use.
-        ladder: forecast and truth, of an experiment that is a ladder.
+        ladder: forecast and measured losses, for an experiment with a ladder.
         optima: the best value of a sweep, by size.
         noise: gradient noise of runs, by asset.
-        proposal: of a swarm of mixtures.
-        value: of a source, the verdict and what its sample showed.
+        proposal: proposal of a swarm of mixtures.
+        value: verdict on a source and the results of its sample.
         confirmation: result of testing a proposal in new runs.
     """
     wholes = [line for line in effects if line.slice == WHOLE]
@@ -88,7 +88,7 @@ def page(
 
 
 def _verdict(wholes: Sequence[Effect], value: SourceVerdict | None, confirmation: ConfirmationOutcome | None) -> str:
-    """Return the answer to the question in one sentence; empty if there is none yet."""
+    """Return the answer to the question in one sentence, or an empty string if there is no answer yet."""
     if value is not None:
         return f"Verdict: {value.verdict}."
     if confirmation is not None:
@@ -179,7 +179,7 @@ def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: 
 
 
 def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section of a source: verdict, gains drawn, changes, prices, and the sample."""
+    """Return the page section about a source: verdict, gains with a figure, changes, prices, and the sample."""
     rows = [
         GainRow(name=one.use, value=one.gain.value, low=one.gain.low, high=one.gain.high, better=_side(one, found))
         for one in found.gains
@@ -230,8 +230,8 @@ def _tone(line: Effect) -> str:
     return {ARM: "better", BASE: "worse"}.get(line.better, "")
 
 
-# Figures of an experiment: effects of its arms with intervals, and curves of its runs; of a ladder, curves of equal
-# compute, and the surface of the law with its runs.
+# Figures of an experiment: effects of its arms with intervals, and curves of its runs. A ladder also has curves of
+# equal compute, and the surface of the law with its runs.
 #
 # Minima of curves of equal compute are drawn from the law; no parabola through them decides anything.
 
@@ -240,7 +240,7 @@ LONGEST = 30
 
 
 class EffectRow(Frozen):
-    """A row of a panel: an arm's difference from the base; without numbers it was not measured."""
+    """Row of a panel: an arm's difference from the base. A row without numbers was not measured."""
 
     panel: str
     name: str
@@ -251,7 +251,7 @@ class EffectRow(Frozen):
 
 
 class GainRow(Frozen):
-    """A use of a source: its gain with its interval; `better` as in `EffectRow`."""
+    """Row for a use of a source: its gain with its interval. `better` is as in `EffectRow`."""
 
     name: str
     value: float
@@ -261,7 +261,7 @@ class GainRow(Frozen):
 
 
 class RunCurve(Frozen):
-    """A measure of one run by optimizer step; runs of one arm have one color."""
+    """Curve of a measure of one run by optimizer step. Runs of the same arm have the same color."""
 
     panel: str
     arm: str
@@ -270,7 +270,8 @@ class RunCurve(Frozen):
 
 
 def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Figure:
-    """Plot one panel per size, one row per arm: blue if the arm is better, orange if the base is, else gray."""
+    """Plot one panel per size and one row per arm: blue if the arm is better, orange if the base is better, otherwise
+    gray."""
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(row.panel for row in rows))
@@ -304,7 +305,7 @@ def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
 
 
 def gains(rows: Sequence[GainRow], least: float) -> Figure:
-    """Plot one row per use: blue if it gains more than the least gain, orange if it cannot, else gray."""
+    """Plot one row per use: blue if the gain is above the minimum gain, orange if it cannot be, otherwise gray."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.32 * (len(rows) + 1.2) + 0.6), layout="constrained")
@@ -341,7 +342,7 @@ def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figur
 
 
 def _short(name: str) -> str:
-    """Shorten a name; the tables show it whole. A dollar would begin a formula."""
+    """Shorten a name, since the tables show the full name, and escape dollar signs, which would start a formula."""
     cut = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return cut.replace("$", r"\$")
 
@@ -362,7 +363,7 @@ def predictions(points: Sequence[tuple[float, float]], measure: str) -> Figure:
 
 
 CURVES = 5
-#: Either side of the runs, in multiples.
+#: Margin on either side of the runs, as a factor.
 MARGIN = 1.6
 
 
@@ -388,13 +389,13 @@ class LawCurve(Frozen):
         return np.asarray(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
 
     def best_params(self, flops: np.ndarray) -> np.ndarray:
-        """N* of 6 N D FLOPs."""
+        """Return N*, the best number of parameters, for 6 N D FLOPs."""
         ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         return np.asarray(ratio * (flops / 6) ** (self.beta / (self.alpha + self.beta)))
 
 
 def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Loss by parameters at equal compute, under the law; runs are drawn in the color of the nearest curve."""
+    """Plot the law's loss over parameters at equal compute. Runs are drawn in the color of the nearest curve."""
     from matplotlib.figure import Figure
 
     flops = np.array([6 * one.params * one.tokens for one in points])
@@ -423,7 +424,7 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
 
 
 def surface(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Return the law over parameters and tokens as contours, its runs, and the optimum of every budget."""
+    """Plot the law over parameters and tokens as contours, with its runs and the optimum of every budget."""
     from matplotlib.figure import Figure
 
     params, tokens = (np.array([getattr(one, name) for one in points]) for name in ("params", "tokens"))

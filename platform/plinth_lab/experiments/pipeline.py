@@ -1,8 +1,8 @@
-"""The pipeline of one run of an experiment: its stages, what they read from outside, and how it is played.
+"""The pipeline of one run of an experiment: its stages, their external inputs, and its execution.
 
-It is executed over its own references. Results of the workspace or another arm with the same inputs are reused, whole
-or part by part from the step cache. Attempts and reused assets are recorded next to the manifests, since they differ
-between repetitions and are not part of an identity.
+The pipeline runs with its own references. Results of the workspace or another arm with the same inputs are reused, as
+whole assets or as single results from the step cache. Attempts and reused assets are recorded next to the manifests,
+because they differ between repetitions and are not part of an identity.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from plinth_lab.source_value.verdict import MEASURED
 
 
 class Spent(Frozen):
-    """Assets that a run made, assets it took over as they were, and what the making cost.
+    """Assets that a run computed, assets that it reused, and the cost of the computation.
 
     Args:
-        parts: tasks of steps that were worked on.
-        spared: of those of `made`, tasks whose result was in the step cache.
+        parts: number of step tasks that were executed.
+        spared: number of tasks of computed assets whose result was in the step cache.
         written: files written to the store.
     """
 
@@ -56,15 +56,15 @@ class Spent(Frozen):
     written: int = Field(0, ge=0)
 
     def with_taken(self, asset: str) -> Spent:
-        """Return the same with one more asset that was there already."""
+        """Return a copy with one more reused asset."""
         return self.model_copy(update={"taken": (*self.taken, asset)})
 
     def with_made(self, asset: str, cost: StepCost, written: int) -> Spent:
-        """Return the same with one more asset that was made.
+        """Return a copy with one more computed asset.
 
         Args:
-            cost: of the tasks of its steps.
-            written: files that its driver wrote.
+            cost: cost of the asset's step tasks.
+            written: files that the asset's driver wrote.
         """
         return Spent(
             made=(*self.made, asset),
@@ -76,12 +76,12 @@ class Spent(Frozen):
 
 
 def save_spent(workspace: Workspace, arm: Arm, spent: Spent) -> None:
-    """Keep what a run made and took over, of the last time that it made anything."""
+    """Store the computed and reused assets of the last execution of a run that computed anything."""
     write_bytes(_path(workspace, arm), spent.model_dump_json().encode())
 
 
 def spent_by_asset(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
-    """Return the made and reused assets of the runs that were executed here, by asset."""
+    """Return the computed and reused assets of each run that was executed here, by the run's asset."""
     found = {one.asset: _path(workspace, one) for one in arms}
     return {asset: Spent.model_validate_json(path.read_bytes()) for asset, path in found.items() if path.exists()}
 
@@ -118,8 +118,8 @@ LAST = "checkpoint"
 #: The last assets of the corpus that a source is compared with.
 CORPUS = ("mixture", "funnel")
 
-#: Failures that are a result: this recipe does not get there. All others, as a full disk or a missing key, and these
-#: exceptions, say nothing of the arm.
+#: Failures that count as a result, because they are caused by the arm's recipe. Other failures, such as a full disk or
+#: a missing key, and the exceptions listed here say nothing about the arm.
 OF_THE_ARM = (RecipeError, StageError, TrainingError)
 NOT_OF_THE_ARM = (
     BudgetError, ExtensionError, LaunchError, WorkerError, StoppedRunError, CheckpointError, ResumeError,
@@ -136,13 +136,14 @@ def last_assets(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
 
 
 def read_outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Context) -> str:
-    """Identity of the sources, and which attempt this is where an earlier one failed."""
+    """Return the identity of the sources, with the number of the attempt if an earlier attempt failed."""
     read = {one.asset: _identity(one.outside, known, ctx) for one in own if one.outside}
     return fingerprint.digest({"read": read, "attempt": attempt(ctx.workspace, arm)})
 
 
 def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx: Context) -> str | None:
-    """Identity of what a stage reads from outside, taken from another run's stage that reads the same."""
+    """Return the identity of a stage's external input. It is taken from another run's stage if that reads the same
+    input."""
     for other, found in known or ():
         if _same(outside, other):
             return found
@@ -153,14 +154,16 @@ def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Return True if two functions are one function of equal arguments; of functions that cannot be compared, no."""
+    """Return True if two functions are the same function with equal arguments. Return False for functions that cannot
+    be compared."""
     if not (isinstance(one, partial) and isinstance(other, partial)):
         return one is other
     return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
 
 
 def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
-    """Where most of a run may be made already: the workspace's own recipe, the first runs of the arm and the base."""
+    """Return the contexts that may already have most results of a run: the workspace's own recipe, and the first runs
+    of the arm and the base."""
     size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
     first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
     branches = [ctx.workspace.branch(name) for name in first if name != arm.branch]
@@ -168,10 +171,10 @@ def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]
 
 
 def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
-    """Bring the pipeline of a run up to date over references of its own, up to its checkpoint or the given ends.
+    """Bring the pipeline of a run up to date with its own references, up to its checkpoint or the given last assets.
 
     Returns:
-        The manifests of its stages. What was made, reused and written is recorded next to the references.
+        The manifests of its stages. Computed, reused and written assets are recorded next to the references.
 
     Raises:
         PlinthError: a stage failed; what was finished before it is kept.

@@ -5,8 +5,8 @@ file -> arms -> (side by side: the runs of a seed at once) -> Dagster run -> pag
 An experiment is found by its file, by the name of a packaged one, or by its name in a workspace that has run it:
 
     filters   FineWeb's rules and Plinth's policy against raw text, on the demo's text
-    pages     the policy next to C4's, Gopher's and FineWeb's rules, on pages of Debian's documentation packages
-    ladder    what four sizes predict of a fifth, on the same text
+    pages     the policy compared with C4's, Gopher's and FineWeb's rules, on pages of Debian's documentation packages
+    ladder    prediction of a fifth size from four sizes, on the same text
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
 
     Raises:
         MissingError: no such file.
-        RecipeError, BudgetError: as `plinth_lab.experiments.arms.load`.
+        RecipeError, BudgetError: see `plinth_lab.experiments.arms.load`.
     """
     return arms.load(find(path), recipes.FOLDER)
 
@@ -82,7 +82,7 @@ def noted(workspace: Path, name: str) -> Path:
     """Return the file of an experiment that this user has run in a workspace.
 
     Raises:
-        MissingError: none of that name has run.
+        MissingError: no experiment of that name has run.
         RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
     again = "run it by its file: `plinth experiment run FILE`"
@@ -100,7 +100,8 @@ def noted(workspace: Path, name: str) -> Path:
 
 
 def remembered(workspace: Path) -> Iterator[Stage]:
-    """Stages of the experiments that this user has run in a workspace; a file that is gone or wrong by now has none."""
+    """Yield the stages of the experiments that this user has run in a workspace. Experiments whose file is missing or
+    invalid are skipped."""
     for name in sorted(note.parent.name for note in (workspace / "experiments").glob(f"*/{NOTE}")):
         try:
             experiment, runs = load(noted(workspace, name))
@@ -143,7 +144,7 @@ class ExperimentSummary:
 def definitions(
     stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, **resources: Any
 ) -> dg.Definitions:
-    """Return the assets of an experiment's stages and the job that makes them."""
+    """Return the assets of an experiment's stages and the job that materializes them."""
     made = [asset(stage) for stage in stages]
     job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
     known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
@@ -159,16 +160,16 @@ def run(
     again: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> ExperimentSummary:
-    """Bring an experiment up to date: runs that are there are left alone, interrupted ones go on where they stopped.
+    """Bring an experiment up to date. Finished runs are kept, and interrupted runs continue where they stopped.
 
     Args:
-        side_by_side: runs of one seed that are under way at once.
+        side_by_side: maximum number of concurrent runs of one seed.
         again: retry failed runs.
 
     Raises:
-        RecipeError, BudgetError, MissingError: the experiment is wrong; nothing was started.
+        RecipeError, BudgetError, MissingError: the experiment is invalid, and nothing was started.
         SignatureError: no root of trust is pinned.
-        StageError: Dagster could not run it; a run of an arm that fails is a result and raises nothing.
+        StageError: Dagster could not run the experiment. A failed run of an arm is a result and raises no error.
     """
     started = time.monotonic()
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
@@ -210,7 +211,7 @@ def run(
 
 
 def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:
-    """Return runs that may be under way at once, one group after the other, and whether a ladder's forecast follows."""
+    """Return groups of runs that can run concurrently, each with True if a ladder's forecast follows the group."""
     if experiment.ladder:
         held = [one for one in waiting if one.size == experiment.ladder.held_out]
         return [([one for one in waiting if one not in held], True), (held, False)]
@@ -219,10 +220,10 @@ def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[
 
 
 def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Manifest:
-    """Return the published effects of an experiment as its file is now.
+    """Return the published effects of an experiment, if they are current for its file.
 
     Raises:
-        MissingError: it was not run here, or file, sources or code have changed since.
+        MissingError: the experiment was not run here, or its file, sources or code have changed since.
     """
     if stale := decide(ctx, wiring.of(experiment, arms, for_one_decision=True)).stale:
         raise MissingError(
@@ -256,17 +257,17 @@ def _at_once(
     side_by_side: int,
     say: Callable[[str], None],
 ) -> dict[str, PlinthError]:
-    """Play runs, several at once; their assets find all of it made.
+    """Execute runs concurrently, so that their assets find all results in place.
 
     Args:
         every: all runs of the experiment.
-        arms: those to play.
+        arms: runs to execute.
 
     Returns:
         Failures that count as a result, by asset.
 
     Raises:
-        PlinthError: any other failure; runs that wait are not started.
+        PlinthError: any other failure. Waiting runs are not started.
     """
     failed: dict[str, PlinthError] = {}
     engine, over = compute.open(), threading.Event()

@@ -1,5 +1,5 @@
-"""`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; of
-a ladder also `experiment/{name}/forecast`, made before the size that it predicts; of a source
+"""`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; a
+ladder also has `experiment/{name}/forecast`, made before the size that it predicts; a source has
 `experiment/{name}/sample`, made before anything is trained.
 
 A run's asset executes the pipeline of its recipe (`arm_pipeline`) up to the checkpoint. A failed run is a result: its
@@ -28,7 +28,7 @@ from plinth_lab.experiments.arms import PREFIX, Arm, Experiment
 from plinth_lab.experiments.pipeline import CORPUS, NOT_OF_THE_ARM, OF_THE_ARM, Known, last_assets, played, read_outside
 from plinth_lab.source_value.question import BUCKET, PRICE, WITH
 
-#: Why no run of a source is trained whose sample decides.
+#: Reason in runs that are not trained because the sample of the source already decides.
 ANSWERED = "the sample has the answer"
 
 
@@ -38,12 +38,13 @@ def of(
     failed: Mapping[str, PlinthError] | None = None,
     for_one_decision: bool = False,
 ) -> list[Stage]:
-    """Every run, then the effects; where losing arms are stopped, a seed's runs read those of the seeds before.
+    """Return the stages of every run, then of the effects. If losing arms are stopped, the runs of a seed read the runs
+    of earlier seeds.
 
     Args:
-        failed: failures of runs that were just played: they are not played again.
-        for_one_decision: sources that several runs share are looked at once. Not for stages that are made: a source
-            may change while runs are under way.
+        failed: failures of runs that were just executed, so that these runs are not executed again.
+        for_one_decision: True to read sources that several runs share only once. Do not use it for stages to be
+            materialized, because a source may change while runs are in progress.
     """
     how = failed or {}
     known: Known | None = [] if for_one_decision else None
@@ -59,7 +60,7 @@ def of(
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
-    """Return runs of its size with earlier seeds, which decide whether a run starts."""
+    """Return the runs of the same size with earlier seeds, which decide if a run starts."""
     if not experiment.stop_losing:
         return ()
     seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
@@ -74,7 +75,7 @@ def _run(
     failed: PlinthError | None,
     known: Known | None,
 ) -> Stage:
-    """Return a run's asset. Seed by seed, the base first: what it makes, the others take over."""
+    """Return the stage of a run. For each seed the base runs first, so that other arms can reuse its results."""
     own = selected(stages(arm.recipe), last_assets(experiment, arm))
     return Stage(
         asset=arm.asset,
@@ -99,7 +100,7 @@ def sample_of(experiment: Experiment) -> str:
 
 
 def _sampled(experiment: Experiment) -> tuple[str, ...]:
-    """Return the sample, of an experiment about a source."""
+    """Return the key of the sample if the experiment is about a source."""
     return (sample_of(experiment),) if experiment.source else ()
 
 
@@ -148,12 +149,12 @@ def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: I
 
 
 def forecast_of(experiment: Experiment) -> str:
-    """Key of the asset that holds a ladder's forecast."""
+    """Return the key of the asset with a ladder's forecast."""
     return f"{PREFIX}/{experiment.name}/forecast"
 
 
 def _foretold(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """Return the forecast as input of the runs that it predicts: it is stored before they begin."""
+    """Return the forecast as an input of the runs that it predicts, so that it is stored before they start."""
     return (forecast_of(experiment),) if experiment.ladder and arm.size == experiment.ladder.held_out else ()
 
 
@@ -206,7 +207,7 @@ def _make(
 
 
 def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
-    """Return the reason if the sample of a source already decides, or nothing."""
+    """Return the reason if the sample of a source already decides, or an empty string."""
     return str(sample.stats["refusal"]) if experiment.source and sample else ""
 
 
@@ -219,7 +220,7 @@ def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Ar
 
 
 def effects_of(experiment: Experiment) -> str:
-    """Key of the asset that compares the arms."""
+    """Return the key of the asset that compares the arms."""
     return f"{PREFIX}/{experiment.name}/effects"
 
 
@@ -266,7 +267,7 @@ def path(ctx: Context, experiment: Experiment) -> Path:
 
 
 def show(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> Path:
-    """Write the page of an experiment; returns where."""
+    """Write the page of an experiment and return its path."""
     target = path(ctx, experiment)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(target, answer.page(ctx, experiment, arms, made).encode())

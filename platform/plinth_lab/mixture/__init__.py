@@ -3,16 +3,16 @@
 surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
 proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
 
-Also here: the shares of the runs of a swarm, and the confirmation of the mixture that it proposes.
+This module has the shares of a swarm's runs, and the confirmation of the proposed mixture.
 
 K  streams
 N  runs
 
-Shares are drawn around a prior: Dirichlet of several strengths, some with streams left out.
+Shares are drawn around a prior from Dirichlet distributions of several strengths. Some draws leave out streams.
 
-The swarm's runs chose the proposal, so they cannot confirm it: arms of the proposal and of the prior at equal tokens,
-with seeds that the swarm did not have, can. Gains are bits per byte of the prior less those of the proposal, paired by
-seed and document (`effects`), at the size that the proposal is for.
+The proposal was chosen from the swarm's runs, so they cannot confirm it. New runs of the proposal and the prior confirm
+it, with equal tokens and new seeds. The gain is the prior's bits per byte minus the proposal's, paired by seed and
+document (`effects`), at the size of the proposal.
 
     holds          the whole interval of the gain is above 0
     not confirmed  it includes 0, or a run has no scores
@@ -34,14 +34,14 @@ from plinth_lab.experiments.effects import ARM, BASE, WHOLE, Effect
 
 Floats = NDArray[np.float64]
 
-#: The arm that the others are drawn around.
+#: Name of the arm around which the others are drawn.
 PRIOR = "prior"
 #: Number of digits of written shares.
 DIGITS = 4
 
 
 class Swarm(Frozen):
-    """Arms of an experiment that are drawn, not written: `count` mixtures around a prior, and the prior itself."""
+    """Randomly drawn arms of an experiment: `count` mixtures around a prior, and the prior itself."""
 
     prior: Mapping[str, float] = Field(
         min_length=2, description="Weights by stream, as in a phase of the mixture; the baseline of a proposal."
@@ -76,7 +76,7 @@ class Swarm(Frozen):
         return {name: weight / whole for name, weight in self.prior.items()}
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Overlays of the arms: the prior, and every draw."""
+        """Return the overlays of the arms: the prior, and every draw."""
         digits = len(str(self.count))
         drawn = {f"mix-{at:0{digits}}": shares for at, shares in enumerate(draws(self), 1)}
         return {name: {"mixture": one_phase(shares)} for name, shares in {PRIOR: self.shares, **drawn}.items()}
@@ -87,9 +87,10 @@ class Swarm(Frozen):
 
 
 def draws(swarm: Swarm) -> list[dict[str, float]]:
-    """Shares by stream of every run; a stream that was left out has none.
+    """Return the shares of every run by stream. A stream that was left out has no entry.
 
-    Mean `prior`, alpha = strength x K x prior (RegMix and olmix draw so; arXiv:2407.01492). No two draws are alike.
+    The mean is `prior`, with alpha = strength x K x prior, as in RegMix and olmix (arXiv:2407.01492). No two draws are
+    equal.
     """
     rng = np.random.Generator(np.random.Philox(swarm.seed))
     names, prior = list(swarm.prior), np.array(list(swarm.shares.values()))
@@ -107,13 +108,14 @@ def draws(swarm: Swarm) -> list[dict[str, float]]:
 
 
 def one_phase(shares: Mapping[str, float]) -> dict[str, Any]:
-    """Shares as keys of a recipe's mixture. Where a stream has too little text, the others make up for it."""
+    """Return shares as keys of a recipe's mixture. If a stream has too little text, the other streams fill its
+    share."""
     weights = {name: round(share, DIGITS) for name, share in shares.items()}
     return {"over_cap": "redistribute", "phases": [{"name": "all", "fraction": 1, "weights": weights}]}
 
 
 def _rounded(drawn: Floats) -> Floats | None:
-    """Shares of `DIGITS` digits that add up to 1; None where nothing is left."""
+    """Return shares rounded to `DIGITS` digits that add up to 1, or None if all are rounded to 0."""
     if drawn.sum() <= 0:
         return None
     units = np.floor(drawn / drawn.sum() * 10**DIGITS)
@@ -122,7 +124,7 @@ def _rounded(drawn: Floats) -> Floats | None:
     return shares
 
 
-#: The arm that is trained on the proposed mixture.
+#: Name of the arm that is trained on the proposed mixture.
 PROPOSED: Final = "proposed"
 HOLDS: Final = "holds"
 NOT_CONFIRMED: Final = "not confirmed"
@@ -131,7 +133,7 @@ Status = Literal["holds", "not confirmed", "refuted"]
 
 
 class ConfirmationQuestion(Frozen):
-    """Arms of an experiment that are a proposal and its prior; `plinth experiment propose --confirm` writes it."""
+    """Experiment with two arms, a proposal and its prior. `plinth experiment propose --confirm` writes it."""
 
     experiment: str = Field(min_length=1, description="Name of the swarm experiment.")
     answer: str = Field(description="Digest of the effects with the proposal.")
@@ -163,10 +165,11 @@ class ConfirmationOutcome(Frozen):
     Args:
         status, reason: in words.
         size: of the runs.
-        gain, low, high: bits per byte less than the prior, with its 95% interval; None where no pair has scores.
+        gain, low, high: reduction in bits per byte against the prior, with its 95% interval, or None if no pair has
+            scores.
         smallest: the gain that four of five such experiments would have found.
-        seeds, documents: of the pairs.
-        trained: shares that the proposal's runs really trained on.
+        seeds, documents: numbers of seeds and documents in the pairs.
+        trained: shares that the proposal's runs were trained on.
     """
 
     status: Status
@@ -188,8 +191,8 @@ def confirmed(
 
     Args:
         effects: of the experiment (`effects.effects`).
-        size: the one that the proposal is for.
-        trained: shares that its runs really trained on; empty where none finished.
+        size: size for which the proposal was made.
+        trained: shares that the proposal's runs were trained on; empty if no run finished.
     """
     line = next(one for one in effects if (one.arm, one.size, one.slice) == (PROPOSED, size, WHOLE))
     known: dict[str, Any] = {"size": size, "seeds": line.seeds, "documents": line.documents, "trained": trained}

@@ -1,9 +1,9 @@
-"""The best shares by a surrogate, under caps of repetition, and their gain over the prior.
+"""The best shares according to a surrogate, with caps on repetition, and their gain over the prior.
 
-The shares are those with the least expected loss, chosen from noisy runs: the surrogate flatters them. The bootstrap
-over runs measures by how much (it chooses again in every draw, and evaluates the choice with the fit to all runs), and
-the gain is corrected by it. A gain whose interval includes 0 is not a proposal. A proposal is written as a recipe over
-the base, and as the experiment that confirms it.
+The shares have the lowest expected loss, but they are chosen from noisy runs, so the surrogate overestimates their
+gain. The bootstrap over runs estimates this bias: it chooses shares again in every draw, and evaluates the choice with
+the fit to all runs. The gain is corrected by the bias. A gain whose interval includes 0 is not a proposal. A proposal
+is written as a recipe over the base, and as the experiment that confirms it.
 
 K  streams
 N  runs
@@ -30,13 +30,14 @@ LEAST = 1e-9
 
 
 class MixtureProposal(Frozen):
-    """Shares that a swarm proposes, with the interval of their gain; or why it proposes none.
+    """Shares that a swarm proposes, with the interval of their gain, or the reason why it proposes none.
 
     Args:
         prior, shares: by stream; `shares` is empty where nothing is proposed.
         caps: maximum share of each stream in the target run, by its amount of text.
         family: the surrogate; `errors` are leave-one-out errors of all, in bits per byte.
-        gain, low, high: bits per byte less than the prior, corrected for having been chosen, with its 95% interval.
+        gain, low, high: reduction in bits per byte against the prior, corrected for selection bias, with its 95%
+            interval.
         refusal: reason if nothing is proposed.
         runs: shares, loss, and the loss that the surrogate predicted without the run; the page draws them.
     """
@@ -59,11 +60,11 @@ def propose(
     """Return the proposal of a swarm's runs.
 
     Args:
-        runs: shares that a run really trained on, and its bits per byte; the prior's among them.
-        caps: the most of each stream, as a share.
+        runs: shares that each run was trained on, and its bits per byte, including the prior's run.
+        caps: maximum share of each stream.
 
     Raises:
-        RequestError: caps that leave less than the whole.
+        RequestError: the caps add up to less than 1.
     """
     names = list(swarm.prior)
     if len(runs) < FEWEST:

@@ -1,4 +1,4 @@
-"""The loss of a small run as a function of the shares of its text, fitted to a swarm.
+"""The loss of a small run as a function of its mixture shares, fitted to a swarm.
 
 K  streams
 N  runs
@@ -78,7 +78,7 @@ class Kernel:
         return self.features.slope(shares, (each[:, None] * (self.points - at)).sum(0) / self.width**2)
 
     def again(self, shares: Floats, losses: Floats) -> Kernel:
-        """Return the same settings fitted to other runs."""
+        """Return a model with the same settings, fitted to other runs."""
         return _fit_kernel(self.features, self.width, self.ridge, shares, losses)
 
 
@@ -124,7 +124,7 @@ def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
 
 Family = Literal["mean", "log-linear", "kernel"]
 
-#: Runs that a surrogate needs.
+#: Minimum number of runs for a surrogate.
 FEWEST = 4
 #: A family must have at most this share of the mean's squared leave-one-out error, or shares explain nothing.
 EXPLAINS = 0.5
@@ -135,7 +135,7 @@ LIMIT = 50.0
 
 
 class Surrogate(Protocol):
-    """Loss by shares."""
+    """Loss as a function of shares."""
 
     def __call__(self, shares: Floats) -> Floats:
         """Shares [..., K] to losses [...]."""
@@ -175,7 +175,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class FittedSurrogate:
-    """A surrogate with how it was chosen.
+    """A fitted surrogate with the errors by which it was chosen.
 
     Args:
         family: chosen; `mean` where no other explains the runs.
@@ -223,7 +223,7 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
-    """Return the same family fitted to other runs, as the bootstrap asks, with the same settings.
+    """Return the same family with the same settings, fitted to other runs. The bootstrap needs this.
 
     Leave-one-out on runs drawn twice would choose settings that repeat what they have seen.
     """

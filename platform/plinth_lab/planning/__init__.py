@@ -2,7 +2,7 @@
 
 plan           a training run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
 fleet          every division of a run over a fleet, ranked by time
-corpus         core hours, bytes and money for a corpus of any size, by measured rates or those of finished runs
+corpus         core hours, bytes and money for a corpus of any size, from measured rates or the rates of finished runs
 
 Also here: the commands `plinth run plan` and `plinth corpus scale`, which load the other modules when
 they run.
@@ -56,7 +56,7 @@ def bought(
     """Return the best model for a budget.
 
     Raises:
-        RequestError: as `purchase`; the table of runs is wrong.
+        RequestError: see `purchase`; or the table of runs is invalid.
     """
     from plinth_lab.scaling import fitted_to
     from plinth_lab.scaling.fit import DRAWS
@@ -208,7 +208,7 @@ def plan_command(
 
 
 def _vocabulary(settings: Settings, recipe: Recipe) -> int | None:
-    """Size of the vocabulary that a recipe keeps from the weights it begins from."""
+    """Return the vocabulary size of the initial weights if the recipe keeps their tokenizer, or None."""
     if (model := recipe.kept_vocabulary) is None:
         return None
     from plinth_assets.initial import vocabulary

@@ -1,8 +1,8 @@
 """The cost of a corpus of any size: core hours, tasks, bytes shuffled, requests, money, wall clock.
 
-Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The
-speeds were measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. Not in it:
-stragglers, retries, and the network between storage and cores, whose bandwidth is an option.
+Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The speeds were
+measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. The estimate leaves out
+stragglers and retries. The network bandwidth between storage and cores is an option.
 
 Finished runs give rates instead: tasks and operations of the store grow with parts, CPU time and bytes with text. One
 run gives rates in proportion; for several of different sizes a line is fitted, so that the fixed cost of a run is not
@@ -57,11 +57,11 @@ class Amount(NamedTuple):
 
 
 def sum_amounts(many: Iterable[Amount]) -> Amount:
-    """Their sum, name by name."""
+    """Return the sum of amounts, field by field."""
     return Amount(*map(sum, zip(Amount(), *many, strict=True)))
 
 
-#: Amounts that grow with parts; the others grow with text.
+#: Amounts that grow with the number of data files. The other amounts grow with text.
 BY_PARTS = {"tasks", "operations"}
 
 
@@ -82,10 +82,10 @@ class RunCosts(Frozen):
 
 
 def of_run(state: State) -> RunCosts:
-    """Return the recorded costs of what is published in a workspace.
+    """Return the recorded costs of the published assets in a workspace.
 
     Raises:
-        MissingError: nothing was recorded, or there are no documents.
+        MissingError: no costs were recorded, or there are no documents.
     """
     amounts, annotators, spared, items = dict[str, Amount](), set[str](), 0, 0
     text_bytes, documents, parts = 0, 0, 0
@@ -145,7 +145,7 @@ def predict(runs: Sequence[RunCosts], text_bytes: float, parts: int) -> dict[str
 
 
 def line(sizes: Sequence[float], amounts: Sequence[float]) -> tuple[float, float]:
-    """Return fixed amount and amount per size, neither below 0: the line of least squares."""
+    """Fit a line by least squares and return the fixed amount and the amount per unit of size, neither below 0."""
     x, y = np.array(sizes, dtype=np.float64), np.array(amounts, dtype=np.float64)
     if np.unique(x).size > 1:
         slope, fixed = np.polyfit(x, y, 1)
@@ -243,7 +243,7 @@ class StageEstimate(Frozen):
 
 
 class CorpusEstimate(Frozen):
-    """The whole."""
+    """Estimate of the whole corpus."""
 
     documents: int
     parts: int
@@ -261,7 +261,7 @@ class CorpusEstimate(Frozen):
 
 
 def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimate:
-    """Cost of every stage and of the whole, on `scale.cores` cores.
+    """Return the cost of every stage and of the whole corpus, on `scale.cores` cores.
 
     Args:
         runs: take the rates of these finished runs, not those of `MEASURED`.
@@ -292,7 +292,7 @@ def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimat
 
 
 def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amount | None, Amount]]:
-    """By stage, what is predicted for a finished run's text and parts, and what it cost.
+    """Return the predicted and the actual cost of a finished run by stage.
 
     Args:
         runs: whose rates to predict by; those of `MEASURED` without any.

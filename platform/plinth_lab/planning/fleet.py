@@ -104,7 +104,7 @@ def fleet_of(
     """Parse `512xH100`, or `2xcpu`: this machine's measured processors, divided among the ranks.
 
     Raises:
-        RequestError: it is not of that form, or the device is not known.
+        RequestError: the text does not have this form, or the device is not known.
     """
     from plinth.launch import devices
     from plinth.operation.spending import CPU, of_table, processors
@@ -117,7 +117,7 @@ def fleet_of(
 
 
 def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Return the runs of a workspace, which need not exist, and those that cannot be read."""
+    """Return the runs of a workspace and the names of runs that cannot be read. The workspace need not exist."""
     from plinth.operation.forecast import known
     from plinth.storage.workspace import Workspace
 
@@ -125,7 +125,8 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
 
 
 def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, runs: list[RecordedRun]) -> TrainingPlan:
-    """Return a plan with the wall clock that like runs of the workspace give; as it was, where none is recorded."""
+    """Return the plan with a wall-clock time from similar runs of the workspace, or unchanged if no such run is
+    recorded."""
     from plinth_lab.planning.plan import speed
 
     training, work = recipe.training, workload(recipe, made)

@@ -1,4 +1,4 @@
-"""The run that a recipe describes, in numbers, with every assumption in words.
+"""Estimates for the run that a recipe describes, with every assumption in words.
 
 Its speed is stated, or that of like runs of the workspace: a run's steps as wholes (computation, communication, input
 and host, but no saves) give FLOP/s by the planner's own count; that rate and the planned run's count give tokens per
@@ -39,7 +39,8 @@ def speed(
     runs: Iterable[RecordedRun], work: ranking.TrainingWork, block: Parallel, micro: int, launch: Launch,
     device: str | None = None,
 ) -> RecordedSpeed | None:  # fmt: skip
-    """Return the median of like runs on the same kind of device, those of this very machine alone where there are any.
+    """Return the median speed of similar runs on the same kind of device. If this machine has such runs, only these are
+    used.
 
     Args:
         micro: sequences of a rank's micro batch.
@@ -47,7 +48,7 @@ def speed(
         device: by its name, where it was stated.
 
     Returns:
-        None where no such run is recorded.
+        None if no such run is recorded.
     """
     timed = [run for run in runs if run.whole_flops_per_s is not None]
     name, machine = (device, "") if device else _place(timed, launch)
@@ -111,7 +112,7 @@ class TrainingPlan(Frozen):
     assumptions: tuple[str, ...]
 
     def at(self, speed: RecordedSpeed) -> TrainingPlan:
-        """Return the same at the speed of recorded runs, which its assumptions then name."""
+        """Return a copy with the speed of recorded runs, which its assumptions then name."""
         rate, others = speed.tokens_per_second, tuple(line for line in self.assumptions if line != NO_SPEED)
         return self.model_copy(
             update={
@@ -208,7 +209,7 @@ def _attention_flops(
 
 
 def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
-    """Memory by ZeRO stage, of those that the rest of the block allows."""
+    """Return the memory by ZeRO stage, for the stages that the other parallel settings allow."""
     training, mixture = recipe.training, recipe.required_mixture()
     ranks, micro = training.launch.ranks, training.micro_batch_sequences
     found = {}

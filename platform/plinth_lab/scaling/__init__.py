@@ -1,4 +1,4 @@
-"""Scaling ladders: what a larger run will reach, from small ones; fitted, predicted with intervals.
+"""Scaling ladders: a law fitted to small runs predicts a larger run, with intervals.
 
 law       L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
 fit       the law from a table of runs: variable projection, then the published objective; statuses, intervals

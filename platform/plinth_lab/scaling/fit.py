@@ -1,4 +1,4 @@
-"""The law of a ladder's runs, with intervals, and whether its constants mean anything.
+"""Fit of the scaling law to a ladder's runs, with intervals, and a check that its constants are identifiable.
 
 Runs come as a table: columns `params`, `tokens`, `loss`, an optional `trunk`, and any number of probes.
 
@@ -39,14 +39,14 @@ DRAWS = 4_000
 EXPONENTS = (0.02, 2.5)
 GRID = 12
 STARTS = 9
-#: Budgets that differ by less are one.
+#: Budgets that differ by less than this share count as one.
 SAME_BUDGET = 1.1
 FEWEST_BUDGETS = 3
 FEWEST_RUNS = 6
 FEWEST_SIZES = 3
 #: Condition of the scaled Jacobian from which the constants trade against each other within rounding of the losses.
 ILL = 1e4
-#: A term below this share of every loss is none.
+#: A term below this share of every loss counts as absent.
 NOTHING = 1e-6
 #: From this many times the largest budget on, an extrapolation is marked.
 FAR = 100.0
@@ -74,7 +74,7 @@ MEANING = {
 
 
 class ScalingRun(Frozen):
-    """One run of a ladder, or one horizon of it. Runs that name one `trunk` are horizons of one training."""
+    """One run of a ladder, or one horizon of a run. Runs with the same `trunk` are horizons of the same training."""
 
     params: float = Field(gt=0, allow_inf_nan=False)
     tokens: float = Field(gt=0, allow_inf_nan=False)
@@ -89,7 +89,7 @@ class ScalingRun(Frozen):
 
 
 class ScalingFit(Frozen):
-    """Law of some runs; `law` is None if its constants are not identifiable, and `statuses` has the reasons."""
+    """Law fitted to runs. If its constants are not identifiable, `law` is None and `statuses` has the reasons."""
 
     law: ScalingLaw | None
     statuses: tuple[str, ...]
@@ -108,7 +108,8 @@ class ScalingFit(Frozen):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fit with what predictions need: constants (E, A, B, alpha, beta), [5] and [K, 5]; residuals of ln L, [R]."""
+    """A fit with the data for predictions: constants (E, A, B, alpha, beta), [5] and [K, 5], and residuals of ln L,
+    [R]."""
 
     fit: ScalingFit
     runs: tuple[ScalingRun, ...]
@@ -121,7 +122,7 @@ class Fitted:
         """The law.
 
         Raises:
-            RequestError: its constants are not identifiable.
+            RequestError: the law's constants are not identifiable.
         """
         if self.fit.law is None:
             raise RequestError(
@@ -133,7 +134,7 @@ class Fitted:
         return self.fit.law
 
     def losses(self, params: float, tokens: float) -> Floats:
-        """Loss under every draw, [K].
+        """Return the loss under every draw, [K].
 
         Least squares pull the surface toward the runs, one for each constant, and a bootstrap takes what is left for
         the noise. Draws are spread by that factor for the share of runs within delta; beyond it nothing is squared.
@@ -165,7 +166,7 @@ class Fitted:
         return float(np.sqrt(runs / (runs - 5)))
 
     def extrapolation(self, flops: float) -> float:
-        """Return a budget in multiples of the largest that was run."""
+        """Return a budget in multiples of the largest budget that was run."""
         return flops / self.fit.largest_flops
 
 
@@ -176,20 +177,20 @@ def loss_of(constants: Floats, params: float, tokens: float) -> Floats:
 
 
 def weights_of(runs: Sequence[ScalingRun], draws: int, seed: int) -> Floats:
-    """Weights of the bootstrap, [K, R], which add up to R; those of one training are one."""
+    """Return the bootstrap weights, [K, R], which add up to R. Runs of the same training have the same weight."""
     trunks = _trunks(runs)
     weights = np.random.default_rng(seed).dirichlet(np.ones(max(trunks) + 1), draws)[:, trunks]
     return np.asarray(weights / weights.sum(axis=1, keepdims=True) * len(runs))
 
 
 def _trunks(runs: Sequence[ScalingRun]) -> list[int]:
-    """Return the training of each run, [R], from 0; a run that names none is its own."""
+    """Return the index of each run's training, [R]. A run without a trunk is its own training."""
     seen: dict[str | int, int] = {}
     return [seen.setdefault(run.trunk or at, len(seen)) for at, run in enumerate(runs)]
 
 
 def budgets(flops: Sequence[float]) -> int:
-    """Return number of budgets: those within a tenth of each other are one."""
+    """Return the number of different budgets. Budgets within a tenth of each other count as one."""
     count, last = 0, 0.0
     for value in sorted(flops):
         if value > SAME_BUDGET * last:
@@ -285,7 +286,7 @@ def _law(constants: Floats) -> ScalingLaw:
 def _statuses(
     runs: Sequence[ScalingRun], surface: Surface, theta: Floats, shares: Floats, condition: float, done: bool
 ) -> Iterator[str]:
-    """All that is wrong with a fit, or `CONVERGED`."""
+    """Yield the statuses of all problems of a fit, or `CONVERGED`."""
     sizes = min(len({run.params for run in runs}), len({run.tokens for run in runs}))
     near = 1e-6 * (surface.high - surface.low)[3:]
     edge = (theta[3:] <= surface.low[3:] + near) | (theta[3:] >= surface.high[3:] - near)
@@ -302,7 +303,8 @@ def _statuses(
 
 
 def _shown(shares: Floats) -> Bools:
-    """Return which of (p, q, s, alpha, beta) matter, [5]: all but an E of 0. Shares of terms are [3, R]."""
+    """Return a mask, [5], of the parameters (p, q, s, alpha, beta) to check: all except s if E is 0. Shares of terms
+    are [3, R]."""
     terms = shares.max(axis=1) >= NOTHING
     return np.concatenate([terms, [True, True]])
 

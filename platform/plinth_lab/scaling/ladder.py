@@ -81,7 +81,7 @@ def rungs(design: LadderDesign) -> tuple[Rung, ...]:
 
 
 def price(ladder: tuple[Rung, ...]) -> int:
-    """FLOPs of the whole ladder."""
+    """Return the FLOPs of the whole ladder."""
     return sum(rung.flops for rung in ladder)
 
 
@@ -142,7 +142,7 @@ class LadderOutcome(Frozen):
 
 
 class LadderForecast(Frozen):
-    """Prediction of the held-out size from the smaller ones, by horizon; without `fit`, `why` has the reason."""
+    """Prediction of the held-out size from the smaller sizes, by horizon. If `fit` is None, `why` has the reason."""
 
     held_out: str
     runs: tuple[ScalingRun, ...]
@@ -154,7 +154,7 @@ class LadderForecast(Frozen):
 
 
 def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
-    """Points of the law that a finished run of an experiment gives; none if it did not finish."""
+    """Return the points for the law from a run of an experiment, or an empty list if the run did not finish."""
     if made.stats["status"] != "finished":
         return []
     found = []
@@ -172,7 +172,7 @@ def size(arm: Arm) -> int:
 
 
 def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS) -> LadderForecast:
-    """Fit the law to the runs of all other sizes, and predict every horizon of the one that is held out.
+    """Fit the law to the runs of all other sizes, and predict every horizon of the held-out size.
 
     Args:
         arms: all runs of the experiment.
@@ -196,7 +196,7 @@ def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *
 def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tuple[LadderOutcome, ...]:
     """Predict the largest size of these runs from the others, to judge a forecast before its truth is known.
 
-    Empty where the others determine no law.
+    The result is empty if the other sizes determine no law.
     """
     largest = max(run.params for run in runs)
     try:

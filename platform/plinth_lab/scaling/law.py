@@ -1,4 +1,4 @@
-"""The law of loss over parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta, and what it makes optimal.
+"""The law of loss over parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta, and its optima.
 
     N  parameters
     D  tokens trained on, repeated ones included
@@ -31,7 +31,7 @@ Amount = TypeVar("Amount", float, NDArray[np.float64])
 
 #: R* of Muennighoff et al. 2305.16264: decay constant of the value of repeated text, in repetitions.
 WORTH_OF_REPETITION = 15.387756
-#: Optima are looked for between these numbers of parameters.
+#: Range of parameter counts in which optima are searched.
 FEWEST, MOST = 1.0, 1e18
 #: Stands for infinity where a root is bracketed.
 _VAST = 1e300
@@ -105,7 +105,7 @@ class ScalingLaw(Frozen):
     beta: float = Field(gt=0)
 
     def loss(self, params: Amount, tokens: Amount) -> Amount:
-        """Loss of N parameters after D tokens."""
+        """Return the loss of N parameters after D tokens."""
         loss: Amount = self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta
         return loss
 
@@ -121,7 +121,7 @@ class ScalingLaw(Frozen):
         return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
 
     def optimum(self, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the lowest loss that a budget of FLOPs buys, training and inference together.
+        """Return the allocation with the lowest loss for a budget of FLOPs, for training and inference together.
 
         Args:
             flops: 6 N D + 2 N I.
@@ -146,7 +146,8 @@ class ScalingLaw(Frozen):
         return self._allocated(params, tokens(params), inference_tokens, reuse)
 
     def cheapest(self, loss: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the fewest FLOPs that reach a loss (Sardana et al. 2401.00448 with `inference_tokens`).
+        """Return the allocation with the fewest FLOPs that reaches a loss (Sardana et al. 2401.00448 with
+        `inference_tokens`).
 
         Raises:
             RequestError: no number of parameters and tokens reaches the loss, or A or B is 0.

@@ -28,7 +28,7 @@ from plinth_lab.scaling.fit import FAR, FEWEST_RUNS, Fitted, ScalingFit, weights
 from plinth_lab.scaling.law import CORRECTED, Allocation, DataReuse, Floats, ScalingLaw
 
 LEVEL = 0.8
-#: Middles and steepnesses that a sigmoid is looked for among.
+#: Grid of middles and steepnesses for the sigmoid search.
 MIDDLES, STEEPNESSES = 33, 25
 _BLOCK = 256
 
@@ -125,7 +125,7 @@ def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: flo
 
 
 def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) -> Estimate | str:
-    """Return a probe at a loss, or why there is none."""
+    """Return the predicted probe score at a loss, or the reason why there is no prediction."""
     at = [i for i, run in enumerate(fitted.runs) if name in run.probes]
     if len(at) < FEWEST_RUNS:
         return f"only {len(at)} runs have it; expected {FEWEST_RUNS}"
@@ -187,7 +187,7 @@ def _logistic(losses: Floats, middle: Floats, steep: Floats) -> Floats:
 
 
 class Optimum(Frozen):
-    """Parameters and tokens that a budget is best spent on; `draws` of the bootstrap had such an optimum."""
+    """Best numbers of parameters and tokens for a budget. `draws` is the number of bootstrap draws with an optimum."""
 
     flops: float
     params: Estimate
@@ -241,7 +241,7 @@ def _searched(fitted: Fitted, flops: float, inference_tokens: float, reuse: Data
     return np.array(found).reshape(-1, 2)
 
 
-# The best model that money buys on a fleet, between the least and the most that the fleet may reach.
+# The best model for a sum of money on a fleet, at the lowest and the highest utilization that the fleet may reach.
 #
 #     dollars -> device hours (price) -> FLOPs (peak x utilization) -> parameters and tokens (law) -> loss
 #
@@ -265,7 +265,8 @@ class BoughtModel(Frozen):
 
 
 class Purchase(Frozen):
-    """Device hours for the money, wall clock of all devices at once, and the model at the least and the most."""
+    """Device hours for the money, wall-clock time of all devices together, and the model at the lowest and highest
+    utilization."""
 
     devices: int
     dollars: float

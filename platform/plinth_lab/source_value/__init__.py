@@ -30,7 +30,7 @@ def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
     """Show the verdict of an experiment about a source, and rewrite its page.
 
     Raises:
-        MissingError: it was not run, or changed later.
+        MissingError: the experiment was not run, or changed later.
     """
     from plinth_jobs.cli import output
     from plinth_lab.experiments import run as experiments

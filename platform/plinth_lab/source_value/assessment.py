@@ -69,7 +69,7 @@ class ReferenceCorpus:
 
 
 def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
-    """Return the published corpus, where it exists, without one bucket.
+    """Return the published corpus without one bucket.
 
     Raises:
         MissingError: no bucket has curated text.
@@ -164,7 +164,7 @@ def _read(own: Context, sample: SourceSample) -> _Facts:
 
 
 def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
-    """Sum of `above` over sum of `below`, both [D], times `scale`, with its interval."""
+    """Return the sum of `above` divided by the sum of `below`, both [D], times `scale`, with its interval."""
     if not below.sum():
         return {"value": 0.0, "low": 0.0, "high": 0.0}
     found = statistics.ratio(above, below, seed=seed)
@@ -172,7 +172,7 @@ def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[
 
 
 def _share(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
-    """Return the same where `above` is part of `below`: between 0 and all of it."""
+    """Return the same ratio if `above` is part of `below`, so the ratio and its interval are between 0 and `scale`."""
     found = _ratio(above, below, seed)
     return {name: scale * min(max(end, 0.0), 1.0) for name, end in found.items()}
 
@@ -225,7 +225,8 @@ def _density(
 
 
 def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) -> dict[str, Any]:
-    """Bytes per token of the sample and of every bucket; nothing before there is a tokenizer."""
+    """Return the bytes per token of the sample and of every bucket, or an empty dictionary if there is no tokenizer
+    yet."""
     trained = ctx.refs.published("tokenizer")
     if trained is None or not have.shards:
         return {}

@@ -92,14 +92,14 @@ OWN_SLICE = "the source itself"
 
 
 def shuffled(parts: Sequence[Part], seed: int) -> list[Part]:
-    """Parts in an order that depends on their content and the seed."""
+    """Return the data files in an order that depends on their content and the seed."""
     return sorted(parts, key=lambda part: random.Random(f"{seed}:{part.blob.sha256}").random())
 
 
 def deltas(
     ctx: Context, texts: Sequence[str], curated: Mapping[str, Manifest], limit: int, seed: int
 ) -> dict[str, Any]:
-    """Bits per byte of every slice, for the three models.
+    """Return the bits per byte of every slice under the three models.
 
     Args:
         texts: accepted documents of the sample.

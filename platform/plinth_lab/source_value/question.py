@@ -80,11 +80,11 @@ class SourceQuestion(Source):
         return WITHOUT
 
     def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Sizes of the experiment: those of the file, or one, and the annealing."""
+        """Return the sizes of the experiment: the sizes in the file, or a single one, and the annealing."""
         return {**(given or {PROXY: {}}), **({ANNEAL: self._annealing()} if self.anneal else {})}
 
     def share_of(self, size: str) -> float:
-        """Share of the source at a size."""
+        """Return the share of the source at a size."""
         return (self.anneal.share if self.anneal and size == ANNEAL else None) or self.share
 
     def overlay(self, recipe: Recipe, size: str, arm: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class SourceQuestion(Source):
         return list(recipe.mixture.phases)
 
     def _with_share(self, phase: Phase, share: float) -> dict[str, Any]:
-        """Return a phase in which the source has its share, and the others keep theirs among them."""
+        """Return a phase in which the source has its share, and the other streams keep their relative weights."""
         found = _plain(phase)
         for name in ("weights", "to_weights"):
             if weights := found.get(name):
@@ -198,7 +198,7 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
 
 
 def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: float) -> str:
-    """Return the reason if no arm needs training, or nothing.
+    """Return the reason if no arm needs training, or an empty string.
 
     Args:
         least_rate: minimum bytes per token of every bucket in the tokenizer's audit.
@@ -235,7 +235,7 @@ LONGEST = 24
 
 
 def name_of(source: str) -> str:
-    """Name of the experiment about a source: `value-forum` of `/data/forum.jsonl`."""
+    """Return the name of the experiment about a source: `value-forum` for `/data/forum.jsonl`."""
     stem = source.rstrip("/").rpartition("/")[2].partition(".")[0]
     slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "source"
     return f"value-{slug}"[:LONGEST].rstrip("-")

@@ -1,4 +1,4 @@
-"""A bounded sample of a source that is not in the corpus yet, and the share of it that the corpus has already.
+"""A bounded sample of a source that is not in the corpus yet, and the share of the sample that the corpus already has.
 
 Files are listed, not read; those with the smallest keyed hashes of their names are taken until the sample is full,
 and of files that can be split, pieces. The sample is processed up to the policy in a scratch store that is removed at
@@ -178,7 +178,7 @@ def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Invento
 
 
 def _file(ctx: Context, source: Source, name: str) -> SourceFile:
-    """One file of a source under its listed name, with its digest and pieces."""
+    """Return one file of a source under its listed name, with its digest and byte ranges."""
     from plinth.corpus.sources.inventory import cutter
 
     where = absolute(source.path, ctx.workspace.input)
@@ -197,7 +197,7 @@ def _rank(seed: int, name: str) -> bytes:
 def _annotated(
     ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
 ) -> Manifest:
-    """One annotator over the sample, with models and lists lent from the workspace, after those `before` it."""
+    """Run one annotator over the sample, after the annotators in `before`, with models and lists of the workspace."""
     chosen = annotate.annotator(name)
     resources = {key: ctx.refs.current(key) for key in chosen.needs(annotate.parameters(name, raw))}
     for resource in resources.values():
@@ -214,7 +214,7 @@ U64 = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 NGRAM_WORDS = 5
-#: Why protected sets drop a document.
+#: Reasons for which protected sets drop a document.
 PROTECTED = pa.array(PROTECTED_REASONS)
 
 
@@ -302,7 +302,7 @@ def known_ngrams(texts: Iterable[pa.Array]) -> U64:
 
 
 def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
-    """Return number of different n-grams of each text [D], and of those among them that are not known [D]."""
+    """Return the number of distinct n-grams of each text [D], and the number of these that are not known [D]."""
     total: list[int] = []
     fresh: list[int] = []
     for batch in texts:

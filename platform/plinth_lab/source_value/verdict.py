@@ -46,7 +46,7 @@ from plinth_lab.source_value.question import WITH, WITHOUT, SourceQuestion
 
 
 class PriceRange(Frozen):
-    """A price with its interval; None where it has no bound, because nothing may be bought."""
+    """A price with its interval. A value is None if the price has no bound, because the amount could be 0."""
 
     value: float | None
     low: float | None
@@ -80,7 +80,7 @@ def ranged(price: float, value: float, low: float, high: float) -> PriceRange:
 
 
 def of_gain(price: float, gain: Estimate | None) -> PriceRange | None:
-    """Price of a bit per byte gained; None where the gain could be none."""
+    """Return the price per bit per byte gained, or None if the gain could be 0."""
     if gain is None or not gain.excludes() or gain.value <= 0:
         return None
     return ranged(price, gain.value, gain.low, gain.high)
@@ -188,7 +188,7 @@ def _line(use: str, measured: Sequence[Pairs]) -> SourceChange | None:
 
 
 def table(measured: Sequence[Pairs]) -> Table:
-    """Values of both arms by seed and cluster, of items that every seed has."""
+    """Return the values of both arms by seed and cluster, for items that every seed has."""
     rows = [_rows(one) for one in measured]
     common = sorted(set(rows[0]).intersection(*rows[1:]))
     names = {rows[0][item][0]: None for item in common}
@@ -243,7 +243,7 @@ FEWEST: Final = 2
 
 
 class SourceGain(Frozen):
-    """Bits per byte gained at a use, positive where the source helps; None where no pair of runs has scores.
+    """Bits per byte gained at a use, positive if the source helps, or None if no pair of runs has scores.
 
     `smallest` is the gain that four of five such experiments would have found; `per_bit` the price of a bit per byte,
     where the interval excludes 0; `lacking` names runs without scores.
