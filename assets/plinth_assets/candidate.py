@@ -120,7 +120,7 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
 
 
 def _card_items(inputs: Inputs) -> Iterator[str]:
-    """Yield items of each protected set by status; those of common text by name."""
+    """Yield the items of each protected set by status. Items with common text are listed by name."""
     made = inputs.get(protected.ASSET)
     for name, own in made.stats["sets"].items() if made is not None else ():
         counts = ", ".join(f"{own[status]} {status}" for status in comparison.STATUSES)

@@ -41,7 +41,7 @@ def model_stages(recipe: Recipe) -> list[Stage]:
 
 
 def initial_weights(recipe: Recipe) -> dict[str, InitialWeights]:
-    """Return the initial weights of the recipe by asset; empty without any."""
+    """Return the initial weights in the recipe, by asset."""
     return {} if recipe.training.initial is None else {initial.ASSET: recipe.training.initial}
 
 
@@ -142,7 +142,7 @@ def _checkpoint(ctx: Context, target: str) -> Manifest:
 
 
 def _mean(ctx: Context, target: str) -> Manifest | None:
-    """Return the averaged checkpoint with this digest or prefix of it; None if the target names something else."""
+    """Return the averaged checkpoint with this digest or a prefix of it, or None if the target names something else."""
     try:
         found = resolve(ctx.refs, target)
     except MissingError:

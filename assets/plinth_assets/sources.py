@@ -73,7 +73,7 @@ def _outside_sources(bucket: Bucket, ctx: Context) -> str:
 
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
-    """Return the files of a bucket: those that its sources name, or that a model wrote."""
+    """Return the files of a bucket: files that its sources name, or files that a model wrote."""
     for key, made in inputs.items():
         if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)

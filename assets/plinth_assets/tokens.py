@@ -173,7 +173,8 @@ def _make_shards(name: str, params: Shards, ctx: Context, inputs: Inputs, say: S
 
 
 def _sides(name: str, params: Shards) -> dict[str, str]:
-    """Return sidecars that divide a bucket into streams: stage -> asset; empty without axes."""
+    """Return the sidecars that divide a bucket into streams, as stage -> asset. The result is empty if there are no
+    axes."""
     return {side: f"{name}/{side}" for side in sidecars_of(params.axes)}
 
 
@@ -266,7 +267,7 @@ def _present_packing(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def canary_stages(recipe: Recipe) -> list[Stage]:
-    """Return the planted copies and their tokens; empty if the recipe plants nothing."""
+    """Return the stages of the planted copies and their tokens, or an empty list if the recipe plants nothing."""
     if recipe.corpus.canaries is None:
         return []
     owner = shared_owner(recipe)

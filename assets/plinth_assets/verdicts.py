@@ -61,7 +61,7 @@ def reference_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def removal_stages(recipe: Recipe) -> list[Stage]:
-    """Return one measurement of all rules; empty without a model-based rule."""
+    """Return the stage that measures all rules, or an empty list if no rule is model-based."""
     rules = rules_in_use(recipe)
     if not rules:
         return []

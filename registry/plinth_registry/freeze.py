@@ -66,7 +66,7 @@ class FeedEntry(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Entry in words."""
+        """Description of the entry."""
         concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no registered consumer"
         versions = ", ".join(self.versions) or "no version"
         return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Affected: {versions}; {concerned}."
@@ -82,7 +82,8 @@ def feed_entries(ctx: Context, after: int = 0) -> tuple[FeedEntry, ...]:
 
 
 def received(ctx: Context, data: bytes, before: LogRecord | None) -> tuple[FeedEntry, LogRecord]:
-    """Verify an entry that a consumer received: the bytes of its file, after the previous entry (None: the first).
+    """Verify an entry that a consumer received, given the bytes of its file and the previous entry (None for the first
+    entry).
 
     Raises:
         SignatureError: not signed by an allowed role, changed, or not the next entry: then one was missed.
@@ -184,8 +185,7 @@ def _entry(record: LogRecord) -> FeedEntry:
 #
 # The HMAC authenticates this workspace and the time; the envelope authenticates the author. The secret is created with
 # the consumer, shown once, and stored next to the pinned root with mode 600, with the number of the last accepted entry
-# (status 2xx): entries that were not accepted are sent again, and a writer of the workspace
-# stops it.
+# (status 2xx): entries that were not accepted are sent again. Anyone who can write the workspace can stop the delivery.
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 0.5  # doubled after each attempt
@@ -367,7 +367,7 @@ def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> Releas
 
 
 def _targets(ctx: Context, target: str) -> tuple[str, ...]:
-    """Return what is tainted for a target: digests, or a document."""
+    """Return the targets to taint: digests, or a document ID."""
     published = ctx.refs.ref(target)
     if published is not None:
         return (published.digest,)
@@ -427,7 +427,8 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
 
 
 def _tell(ctx: Context) -> tuple[str, ...]:
-    """Add to the feed, send it, and update the head of the release history. Return pending deliveries with reasons."""
+    """Add entries to the feed, send the feed, and update the head of the release history. Return pending deliveries
+    with reasons."""
     catch_up_feed(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)

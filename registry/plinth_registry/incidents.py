@@ -8,7 +8,7 @@ Records form one signed log (`incidents/`): none can be edited, removed or forge
 verify stops promotions, too. Opening and noting need the key of compliance or the promoter; closing needs that of
 compliance, so that the promoter cannot lift the freeze alone. Rollback and withdrawal of a canary are never frozen.
 
-Does not belong here: facts of a postmortem.
+The facts of a postmortem do not belong here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def note(ctx: Context, number: int, text: str, by: str) -> Incident:
     Raises:
         MissingError: no such incident.
         RequestError: no text.
-        SignatureError: as `declare`.
+        SignatureError: see `declare`.
     """
     found = find(ctx, number)
     if not text.strip():
@@ -134,13 +134,13 @@ def open_ones(ctx: Context) -> tuple[Incident, ...]:
     """Return open incidents, oldest first.
 
     Raises:
-        SignatureError: as `incidents`.
+        SignatureError: see `incidents`.
     """
     return tuple(one for one in incidents(ctx) if one.closed is None)
 
 
 def find(ctx: Context, number: int | None) -> Incident:
-    """Return an incident by number; None: the newest open one, else the newest.
+    """Return an incident by number. With None, return the newest open incident, or the newest if none is open.
 
     Raises:
         MissingError: there is none.
@@ -161,7 +161,7 @@ def require_none(ctx: Context) -> None:
     """Raise an error while an incident is open.
 
     Raises:
-        GateError: an incident is open; names it.
+        GateError: an incident is open (the error names it).
         SignatureError: the log does not verify.
     """
     found = open_ones(ctx)

@@ -59,7 +59,7 @@ class Waiver(Frozen):
 
     @property
     def said(self) -> str:
-        """Waiver in words, for the result of its gate."""
+        """Description of the waiver, for the result of its gate."""
         return f"waived by {self.by} until {self.expires}: {self.reason}"
 
 
@@ -147,7 +147,7 @@ def _read(ctx: Context, path: Path) -> Waiver:
 
 
 def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) -> str:
-    """Return the reason why a waiver is invalid; empty if it is valid."""
+    """Return the reason why a waiver is invalid, or an empty string if it is valid."""
     if (found.release, found.candidate) != (policy.policy.release, candidate):
         return "belongs to another candidate"
     if found.policy != policy.digest:
@@ -158,7 +158,7 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
-    """Return a sentence if this machine has seen a later waiver of the same gate and candidate, else an empty one."""
+    """Return a sentence if this machine has seen a later waiver of the same gate and candidate, or an empty string."""
     if _second(found) < trust.seen(*_counted(ctx, found)):
         return "replaced by a later one"
     trust.remember(_counted(ctx, found)[0], _second(found))
@@ -201,7 +201,7 @@ def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, who
     """Evaluate the gates of a candidate now, and show them on its version in MLflow.
 
     Args:
-        client: MLflow client; None: only evaluate.
+        client: MLflow client, or None to only evaluate.
         whole: True to recompute claims about training text as well, as promotion requires.
 
     Raises:
@@ -275,7 +275,7 @@ def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: Evidence) 
 
 
 def _measured(ctx: Context, found: Candidate) -> str:
-    """Return the scores of the candidate's evaluation, regardless of its page in MLflow; empty without it."""
+    """Return the scores of the candidate's evaluation as text, or an empty string if there is no evaluation."""
     try:
         return scores_text(found.checkpoint, ctx.refs.load(found.evaluation).stats.get("slices") or {})
     except PlinthError:

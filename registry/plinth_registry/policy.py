@@ -132,7 +132,8 @@ def current(ctx: Context, release: str) -> SignedPolicy:
 
 
 def governing(ctx: Context, release: str) -> str:
-    """Return the digest of the current policy of a release; empty if none verifies, and then nothing is released."""
+    """Return the digest of the current policy of a release, or an empty string if no policy verifies. Nothing is
+    released then."""
     try:
         return current(ctx, release).digest
     except TrustError:
@@ -247,7 +248,7 @@ def changes(before: GatePolicy, after: GatePolicy) -> tuple[PolicyChange, ...]:
 
 
 def direction(key: str, before: Any, after: Any) -> Direction:
-    """Return the direction of a change. None is the absence of a limit, or of a list."""
+    """Return the direction of a change. None means that there is no limit or list."""
     if _NEUTRAL.match(key):
         return "changed"
     if key in _CHOICES:
@@ -286,7 +287,7 @@ def _settings(before: GatePolicy, after: GatePolicy) -> Iterator[PolicyChange]:
 
 
 def _value(known: Mapping[str, Any], key: str) -> Any:
-    """Return a setting; a slice without its own margin has the common one."""
+    """Return a setting. A slice without its own margin has the common margin."""
     head, own, _ = key.partition(".margins.")
     return known.get(key, known[f"{head}.margin"] if own else None)
 

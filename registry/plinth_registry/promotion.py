@@ -65,7 +65,7 @@ def promote(
         }
         record = _move(ctx, client, CANARY, facts)
         if stage == CHAMPION:
-            # Read back as a consumer would, before it becomes champion.
+            # Verify the version as a consumer would, before it becomes champion.
             verified.verify_release(ctx, recipe.required_release().name, version)
             record = _move(ctx, client, CHAMPION, facts)
         return record
@@ -112,10 +112,10 @@ def rollback(
 def return_canary(
     ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, version: str | None = None
 ) -> ReleaseRecord:
-    """Roll back the canary; the champion stays. Repeated after a crash, it completes the rollback.
+    """Roll back the canary; the champion stays. After a crash, a second call completes the rollback.
 
     Args:
-        version: version of the release that must be on trial; None: any.
+        version: version of the release that must be on trial, or None for any version.
 
     Raises:
         MissingError: there is no canary, and the last movement was not its rollback; or another version is on trial.
@@ -188,7 +188,7 @@ def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> Rel
     if version in (held.champion, held.canary if stage == CANARY else None):
         last = history.releasing(name, version)
     else:
-        incidents.require_none(ctx)  # may have been opened while the gates were evaluated, which takes minutes
+        incidents.require_none(ctx)  # evaluating the gates takes minutes, and an incident may be new
         previous = held.champion
         last = releases.append(ctx, action=stage, previous=previous, at=now(), **facts)
         note(client, name, version, f"release.{stage}", f"{now()} {facts['by']}: {facts['reason']}")
@@ -203,7 +203,7 @@ FOREIGN = "unreleased"
 
 
 def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
-    """Write the aliases of a release's versions to MLflow. Return differences, a sentence each.
+    """Write the aliases of a release's versions to MLflow. Return one sentence per difference.
 
     Raises:
         SignatureError: the history does not verify; then nothing is written.

@@ -156,7 +156,7 @@ def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str =
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:
-    """Return MLflow's record of the model of the candidate with this key; None if there is none yet."""
+    """Return MLflow's record of the model for the candidate with this key, or None if there is none yet."""
     found = client.search_logged_models([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
     return found[0] if found else None
 

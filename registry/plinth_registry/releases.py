@@ -88,7 +88,7 @@ class Standing(Frozen):
         return {"champion": self.champion, "canary": self.canary, "previous": self.previous}
 
     def place(self, version: str) -> Place | None:
-        """Return the current place of a version; None if it was never released."""
+        """Return the current place of a version, or None if it was never released."""
         if version in self.gone:
             return "rolled back"
         named: dict[Place, str | None] = {"champion": self.champion, "canary": self.canary, "previous": self.previous}
@@ -112,7 +112,7 @@ def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
 
 
 def ended(records: Iterable[ReleaseRecord], candidate: Mapping[str, str]) -> int:
-    """Return the number of the record that ended the last promotion of a candidate; 0 before the first one has ended.
+    """Return the number of the record that ended the last promotion of a candidate, or 0 if no promotion has ended.
 
     A promotion ends when the version is no longer champion or canary, for any cause. A rollback to it resumes it.
     An approval counts for the promotion after this record.
@@ -235,7 +235,7 @@ def refresh(ctx: Context, *, expired: bool = False) -> bool:
 
 
 def head_expires(ctx: Context) -> str:
-    """Return the expiry of the head (UTC, ISO 8601); empty before the first release.
+    """Return the expiry of the head (UTC, ISO 8601), or an empty string before the first release.
 
     Raises:
         SignatureError: it was changed, or signed by someone else.
@@ -279,8 +279,8 @@ def ended_by(ctx: Context, model: str, candidate: Mapping[str, str]) -> int:
 
 
 def require_audited(ctx: Context, record: ReleaseRecord) -> None:
-    """Require the entries of the audit log that a record and the head name; those between are not read
-    (`prove_log` reads all).
+    """Require the audit log entries that a record and the head name. Entries between them are not read (`prove_log`
+    reads all).
 
     Raises:
         SignatureError: the log was cut, emptied or replaced.

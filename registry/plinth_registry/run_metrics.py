@@ -102,7 +102,7 @@ class _Mark:
         self.step, self.seq, self.counts = _marked(tags) or (-1, 0, {})
 
     def take(self, event: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics of an event; empty if it was relayed before, or has none."""
+        """Return the metrics of an event. They are empty if the event was relayed before or has none."""
         if _is_step(event):
             # by step, not by `seq`: after a resume the same steps are repeated
             if event["step"] <= self.step:
@@ -126,8 +126,8 @@ class _Mark:
 
 
 def _marked(tags: Mapping[str, str]) -> tuple[int, int, dict[str, int]] | None:
-    """Return last step and event, and the counts; None if the tags were changed: then everything is relayed again,
-    which MLflow keeps once."""
+    """Return the last step and event, and the counts, or None if the tags were changed. Everything is then relayed
+    again, and MLflow keeps equal metrics once."""
     try:
         counts = {str(kind): int(count) for kind, count in json.loads(tags.get(COUNT_TAG, "{}")).items()}
         return int(tags.get(STEP_TAG, -1)), int(tags.get(SEQ_TAG, 0)), counts

@@ -143,13 +143,13 @@ def records(ctx: Context) -> tuple[Taint, ...]:
     """Return every active taint, oldest first.
 
     Raises:
-        SignatureError: as `statements`.
+        SignatureError: see `statements`.
     """
     return tuple(one.mark for one in statements(ctx) if one.standing)
 
 
 def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the reasons why the end of this chain is tainted, one sentence per taint; empty if it is not.
+    """Return the reasons why the end of this chain is tainted, one sentence per taint.
 
     Args:
         evidence: manifests of measurements; a taint on any of their inputs taints the evidence.
@@ -192,7 +192,7 @@ def resolve(ctx: Context, digest: str) -> str:
     """Return the full digest of a manifest or source inventory, from a unique beginning of it.
 
     Raises:
-        MissingError: no such thing, or more than one.
+        MissingError: no artifact has this digest, or more than one does.
     """
     edges = current(ctx).edges
     found = beginning(edges, digest) if DIGEST.fullmatch(digest) else ()
@@ -232,7 +232,7 @@ def _subject(record: Taint) -> dict[str, str]:
 
 
 def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
-    """Return the name of the tainted artifact among manifests and inventories by digest."""
+    """Return the name of the tainted artifact among manifests and inventories, or None."""
     if record.kind == "manifest":
         return names.get(record.target)
     return next((names[digest] for digest in _holding(ctx, record, names)), None)

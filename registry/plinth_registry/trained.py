@@ -111,7 +111,8 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
 
 
 def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
-    """Describe an averaged checkpoint as such; attempts, commits and machines, and changes between attempts."""
+    """Describe the training of a checkpoint: averaging if any, attempts, commits and machines, and changes between
+    attempts."""
     hosts = [host for one in attempts for host in one.hosts]
     commits = sorted(
         {host.commit[:12] + " with uncommitted changes" * bool(host.dirty) for host in hosts if host.commit}

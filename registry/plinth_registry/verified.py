@@ -195,8 +195,8 @@ def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) ->
 
 
 def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | None] | None:
-    """Return the newest record that released a candidate's checkpoint, with the current place of that version; None if
-    there is none. A record of the candidate itself takes precedence over one with the same checkpoint.
+    """Return the newest record that released a candidate's checkpoint, with the current place of that version, or None
+    if there is no record. A record of the candidate itself takes precedence over one with the same checkpoint.
 
     Raises:
         SignatureError: the history does not verify.
@@ -208,7 +208,8 @@ def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | 
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
-    """Return keys of candidates that reached their goal once or were rolled back: no sensor moves them again."""
+    """Return the keys of candidates that reached their final stage once or were rolled back. No sensor moves these
+    candidates again."""
     records = releases.history(ctx, name)
     back = {record.previous for record in records if record.action == "returned"}
     return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)

@@ -76,7 +76,7 @@ def between(
     severity: Severity = "critical",
     because: Iterable[str] = (),
 ) -> Expect:
-    """Expect all values of a column in a closed interval; None leaves a side open."""
+    """Expect all values of a column in a closed interval. None leaves that side open."""
     bounds = {"column": column, "min_value": low, "max_value": high}
     return Expect(_BETWEEN, bounds, severity, tuple(because))
 
@@ -347,7 +347,7 @@ def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest
 
 
 def shared_owner(recipe: Recipe) -> str:
-    """Return the owner of assets over all buckets: the owner of most buckets, first by name in a tie."""
+    """Return the owner of assets that cover all buckets: the owner of most buckets, and the first by name in a tie."""
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
     return max(sorted(set(counted)), key=counted.count)
@@ -363,7 +363,7 @@ class Decision:
 
 
 def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
-    """Return the published manifest if this stage produced it from inputs with these digests, else None.
+    """Return the published manifest if this stage produced it from inputs with these digests, or None.
 
     Raises:
         PlinthError: data outside the workspace cannot be read.

@@ -134,7 +134,7 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 
 def interval(estimate: Mapping[str, Any]) -> str:
-    """Return the interval of an estimate in a manifest; its flags if it has none."""
+    """Return the interval of an estimate in a manifest, or its flags if it has no interval."""
     if "low" in estimate:
         return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
     return ", ".join(estimate["flags"])

@@ -126,7 +126,8 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
-    """Return curated text of a checkpoint's own run, by bucket, with its held-out part; empty for external weights."""
+    """Return the curated text of a checkpoint's own run, by bucket, with its held-out part. The result is empty for
+    external weights."""
     links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
     return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
 
@@ -141,7 +142,8 @@ def _on_parents_text(
 
 
 def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
-    """Return the model to compare with; None if that is the champion and there is no other than the checkpoint."""
+    """Return the model to compare with, or None if that is the champion and no champion other than the checkpoint
+    exists."""
     if against == CHAMPION:
         from plinth_registry.evidence import champion
 
@@ -174,7 +176,7 @@ def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
 
 
 def page_name(recipe: Recipe, checkpoint: str) -> str:
-    """Return the file of the page, next to those of the results and of the evaluation."""
+    """Return the file name of the page, which is next to the results and evaluation pages."""
     return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 

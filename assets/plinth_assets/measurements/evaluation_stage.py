@@ -163,7 +163,8 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def _rates(table: pa.Table) -> dict[str, Any]:
-    """Return bytes of some documents, and bits per byte of model and baselines: ratios of sums, as `totals.row`."""
+    """Return the bytes of documents, and the bits per byte of model and baselines as ratios of sums, as in
+    `totals.row`."""
     size = int(pc.sum(table["bytes"]).as_py())
     sums = {name: job.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
     return {"bytes": size, **{name: round(own / size, 6) for name, own in sums.items()}}

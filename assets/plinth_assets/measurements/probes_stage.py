@@ -197,7 +197,8 @@ def section(_: str, stats: Stats) -> Section:
 
 
 def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
-    """Add the noise of each probe over the run to the section of probes; those not known to exceed it are gray."""
+    """Add the noise of each probe over the run to the section of probes. Probes that are not known to exceed their
+    noise are gray."""
     groups = tuple(
         group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
         if group.title == RIGHT_ANSWERS

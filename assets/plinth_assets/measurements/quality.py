@@ -295,13 +295,14 @@ COMPARISON = Measurement(
 
 
 def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> ProbeFacts:
-    """Return probes with the noise of the run; one with unknown noise decides nothing."""
+    """Return the probes with their noise over the run. A probe with unknown noise decides nothing."""
     (made,) = found.values()
     return ProbeFacts(probes=dict(_probes(made.stats["probes"], worth(judged.provenance))))
 
 
 def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
-    """Return the signal-to-noise ratio of each probe, by the evaluations committed with the checkpoint; or empty."""
+    """Return the signal-to-noise ratio of each probe from the evaluations committed with the checkpoint, or an empty
+    dictionary."""
     try:
         looks = probe_curves.of(((provenance or {}).get("training") or {}).get("looks", {}))
         return {name: probe_curves.value(own) for name, own in looks.items() if own}

@@ -13,7 +13,7 @@ from pydantic import Field
 from plinth.evaluation.statistics.estimate import beta_quantile, gamma_tail
 from plinth.records import Frozen
 
-# Exposure of canaries: the rank of their losses among those of references that the model never saw.
+# Exposure of canaries: the rank of their losses among the losses of references that the model never saw.
 #
 #     rank      1 + references with a loss at or below the canary's: ties count against the canary
 #     exposure  log2 |R| - log2 rank, in bits (Carlini et al. 2019, arXiv:1802.08232)

@@ -310,7 +310,7 @@ def _row(one: SliceDrift) -> list[Any]:
     ]
 
 
-#: Maximum slices in the chart; those that drift come first.
+#: Maximum number of slices in the chart. Slices that drift come first.
 DRAWN = 24
 
 
@@ -344,7 +344,7 @@ INTERVAL_S = 60
 
 
 def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """Return the definitions; empty if the recipe has no release."""
+    """Return the definitions, which are empty if the recipe has no release."""
     own = stages(recipe)
     if not own:
         return dg.Definitions()

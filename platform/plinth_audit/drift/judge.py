@@ -69,7 +69,8 @@ class SliceDrift(Frozen):
 
 
 def judged(table: pa.Table) -> list[SliceDrift]:
-    """Return all slices with enough reference documents: those that drift first, buckets before other axes.
+    """Return all slices with enough reference documents. Slices that drift come first, and buckets come before other
+    axes.
 
     Args:
         table: rows of `job.SCHEMA`; analysis 0 is the reference.

@@ -202,7 +202,7 @@ class TrainedWindows:
         }
 
     def of(self, row: Mapping[str, Any]) -> TextWindow | None:
-        """Return the first of `TRIES` windows of a candidate that some step read whole; None without one."""
+        """Return the first of `TRIES` windows of a candidate that some step read whole, or None if there is none."""
         reader, first = self._shards[row["bucket"], row["shard"]]
         for tried in range(TRIES):
             offset = _offset(row["rank"] + tried, int(row["tokens"]) - 1, self._params.width)
@@ -225,7 +225,8 @@ def heldout_windows(
     curated: Mapping[str, Manifest],
     rows: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], TextWindow]:
-    """Return windows of held-out candidates by bucket and ID, except those that are too short. Memory is their texts.
+    """Return windows of held-out candidates by bucket and ID, except those that are too short. Their texts are held in
+    memory.
 
     Args:
         trained: tokenizer of the run.

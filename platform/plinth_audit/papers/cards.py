@@ -166,7 +166,7 @@ def _front(facts: PaperFacts) -> str:
 
 
 def languages(facts: PaperFacts) -> list[str] | None:
-    """Return language codes for the Hub's cards, most frequent first; None if the ledger has none."""
+    """Return language codes for the Hub's cards, most frequent first, or None if the ledger has none."""
     found = facts.trained
     return language_codes(found.languages, found.all.documents) or None if found else None
 

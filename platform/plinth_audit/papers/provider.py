@@ -123,7 +123,7 @@ def current(ctx: Context, release: str) -> SignedProvider | None:
 
 
 def said(found: SignedProvider, version: str | None) -> Iterator[SignedText]:
-    """Yield its texts for the documents of a version; None for an unreleased model."""
+    """Yield the provider's texts for the documents of a version. The version of an unreleased model is None."""
     evidence, own = hashlib.sha256(found.envelope).hexdigest(), found.statement
     texts: dict[str, Any] = {field: getattr(own, field) for field in SUBJECTS}
     texts["placed_on_the_market"] = own.placed_on_the_market.get(version or "")

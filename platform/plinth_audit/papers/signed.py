@@ -102,13 +102,14 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
 
 
 def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
-    """Return who signed these documents as compliance; empty without a valid statement over them."""
+    """Return the owners of the compliance keys that signed these documents, or an empty tuple if no valid statement
+    covers them."""
     envelope = _statement(ctx, made)
     return dsse.signed_by(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE)) if envelope else ()
 
 
 def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
-    """Return the envelope of the statement over these documents; None without a valid one."""
+    """Return the envelope of the signed statement over these documents, or None if there is no valid one."""
     path, authority = path_of(ctx, made), Trust.of(ctx.workspace).authority(COMPLIANCE)
     try:
         envelope = dsse.envelope_of(path)
@@ -119,7 +120,7 @@ def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
 
 
 def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | None:
-    """Return the statement for an export; None if there is none and the policy does not require it.
+    """Return the signed statement for an export, or None if there is none and the policy does not require it.
 
     Raises:
         GateError: the newest policy requires it, and compliance has not signed these documents.
@@ -206,7 +207,7 @@ def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
 
 
 def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
-    """Return the documents of a verified candidate; if it was released, those of its release.
+    """Return the documents of a verified candidate, or of its release if it was released.
 
     Another candidate with a released checkpoint keeps its own evidence, and its documents include the release.
     """

@@ -124,7 +124,7 @@ def _text(value: str) -> str:
 
 
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
-    """Return candidates, releases and exports of the checkpoints, and the errors of those that are unknown."""
+    """Return candidates, releases and exports of the checkpoints, and an error if they are unknown."""
     from plinth.errors import PlinthError
     from plinth_audit.takedown.remaining import derived_from, models_of
 

@@ -146,7 +146,7 @@ def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[in
 
 
 def _details(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any) -> Iterator[HeldDocument]:
-    """Yield the first rows in full, those of the published ledger first."""
+    """Yield the details of the first rows, starting with rows of the published ledger."""
     left = LISTED
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
@@ -162,7 +162,7 @@ def _details(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows
 
 
 def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
-    """Return which wanted value the row has; empty after a key collision."""
+    """Return the wanted value that the row has, or an empty string after a key collision."""
     values = [("document", row["id"]), ("url", exclusions.address(row["uri"]))]
     values += [("domain", name) for name in exclusions.domains_of(row["uri"])]
     values += [("licence", name) for name in sorted(exclusions.licences_of(row["licence"]))]
@@ -178,7 +178,7 @@ def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
 
 
 def text_of(ctx: Context, document: HeldDocument) -> str | None:
-    """Return its text; None if no snapshot with it is in the store."""
+    """Return the text of a document, or None if no snapshot in the store has it."""
     name = document.part.removeprefix(f"{document.bucket}/")
     for manifest in snapshots_of(ctx, document):
         part = next((part for part in manifest.parts if part.name == name), None)

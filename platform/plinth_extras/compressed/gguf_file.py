@@ -138,7 +138,8 @@ Floats = npt.NDArray[np.float32]
 #: Architectures of GGUF by `model_type`, and whether their rotary pairs are neighbors.
 ARCHITECTURES: Final = {"llama": True, "qwen2": False, "qwen3": False, "olmo2": False}
 
-#: Factors by which llama.cpp divides the rotary frequencies of a Llama; it reads them of no other of ours.
+#: Factors by which llama.cpp divides the rotary frequencies of a Llama. Of Plinth's architectures, llama.cpp reads them
+#: only for Llama.
 FREQUENCY_FACTORS: Final = "rope_freqs.weight"
 
 
@@ -185,7 +186,7 @@ def _describe_model(writer: Any, config: Mapping[str, Any], name: str, file_type
 
 
 def frequency_factors(config: Mapping[str, Any]) -> Floats | None:
-    """Return divisors of the rotary frequencies [E / 2] of a model with an extended context; None for others.
+    """Return divisors of the rotary frequencies [E / 2] of a model with an extended context, or None for other models.
 
     Raises:
         CheckpointError: llama.cpp does not support the extension for this architecture.

@@ -135,7 +135,8 @@ def inputs(state: TeacherState) -> dict[str, str]:
 def reads(
     config: RunConfig, place: RankPlace, state: TeacherState
 ) -> Callable[[int, int], tuple[LogitRows, ...]] | None:
-    """Return the stored logits of this rank's rows of a step; None if the teacher computes every batch."""
+    """Return a function that reads the stored logits for this rank's rows of a step, or None if the teacher computes
+    every batch."""
     if not state.logits:
         return None
     from plinth.storage.shared_store import open_store

@@ -95,7 +95,7 @@ class Contribution(Frozen):
 
     site: Name
     round: int = Field(ge=0)
-    base: str = Field(description="SHA-256 of its base weights; empty in round 0.")
+    base: str = Field(description="SHA-256 of the site's base weights; empty in round 0.")
     step: int = Field(ge=0, description="Step of the site's run.")
     goes_back_to: int = Field(0, ge=0, description="Oldest round whose common weights it may adopt again.")
     ends: bool = Field(description="True if its run has ended.")
@@ -179,7 +179,7 @@ class Exchange:
         return self._contributions.get(_contribution_name(number, site)) is not None
 
     def contribution(self, number: int, site: str) -> tuple[Contribution, SignedRecord] | None:
-        """Return a site's contribution to a round with a verified signature; None if there is none yet.
+        """Return a site's contribution to a round after verifying its signature, or None if there is none yet.
 
         Raises:
             CheckpointError: the record is not signed by the role, or is for another site or round.

@@ -144,7 +144,7 @@ def problems(training: Training, params: Privacy) -> Iterator[str]:
 
 
 def prepare(given: Preparation, params: Privacy) -> PrivacyState:
-    """Resolve noise and key of a private run; those of a started run stay.
+    """Resolve the noise and key of a private run. A run that has started keeps its noise and key.
 
     Raises:
         RecipeError: the budget does not allow the steps, or a sequence could occur more than once.

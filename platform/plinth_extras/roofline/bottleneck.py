@@ -105,7 +105,7 @@ def bottlenecks(
     *,
     waited_s: float = 0.0,
 ) -> tuple[Bottleneck, ...]:
-    """Return the causes of a step's time, largest first, without those of zero time.
+    """Return the causes of a step's time, largest first, without causes that took no time.
 
     Args:
         waited_s: part of the communication that waits for slower ranks.
@@ -215,7 +215,8 @@ HEIGHT = 230
 
 
 def html(ctx: Context, config: RunConfig) -> str:
-    """Return the page section, with the roof of the run's machine if measured; empty with too few steps."""
+    """Return the page section with the roofline of the run's machine if measured, or an empty string if there are too
+    few steps."""
     try:
         found = of_run(config, machine_speed.known(ctx.workspace, machine(config)))
     except MissingError:

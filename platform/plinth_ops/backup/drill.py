@@ -102,7 +102,7 @@ def _unfinished(target: Workspace) -> Workspace:
     if target.root.exists():
         target.root.rmdir()
     place = Workspace(target.root.with_name(target.root.name + UNFINISHED))
-    shutil.rmtree(place.root, ignore_errors=True)  # left by an interrupted restore
+    shutil.rmtree(place.root, ignore_errors=True)  # an interrupted restore left the folder
     return place
 
 
@@ -299,7 +299,7 @@ def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[
 
 
 def _dagster() -> str:
-    """Return the URL of Dagster's PostgreSQL database; empty for SQLite.
+    """Return the URL of Dagster's PostgreSQL database, or an empty string for SQLite.
 
     Raises:
         MissingError: the settings do not have `postgres_url`.

@@ -325,7 +325,7 @@ def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSour
 def _blobs(
     archive: BackupArchive, state: State, blobs: Blobs, progress: Progress
 ) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
-    """Copy blobs named by manifests. Return the copied blobs and those that are only listed."""
+    """Copy blobs named by manifests. Return the copied blobs and the blobs that are only listed."""
     kept: dict[str, Blob] = {}
     listed: dict[str, Blob] = {}
     for _, data in state.refs.raw(state.refs.digests()):

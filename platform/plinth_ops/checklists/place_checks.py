@@ -169,7 +169,7 @@ def _bucket_encrypted(uri: str) -> CheckAnswer:
 
 
 def _kernel_clock() -> bool | None:
-    """Return True if the kernel's clock is synchronized; None if unknown (Linux only)."""
+    """Return True if the kernel's clock is synchronized, or None if that is unknown (Linux only)."""
     buffer = ctypes.create_string_buffer(512)  # struct timex, all zero: `modes` 0 only reads
     try:
         state = ctypes.CDLL(None).adjtimex(buffer)

@@ -106,7 +106,7 @@ def _has_key(folder: Path, role: str) -> bool:
     return f"PLINTH_KEY_{role.upper()}" in os.environ or any((folder / "keys" / role).glob("*"))
 
 
-#: Parts of a trust folder that no other user may read; the rest no other user may write.
+#: Parts of a trust folder that other users must not be able to read. They must not be able to write the other parts.
 _SECRET = ("keys", "seal", "login")
 
 
@@ -164,7 +164,7 @@ def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
         try:
             # packaged recipes that it extends are in the same folder if it is packaged itself
             yield scope.recipe_path.name, follow(scope.recipe_path, scope.recipe_path.parent).data
-        except RecipeError:  # extends a recipe packaged elsewhere: the resolved recipe is checked
+        except RecipeError:  # the recipe extends a recipe packaged elsewhere, so the resolved recipe is checked
             assert scope.recipe is not None
             yield scope.recipe_path.name, scope.recipe.model_dump(mode="json")
     for name in _SETTINGS:

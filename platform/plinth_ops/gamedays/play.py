@@ -119,7 +119,7 @@ class InstantWatch:
         return [one for one in _children() if one.pid not in self._known and not _serves(one)]
 
     def damage(self) -> str:
-        """Return the changes outside the scratch folder, in words; empty if there are none."""
+        """Return the changes outside the scratch folder, in words, or an empty string if there are none."""
         after = _stamps(self.outside)
         changed = sorted(path for path in {*after, *self._before} if after.get(path) != self._before.get(path))
         return f"{len(changed)} files outside the scratch folder changed, such as {changed[0]}" if changed else ""

@@ -54,7 +54,7 @@ SEQUENCE, BATCH, STEPS = 32, 4, 12
 #: Shard size in tokens, which gives about a dozen shards per bucket.
 SHARD_TOKENS = 512
 
-#: Checkpoint files with state; the others have paths, machine names and times.
+#: Checkpoint files with state. The other files have paths, machine names and times.
 _STATE = ("state.json", "data.json", "model/*.safetensors", "engine/*", "rng/*")
 
 _WORDS = {
@@ -155,7 +155,8 @@ def committed_found(config: RunConfig) -> Outcome:
 
 
 def state_digests(config: RunConfig) -> dict[str, str]:
-    """Return the SHA-256 of every state file of the last checkpoint, by path; empty without a checkpoint."""
+    """Return the SHA-256 of every state file of the last checkpoint, by path. The result is empty if there is no
+    checkpoint."""
     folder = checkpoint.path(config.directory, config.total_steps)
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()

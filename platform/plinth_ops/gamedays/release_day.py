@@ -348,7 +348,7 @@ def _close_gate(made: _Rehearsed) -> None:
 
 
 def _promoted(made: _Rehearsed) -> str:
-    """Return why the bad candidate cannot be promoted again; empty if it can."""
+    """Return why the bad candidate cannot be promoted again, or an empty string if it can."""
     try:
         api.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
     except GateError as error:

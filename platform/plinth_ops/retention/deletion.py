@@ -253,7 +253,8 @@ _FACT: Final = "unneeded"
 
 
 def read(state: State) -> dict[str, float]:
-    """Return the time (Unix) since which each object is unreferenced; empty if the file or its seal is invalid."""
+    """Return the Unix time since which each object is unreferenced. The result is empty if the file or its seal is
+    invalid."""
     found = state.workspace.objects(FOLDER).get(NOTE)
     try:
         content = json.loads(found.data) if found else {"since": {}}

@@ -27,7 +27,7 @@ from plinth.training.telemetry.timeline import read_events
 from plinth_ops.service_levels.indicators import budgets, of_assets, of_run
 from plinth_ops.service_levels.tallies import AssetFacts, ErrorBudget, Objectives, RunFacts, Tally, run_facts
 
-#: Function that returns True if the data lineage of a run is complete; None if unknown.
+#: Function that returns True if the data lineage of a run is complete, or None if that is unknown.
 Complete = Callable[[RunConfig], bool | None]
 
 #: File with the objectives of a workspace.
@@ -46,7 +46,7 @@ def load(workspace: Workspace) -> Objectives:
 
 
 def source(workspace: Workspace) -> str:
-    """Return the source of a workspace's objectives; a gate uses those of its policy instead."""
+    """Return the source of a workspace's objectives. A gate uses the objectives of its policy instead."""
     return f"objectives of {FILE}" if (workspace.root / FILE).exists() else "default objectives"
 
 
@@ -117,7 +117,7 @@ def _facts(
 
 
 def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
-    """Return the submissions of this workspace by run, oldest first; empty if there is no ledger."""
+    """Return the submissions of this workspace by run, oldest first. The result is empty if there is no ledger."""
     place = spending.ledger_place(workspace, spending.load(workspace))
     if "://" not in place and not Path(place).exists():
         return {}

@@ -150,12 +150,13 @@ class ErrorBudget(Frozen):
 
     @property
     def value(self) -> float | None:
-        """Good share; None without data."""
+        """Good share, or None if there is no data."""
         return self.good_s / self.total_s if self.total_s else None
 
     @property
     def spent(self) -> float | None:
-        """Bad seconds divided by those that the objective allows; exhausted from 1 on. None without data."""
+        """Bad seconds divided by the seconds that the objective allows, or None if there is no data. The budget is
+        exhausted from 1 on."""
         return (self.total_s - self.good_s) / ((1 - self.target) * self.total_s) if self.total_s else None
 
     @property
@@ -225,7 +226,7 @@ def whole(indicator: str, subject: str, begin: float, end: float, good: bool, ti
 
 
 def clipped(one: Tally, begin: float, end: float) -> Tally | None:
-    """Return the part of a tally in a window, which excludes its begin; None if there is none."""
+    """Return the part of a tally in a window, which excludes its start, or None if there is none."""
     if one.begin >= begin and one.end <= end:
         return one
     first, last = max(one.begin, begin), min(one.end, end)
@@ -244,7 +245,7 @@ def clipped(one: Tally, begin: float, end: float) -> Tally | None:
 
 
 def value(tallies: Iterable[Tally], indicator: str, begin: float, end: float) -> float | None:
-    """Return an indicator's good share between two times (Unix seconds); None without data."""
+    """Return an indicator's good share between two times (Unix seconds), or None if there is no data."""
     found = [cut for one in tallies if one.indicator == indicator and (cut := clipped(one, begin, end))]
     total = sum(one.total_us for one in found)
     return sum(one.good_us for one in found) / total if total else None

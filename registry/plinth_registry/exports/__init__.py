@@ -77,7 +77,7 @@ class ExportClaim(Frozen):
 
     Args:
         name: `NAME/VERSION` of a release; any name of an unreleased model.
-        number: number of the release record; None without one.
+        number: number of the release record, or None if there is none.
         released_at: time of the release record, for signatures of keys that were revoked later.
         evidence: signing role by file name.
         form: form of the weights, if they were converted.
@@ -132,7 +132,7 @@ def record(ctx: Context, *, name: str, status: str, subject: str, to: str, seale
         status: `released`, `UNRELEASED` or `data`.
         subject: digest of the checkpoint or manifest.
         to: folder or URI.
-        sealed: SHA-256 of the export's statement; None without one.
+        sealed: SHA-256 of the export's statement, or None if there is none.
     """
     folder = ctx.workspace.root / EXPORT_NOTES
     folder.mkdir(parents=True, exist_ok=True)
@@ -288,7 +288,7 @@ def _files_of(folder: Path) -> dict[str, str]:
 
 
 def _is_stated(ctx: Context, source: FormSource, form: str, facts: Mapping[str, Any]) -> bool:
-    """Return True if the evaluator has already stated the same."""
+    """Return True if the evaluator has already attested these facts."""
     known = attestations.about(ctx, source.checkpoint).valid.get(f"{FORMS}/{form}")
     return known is not None and known.facts == _facts(source, form, facts)
 

@@ -33,7 +33,7 @@ from plinth_registry.exports import record
 
 
 def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: bool = False) -> None:
-    """Let manifests be written to a place outside; call it before the first byte is written.
+    """Check that manifests may be exported, and record the export. Call this before the first byte is written.
 
     Args:
         to: folder or URI.
@@ -116,7 +116,7 @@ class DataSeal:
 def leaving(
     ctx: Context, manifests: Iterable[Manifest], to: str, name: str, *, unsigned: bool = False
 ) -> Iterator[DataSeal]:
-    """Let manifests be written to a place outside by the block, then sign.
+    """Check that the block may export manifests, and sign the exported files when it ends.
 
     Args:
         name: name of the export, such as `tokens of web`.
@@ -176,7 +176,7 @@ def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
     """Check that every file below a URI is as it was signed, and that there are no others.
 
     Raises:
-        RefusedExport: names the first that differs.
+        RefusedExport: names the first file that differs.
     """
     for name in sorted((set(sizes(place)) - {EXPORT}) ^ set(files)):
         raise RefusedExport(f"{name} {'is missing' if name in files else 'was added'}")

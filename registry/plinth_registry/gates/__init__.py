@@ -100,7 +100,7 @@ def summary(results: Sequence[GateResult]) -> str:
 
 
 def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
-    """Return the part of a reason that lists samples below the minimum; empty if there are none.
+    """Return the part of a reason that lists samples below the minimum, or an empty string if there are none.
 
     Args:
         what: noun of one sample, such as `slice`.
@@ -150,7 +150,7 @@ def _digits(value: float, digits: int, plus: str) -> str:
 
 
 def _who(one: GateResult) -> str:
-    """Person and date of a waiver, without its reason."""
+    """Return the person and date of a waiver, without its reason."""
     return one.waived.partition(": ")[0].removeprefix("waived ")
 
 
@@ -187,8 +187,8 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
     """Evaluate every gate of exports: the built-in ones, and those that the policy names.
 
     Args:
-        policy: has the parameters in its `extensions`; a gate that it does not name uses its defaults.
-        evidence: has the form as the candidate of `comparison`, and the release as its champion.
+        policy: policy with the parameters in its `extensions`. A gate that is not named there uses its defaults.
+        evidence: evidence whose `comparison` has the form as candidate and the release as champion.
     """
     given = policy.extensions if policy else {}
     required = {name for name in (*GATES.built_in, *given) if _is_of_exports(name)}
@@ -196,7 +196,7 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
 
 def _is_of_exports(name: str) -> bool:
-    """Return True if a gate applies to exports; one that cannot be loaded is evaluated for candidates and fails."""
+    """Return True if a gate applies to exports. A gate that cannot be loaded is evaluated for candidates and fails."""
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False
@@ -221,7 +221,7 @@ def by_name(name: str) -> Gate:
     """Return a gate that a policy requires under `extensions`.
 
     Raises:
-        RecipeError: there is no such gate, or it is evaluated for every candidate anyway.
+        RecipeError: the gate does not exist, or is evaluated for every candidate anyway.
     """
     found = GATES.find(name)
     if name in release_gates():
@@ -234,7 +234,8 @@ def by_name(name: str) -> Gate:
 
 
 def _by_name(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
-    """Evaluate a gate that the policy names; one that cannot be loaded, lacks evidence or raises fails."""
+    """Evaluate a gate that the policy names. The gate fails if it cannot be loaded, lacks evidence or raises an
+    error."""
     try:
         gate, origin_of = by_name(name), GATES.origin(name)
         params = GATES.parameters(name, raw, f"extensions.{name}")
@@ -245,7 +246,7 @@ def _by_name(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResul
     if lacking:
         return missing(name, ", ".join(lacking)).model_copy(update={"evidence": known})
     try:
-        verdict = gate.judge(params, evidence.model_copy(deep=True))  # or it could change what later gates read
+        verdict = gate.judge(params, evidence.model_copy(deep=True))  # protects later gates
         fingerprint.canonical(verdict.evidence)
         if verdict.state == "waived":
             raise ValueError("a gate cannot waive itself")

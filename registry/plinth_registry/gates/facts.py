@@ -48,7 +48,7 @@ class EvaluationFacts(Frozen):
 
 
 class ProbeWorth(Frozen):
-    """True if a probe's score can be distinguished from noise: `plinth.evaluation.probes.scoring`."""
+    """Check that a probe's score can be distinguished from noise; see `plinth.evaluation.probes.scoring`."""
 
     items: int
     signal: float
@@ -126,7 +126,7 @@ class LicenceFacts(Frozen):
 
 
 class ToleranceFacts(Frozen):
-    """Difference of a replay from the run, with that of two replays from each other: relative differences."""
+    """Relative difference of a replay from the run, and of two replays from each other."""
 
     differences: Mapping[str, float] = Field(description="Differences between original and replay, by quantity.")
     bounds: Mapping[str, float] = Field(description="Tolerance of each quantity, from two replays.")
@@ -190,11 +190,11 @@ class Approval(Frozen):
 
 
 class Evidence(Frozen):
-    """Evidence for the gates. None: there is no such evidence, so its gate fails.
+    """Evidence for the gates. A field is None if there is no such evidence, and the gate that needs it fails.
 
-    Found by the evaluating process: `signature`, `lineage`, `code`, `taints`, `champion`, `parent`, `expected_slices`,
-    `own`, decisions of people. All others are attested, a field for each kind; measurements are in
-    `measured`.
+    The evaluating process itself determines `signature`, `lineage`, `code`, `taints`, `champion`, `parent`,
+    `expected_slices`, `own` and the decisions of people. All other fields are attested, one field per kind of
+    attestation; measurements are in `measured`.
     """
 
     signature: CheckResult | None = None
@@ -235,6 +235,6 @@ class Evidence(Frozen):
         }
 
     def of(self, name: str, record: type[F]) -> F | None:
-        """Return the facts of a measurement; None if there are none, or they are not of this record type."""
+        """Return the facts of a measurement, or None if there are none or they have another record type."""
         found = self.measured.get(name)
         return found if isinstance(found, record) else None

@@ -28,7 +28,7 @@ BUCKET: Final = "bucket "
 
 
 def champion_of(name: str, evidence: Evidence) -> GateResult | None:
-    """Return the result of a gate that cannot be compared with the champion; None if it can.
+    """Return the result of a gate if there is no champion to compare with, or None if there is one.
 
     Before the first release there is no champion: the policy decides if that blocks.
     """
@@ -48,7 +48,7 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
 
 
 def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine], GateResult | None]:
-    """Return the lines of a kind against the present champion; or the gate's result if there are none."""
+    """Return the lines of a kind against the current champion, or the gate's result if there are none."""
     closed = champion_of(name, evidence)
     if closed is not None:
         return [], closed
@@ -67,7 +67,7 @@ class Bounded(NamedTuple):
 
     @classmethod
     def of(cls, line: PairedLine, margin: float) -> Bounded:
-        """Create it with the label of its slice."""
+        """Create the record with the label of the line's slice."""
         return cls(line, margin, label(line))
 
     @property
@@ -82,7 +82,7 @@ class Bounded(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Distance of the bound above the margin; infinite if it is unknown."""
+        """Distance of the bound above the margin, or infinity if the bound is unknown."""
         value = self.line.worse_at_most - self.margin
         return value if value == value and is_known(self.line) else math.inf
 
@@ -104,9 +104,9 @@ def within_margins(
     """Return the result of paired differences: each within its margin.
 
     Args:
-        left: what was skipped, in words.
+        left: description of skipped lines.
         small: the lines that were skipped.
-        model: what the candidate is compared with.
+        model: name of the model that the candidate is compared with.
     """
     above = sorted((one for one in judged if not one.holds), key=lambda one: -one.excess)
     worst = max(judged, key=lambda one: one.excess)
@@ -133,7 +133,8 @@ def label(line: PairedLine) -> str:
 
 
 def is_known(line: PairedLine) -> bool:
-    """Return True if the interval is informative: one without width is so only if both models gave equal answers."""
+    """Return True if the interval is informative. An interval without width is informative only if both models gave
+    equal answers."""
     return line.low < line.high or line.low == line.high == line.value == 0
 
 
@@ -142,7 +143,8 @@ def _values(line: PairedLine) -> dict[str, float]:
 
 
 def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: int) -> GateResult:
-    """Return the result of lines with enough items, each by its measure; if none has enough, evidence is missing."""
+    """Return the gate's result over lines with enough items, each labeled by its measure. If no line has enough items,
+    evidence is missing."""
     small = [one for one in lines if one.clusters < least]
     judged = [Bounded(one, margin, one.measure) for one in lines if one not in small]
     sizes = [(one.measure, one.clusters) for one in small]
@@ -191,7 +193,8 @@ def worst_share(
     )
 
 
-# The gate `forgetting`: a model that started from another is within a margin of it, on text that either held out.
+# The gate `forgetting`: a model that started from another model is within a margin of that parent, on text that either
+# model held out.
 #
 # A gate policy requires it under `extensions`; if the parent is the champion, the gate `slices` checks the same. Uses
 # the comparison that `evaluation.against: initial` makes: paired by document, the upper end of the interval decides.

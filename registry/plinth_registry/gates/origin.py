@@ -210,7 +210,7 @@ def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
 
 
 def not_counted(asked: ApprovalPolicy, evidence: Evidence) -> tuple[str, ...]:
-    """Return the decisions that do not count, a sentence each with the reason."""
+    """Return one sentence with the reason for each decision that does not count."""
     return tuple(_counted(asked, evidence).faults)
 
 
@@ -233,7 +233,7 @@ def _counted(asked: ApprovalPolicy, evidence: Evidence) -> CountedApprovals:
 
 
 def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) -> str:
-    """Return the reason why an approval does not count; empty if it does."""
+    """Return the reason why an approval does not count, or an empty string if it counts."""
     if unproved := _unproved(asked, approval):
         return f"approval not counted: {approval.by} ({approval.how}{unproved})"
     if approval.by in asked.proxies:
@@ -246,7 +246,8 @@ def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) 
 
 
 def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
-    """Return the reason why a decision is not proved to be that person's, as the policy requires; empty if it is."""
+    """Return the reason why a decision is not proved to be that person's, as the policy requires, or an empty string if
+    it is."""
     if approval.how not in asked.accepted:
         return f", the policy accepts {' or '.join(asked.accepted)}"
     if approval.how == "statement":

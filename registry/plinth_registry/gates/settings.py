@@ -30,12 +30,14 @@ def release_gates() -> Mapping[str, Gate]:
 
 
 def absent_gates() -> Mapping[str, str]:
-    """Return gates whose ring package is not installed, with the package: one that a policy does not omit fails."""
+    """Return the gates whose extension package is not installed, with the package. Such a gate fails unless the policy
+    omits it."""
     return absent(GATES.group)
 
 
 def absent_key(key: str) -> str:
-    """Return the package of a key that only gates of an absent package have: `pii` is that of `pii_data`; or empty."""
+    """Return the absent package whose gates alone use this policy key (`pii` belongs to the gate `pii_data`), or an
+    empty string."""
     return next((package for name, package in absent_gates().items() if name == key or name.startswith(f"{key}_")), "")
 
 
@@ -310,6 +312,6 @@ def gate_policy(given: Mapping[str, Any]) -> GatePolicy:
     """Parse a signed policy from plain data.
 
     Raises:
-        ValidationError: a key that no gate has, or a value that is not allowed.
+        ValidationError: a key belongs to no gate, or a value is not allowed.
     """
     return _signed_model().model_validate(given)

@@ -1,7 +1,7 @@
 """MLflow: its model registry over REST, and confinement of its artifacts.
 
     settings    login settings, stored with the keys: password or reverse proxy
-    server      the local server: start, find, stop; and its process
+    server      start, find and stop the local server; its process
     login       authentication inside that process, and decisions by logged-in people
     database    registered models and accounts in the SQLite databases when no server runs
     connection  the connection for callers of this package, with named errors; accounts of people

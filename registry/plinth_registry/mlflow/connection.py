@@ -80,7 +80,7 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
 
 def _code(error: Exception) -> str:
-    """Return the code of an MLflow error, also without its library; empty for other errors."""
+    """Return the code of an MLflow error, even without MLflow's library, or an empty string for other errors."""
     library = sys.modules.get("mlflow.exceptions")  # without the import, its errors cannot be raised
     known = (Refused, library.MlflowException) if library else (Refused,)
     return str(error.error_code) if isinstance(error, known) else ""
@@ -184,7 +184,7 @@ def log_in(workspace: Workspace, uri: str) -> None:
 
 
 def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
-    """Return headers of requests to the workspace's own server; empty if it requires no login.
+    """Return the headers for requests to the workspace's own server. They are empty if the server requires no login.
 
     Raises:
         SignatureError: the server requires a login, and the password is not here.
@@ -202,7 +202,7 @@ def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = F
         renew: True to set a new password for an existing account.
 
     Returns:
-        The new password; empty if the old one stays.
+        The new password, or an empty string if the old password is kept.
 
     Raises:
         RegistryError: the name is Plinth's own, the server requires no login, or it refuses.

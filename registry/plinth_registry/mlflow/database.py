@@ -43,7 +43,7 @@ R = TypeVar("R")
 
 
 class _Foreign(Exception):
-    """Database that a server must write, or writes now."""
+    """Raised if a server must write the database, or is writing it now."""
 
 
 def _here(
@@ -64,7 +64,7 @@ def _here(
 
 
 class ModelDatabase:
-    """Registered models of MLflow's SQLite database; empty if the file does not exist.
+    """Registered models in MLflow's SQLite database. There are none if the file does not exist.
 
     Args:
         database: file of the database.
@@ -211,7 +211,8 @@ class ModelDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a block alone; its changes are committed when it ends, and discarded when it raises.
+        """Run the block in an exclusive transaction. Its changes are committed at the end, and discarded if the block
+        raises an error.
 
         Raises:
             _Foreign: a server must write this database.
@@ -228,7 +229,7 @@ class ModelDatabase:
 
 
 def rows(database: Path, asked: str, *given: Any) -> list[Any]:
-    """Return the rows of a read-only query; empty for a database that has no tables yet."""
+    """Return the rows of a read-only query, or an empty list if the database has no tables yet."""
     if not database.exists() or not database.stat().st_size:
         return []
     try:
@@ -273,7 +274,8 @@ VERSIONS: Final = "alembic_version_auth"
 
 
 def write_account(path: Path, person: str, password: str, resource: tuple[str, str], permission: str) -> bool:
-    """Create an account unless it exists, with a password and a permission; False: only a server can write this file.
+    """Create an account unless it exists, with a password and a permission. Return False if only a server can write
+    this file.
 
     Args:
         path: file of the database; empty before its first use.

@@ -1,4 +1,4 @@
-"""The local MLflow server: start on demand, find, stop; and its process.
+"""The local MLflow server: start it on demand, find it, stop it; and the server process.
 
 SQLite and artifacts are in the workspace's `mlflow/`, unless `PLINTH_MLFLOW_DATABASE` and `PLINTH_MLFLOW_ARTIFACTS`
 name a database (`postgresql+psycopg2://…`) and a place of artifacts (`s3://…`). Passwords are handled by
@@ -81,7 +81,7 @@ class ServerState(RunningProcess):
 
 
 def stores(home: Path) -> tuple[str, str]:
-    """Return URL of the database and place of the artifacts of the server in a folder."""
+    """Return the database URL and the artifact location of the server in a folder."""
     database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
     return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / ARTIFACTS)
 
@@ -126,7 +126,7 @@ def without_server(workspace: Workspace) -> Iterator[bool]:
 
 
 def is_running(workspace: Workspace) -> bool:
-    """Return True if the process of the local server lives; it may not answer yet."""
+    """Return True if the process of the local server is alive, even if the server does not answer yet."""
     state = _read(workspace)
     return state is not None and state.find() is not None
 

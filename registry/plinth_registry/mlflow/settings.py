@@ -52,7 +52,7 @@ def folder(workspace: Workspace) -> Path:
 
 
 def load(workspace: Workspace) -> LoginSettings | None:
-    """Return the settings of this workspace's server; None: it requires no login.
+    """Return the login settings of this workspace's server, or None if the server requires no login.
 
     Raises:
         SignatureError: the file is damaged; a server without a login is not started in its place.
@@ -71,7 +71,8 @@ def load(workspace: Workspace) -> LoginSettings | None:
 
 
 def identity(workspace: Workspace) -> str:
-    """Return the identity of the login settings; a running server with another one is replaced. Empty: no login."""
+    """Return the identity of the login settings, or an empty string if no login is required. A running server with a
+    different identity is replaced."""
     try:
         return hashlib.sha256((folder(workspace) / SETTINGS).read_bytes()).hexdigest()[:12]
     except FileNotFoundError:
