@@ -1,14 +1,14 @@
-"""Map a pure function over parts, on any number of workers, with the same bytes out.
+"""Parallel map of a pure function over data files; results are the same bytes with any number of workers.
 
-    context        the runtime context of a stage, its items through the step cache, what its tasks cost; its share of
-                   the tasks, for schedulers that know only indices
-    worker         a worker as its owner sees it: pipes that never block both ends; many small items through one
-                   worker
-    worker_process its other side: time limits of an item in kernel timers, the end with its owner
+    context        the runtime context of a stage, the run of its items through the step cache, the cost of its tasks;
+                   the share of one process in the tasks, for schedulers that provide only process indices
+    worker         a worker from its owner's side: pipes that never block both ends; streams of many small items
+    worker_process the code inside a worker process: kernel timers for the time limits of items; exit when the owner
+    dies
     engine         local worker processes: ordered results, bounded retries, a time limit per task; the order of
-                   attempts, for every engine; tasks on threads of this process; the number of PyTorch's threads
-    select_engine  the engine of a recipe: local processes, or the same map over a Ray cluster
-    progress       bars in a terminal, plain lines in a log
+                   attempts, for every engine; tasks on threads of this process; the number of PyTorch threads
+    select_engine  choice of the engine: local processes, or the same map over a Ray cluster
+    progress       progress bars in a terminal, plain lines in a log
 
-Task functions are module-level, `fn(store, task) -> tuple[Part, ...]`, over small picklable tasks.
+A task function is a module-level `fn(store, task) -> tuple[Part, ...]`; its tasks are small picklable records.
 """

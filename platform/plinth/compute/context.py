@@ -1,8 +1,8 @@
-"""The runtime context of a stage, its items through the step cache, and what its tasks cost.
+"""The runtime context of a stage, the run of its items through the step cache, and the cost of its tasks.
 
-A stage is: cut the work into items, `run_items`, `manifest`; or `cached`, where it is not for workers. Only items
-without a record are run, so a crashed stage resumes at the part it was on and one new part costs only itself. The
-context and the costs enter no identity.
+A stage divides its work into items, calls `run_items`, and returns a `manifest`; a stage that needs no workers calls
+`cached` instead. Only items without a record are run, so a crashed stage resumes where it stopped, and a new input file
+costs only its own item. Context and costs are excluded from content hashes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from plinth.storage.state import State, StepCache
 from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 
-# The share of a stage's tasks that one of several processes begins with, for schedulers that know only indices.
+# Share of a stage's tasks that one of several processes runs first, for schedulers that provide only process indices.
 #
-# Processes 0 … n-1 run the same command on the same workspace and never speak to each other. Each runs its own share of
-# a stage first, then what has no record yet of the others' shares, last tasks first. So a process that was killed, or
-# that has not begun, delays the others and stops none; work done twice gives the same record, and the first one stays.
+# Processes 0 … n-1 run the same command on the same workspace and do not communicate. Each process first runs its own
+# share of a stage, then the tasks of other shares that have no record yet, last tasks first. So a process that was
+# killed or has not started delays the others but does not stop them. A task that is run twice gives the same record,
+# and the first record stays.
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,10 @@ class TaskShare:
 
     @classmethod
     def parse(cls, text: str) -> TaskShare | None:
-        """Parse `i/n`; return None for an empty text.
+        """Parse `i/n`; return None for an empty string.
 
         Raises:
-            RecipeError: it is not an index below a count.
+            RecipeError: the text is not an index below a count.
         """
         if not text:
             return None
@@ -63,8 +64,9 @@ class TaskShare:
         return f"{self.index}/{self.count}"
 
     def order(self, tasks: list[int]) -> list[int]:
-        """Return task numbers in this process's order: its own first, then those of each next share from its end, so
-        that two processes meet in the middle."""
+        """Return task numbers in the order of this process: its own share first, then each following share from its
+        end, so that two processes meet in the middle.
+        """
 
         def place(task: int) -> tuple[int, int]:
             away = (task - self.index) % self.count
@@ -74,7 +76,7 @@ class TaskShare:
 
 
 class StepCost(Frozen):
-    """Cost of the tasks of a step, and items served from records."""
+    """Cost of the tasks of a step, and the number of items served from records."""
 
     tasks: int = 0
     spared: int = 0
@@ -89,7 +91,7 @@ class StepCost(Frozen):
 
     @property
     def operations(self) -> int:
-        """Number of files opened and written in the store."""
+        """Number of files opened or written in the store."""
         return self.opened + self.written
 
 
@@ -123,8 +125,8 @@ class Item:
         inputs: digests that identify the inputs of the task, in order.
         task: small picklable record for the task function.
         rows: number of documents, for the progress bar.
-        also: keys of other steps that the task may do along the way. It then returns one part of its own and one for
-            each of them, which are recorded under their keys; or only its own.
+        also: keys of other steps that the task may complete along the way. The task then returns its own part and one
+            part per key, which are recorded under these keys; otherwise it returns only its own part.
     """
 
     inputs: tuple[str, ...]
@@ -142,7 +144,7 @@ def run_items(
     label: str,
     timeout_s: float | None = None,
 ) -> list[tuple[Part, ...]]:
-    """Return the parts of every item in item order, cached or computed.
+    """Return the parts of every item in item order, from the step cache or computed.
 
     Raises:
         PlinthError: the error of the task function; finished items keep their records.
@@ -176,7 +178,7 @@ def run_items(
 def cached(
     ctx: Context, step: Step, inputs: Iterable[Manifest | str], make: Callable[[], Sequence[Part]]
 ) -> tuple[Part, ...]:
-    """Return the parts of a step that runs in this process, cached or computed.
+    """Return the parts of a step that runs in this process, from the step cache or computed.
 
     Args:
         inputs: manifests or digests that identify the inputs of the step, in order.
@@ -196,8 +198,8 @@ def manifest(
     """Return a manifest with uniquely named parts in order, and inputs given as manifests or digests.
 
     Raises:
-        ValueError: the number in a part's name is not its index. Cached parts have the name of the run that produced
-            them, and parts may have been inserted before them since: `renamed` assigns the current name.
+        ValueError: the number in a part's name is not its index. A cached part keeps the name from the run that
+            produced it, and parts may have been inserted before it since then; `renamed` assigns the current name.
     """
     made = Manifest(
         asset=asset,
@@ -228,7 +230,7 @@ def add_stats(parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def sum_stats(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum numbers by name; nested mappings are summed inside, everything else is left out."""
+    """Sum numbers by name; nested mappings are summed inside, other values are omitted."""
     total: dict[str, Any] = {}
     for stats in many:
         _add(total, stats)
@@ -237,7 +239,7 @@ def sum_stats(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
     for key, value in stats.items():
-        if isinstance(value, (int, float)):  # nearly all are numbers, and asking for a mapping is slow
+        if isinstance(value, (int, float)):  # nearly all values are numbers, and the test for a mapping is slow
             total[key] = total.get(key, 0) + value
         elif isinstance(value, Mapping):
             _add(total.setdefault(key, {}), value)
@@ -255,17 +257,17 @@ def _call(
         try:
             return measured(fn, own, task)
         except PlinthError:
-            # Another process may have finished the task and removed what it needs only until then.
+            # Another process may have finished the task and removed temporary files that it needed.
             if shared and (done := shared.get(key)) is not None:
                 return done, StepCost()
             raise
 
 
-# Costs of the tasks of a stage: CPU time, operations of the store, bytes. Recorded with the results for `plinth corpus
-# scale`, and not part of any identity.
+# Costs of the tasks of a stage: CPU time, store operations, bytes. They are recorded with the results for `plinth
+# corpus scale` and excluded from content hashes.
 #
-# CPU time is that of the worker and of the processes it started. Bytes read are those that the worker asked the system
-# for; what it maps into memory is not among them.
+# CPU time covers the worker and the processes it started. Bytes read cover read calls to the system, but not
+# memory-mapped files.
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -277,12 +279,12 @@ class AssetCost(Frozen):
     steps: dict[str, StepCost]
     driver_cpu_s: float
     wall_s: float
-    input_bytes: int = 0  # of the parts that it was made from; 0: not recorded
-    run: str = ""  # the orchestrator's run that made it; empty: not recorded
+    input_bytes: int = 0  # size of its input parts; 0 if not recorded
+    run: str = ""  # id of the orchestrator's run; empty if not recorded
 
     @property
     def tasks(self) -> StepCost:
-        """All its tasks."""
+        """Sum over all tasks."""
         return sum(self.steps.values(), StepCost())
 
 
@@ -316,18 +318,18 @@ def _path(workspace: Workspace, asset: str) -> Path:
 
 
 def _cpu_s() -> float:
-    """Return CPU time of this process, of the children that it waited for and of its live children."""
+    """Return the CPU time of this process, of the children that it waited for, and of its live children."""
     spent = sum(os.times()[:4])
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # none: nothing to search in /proc, which costs more than a small task
+    except ChildProcessError:  # no children; skip the search in /proc, which costs more than a small task
         return spent
     return spent + sum(map(_of_child, _children(os.getpid())))
 
 
 def _children(pid: int) -> list[int]:
     found = list[int]()
-    with suppress(OSError):  # it has ended, or the system has no such list
+    with suppress(OSError):  # the child has ended, or the system has no such list
         for thread in os.listdir(f"/proc/{pid}/task"):
             found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return found

@@ -25,29 +25,31 @@ from plinth.entry_points import OWN, entries
 from plinth.errors import PlinthError, WorkerError
 from plinth_text.compiled.build import library, sources
 
-# Which task is tried next, what a failure costs, and what may be given out: the same for every engine.
+# Order of attempts, handling of failures, and order of results; the same for every engine.
 #
-#     Attempts   the state of one `map`: waiting, running, tried so often, finished but not yet given out
-#     drive      the loop over it, for a `Pool` that starts tasks and collects their results
-#     outcome    a task's result or its exception as a value, on the worker's side
-#     over_limit, died   the failures that no function raises
+#     Attempts   the state of one `map`: waiting and running tasks, attempts per task, results not yet yielded
+#     drive      the main loop, for a `Pool` that starts tasks and collects their results
+#     outcome    a task's result, or its exception as a value; called in the worker
+#     over_limit, died   the errors for failures that no function raises
 #
-# No process, no cluster and no clock is known here.
+# This code knows nothing about processes, clusters or clocks.
 
 
 class Pool(Protocol):
-    """Place where the tasks of one map run. A started task is collected once, or abandoned."""
+    """Executor for the tasks of one map. Each started task is collected once, or abandoned."""
 
     def start(self, index: int, task: Any) -> bool:
-        """Start a task; return False if others must end first."""
+        """Start a task; return False if other tasks must end first."""
         ...
 
     def collect(self) -> Sequence[tuple[int, Any]]:
-        """Return results since the last call: index, and a result or an exception; wait for a bounded time."""
+        """Wait for a bounded time; return the results since the last call, each with its index: a value or an
+        exception.
+        """
         ...
 
     def abandon(self) -> None:
-        """Stop all tasks after an error or an early exit: nothing may write for a caller that is gone."""
+        """Stop all tasks after an error or an early exit, because no task may write after its caller is gone."""
         ...
 
 
@@ -76,23 +78,23 @@ class Attempts(Generic[R]):
 
     @property
     def next(self) -> int | None:
-        """Return the task to start next: failed tasks come before those that were never started."""
+        """Return the task to start next. Failed tasks come before tasks that were never started."""
         return self._waiting[0] if self._waiting else None
 
     def started(self) -> None:
-        """Record that the task of `next` runs."""
+        """Record that the task returned by `next` is running."""
         self._waiting.popleft()
 
     def succeeded(self, index: int, result: R) -> None:
-        """Keep a result until all earlier ones are complete."""
+        """Keep a result until all earlier tasks are complete."""
         self._results[index] = result
 
     def failed(self, index: int, error: BaseException) -> None:
         """Schedule another attempt of the task, or give up.
 
         Raises:
-            BaseException: the error, if it was raised on purpose and would be raised again, or if attempts are
-                exhausted.
+            BaseException: the given error, if a retry would raise it again (it was raised on purpose) or if no attempts
+                are left.
         """
         self._failures[index] += 1
         on_purpose = isinstance(error, PlinthError) and not isinstance(error, WorkerError)
@@ -101,7 +103,7 @@ class Attempts(Generic[R]):
         self._waiting.appendleft(index)
 
     def in_order(self) -> Iterator[R]:
-        """Yield results whose turn has come."""
+        """Yield the results that are next in task order."""
         while self._given_out in self._results:
             result = self._results.pop(self._given_out)
             self._given_out += 1
@@ -115,8 +117,8 @@ def drive(
     retries: int,
     done: Callable[[int, R], None] | None,
 ) -> Iterator[R]:
-    """Yield results in task order; call `done(index, result)` as each task finishes. Running tasks are abandoned if
-    this ends early.
+    """Yield results in task order; call `done(index, result)` as each task finishes. Running tasks are abandoned if the
+    iteration ends early.
 
     Raises:
         BaseException: see `Attempts.failed`.
@@ -170,14 +172,14 @@ def died(who: str, found: str) -> WorkerError:
 
 T = TypeVar("T")
 
-#: Seconds of wall clock, before the pickled function and task.
+#: Format of the wall-clock limit in seconds, which precedes the pickled function and task.
 LIMIT = struct.Struct("<d")
 #: Maximum wait of `collect`, in seconds.
 TICK_S = 1.0
 
 
 def with_kernels() -> tuple[str, ...]:
-    """Return packages whose kernels tasks call: those of the core, and the installed ones of the ring."""
+    """Return the packages whose kernels tasks call: the core packages and the installed optional packages."""
     ring = {entry.top for entry in entries() if entry.distribution == OWN}
     return ("plinth_text", "plinth", *(package for package in sorted(ring) if sources(package)))
 
@@ -264,16 +266,17 @@ class LocalEngine:
         self._idle.clear()
 
     def take(self) -> Worker | None:
-        """Take an idle worker, or a new one up to the limit. The caller must call `release` or `end` with it."""
+        """Take an idle worker, or start a new one within the limit. The caller must pass it to `release` or `end`."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:
                 return worker
-            self.end(worker)  # it died while it had nothing to do: no attempt at a task was made
+            self.end(worker)  # the worker died while idle, so this does not count as an attempt
         if len(self._pool) == self.workers:
             return None
         if not self._pool:
-            for package in with_kernels():  # here, with progress, not in the time of a first task
+            # Compile kernels here, with a progress display, so that the first task does not spend its time limit on it.
+            for package in with_kernels():
                 library(package)
         self._pool.append(Worker(PROGRAM))
         return self._pool[-1]
@@ -347,14 +350,14 @@ def run_tasks(watch: ItemWatch) -> Handler:
     return run
 
 
-#: Tasks of the corpus read and write the store, whose records are sealed.
+#: Corpus tasks read and write the store, whose records are sealed.
 PROGRAM = Program(f"{__name__}:{run_tasks.__name__}", needs=(*processes.STORES, *processes.KEYS))
 
 
-# Tasks on threads of this process: for questions that a person waits for, where starting workers takes longer.
+# Tasks on threads of this process, for interactive queries that take less time than starting workers.
 #
-# Worth it for tasks that spend their time in Arrow and kernels, which let other threads run. Time limits and retries do
-# not apply: what kills a task kills the process.
+# Use it for tasks that spend their time in Arrow and kernels, which let other threads run. Time limits and retries do
+# not apply, because a crash in a task kills the process.
 
 
 def cores() -> int:
@@ -402,8 +405,8 @@ class Threads:
 def torch_threads(count: int = 1) -> Iterator[None]:
     """Set the number of PyTorch threads within an operation.
 
-    One thread sums in one order on any machine. For work too small to divide, on a busy machine, the synchronization of
-    threads took fifty times as long as the work.
+    With one thread, sums have the same order on any machine. On a busy machine, the synchronization of threads took
+    fifty times as long as small operations themselves.
     """
     import torch
 

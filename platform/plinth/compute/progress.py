@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, plain lines in a log, silence when asked."""
+"""Progress of long work: a bar in a terminal, plain lines in a log, or no output on request."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Longest silence in a log, and how often work is looked at that does not advance: together five seconds.
+#: Longest interval without a line in a log, and polling interval for work that does not advance; together five seconds.
 LOG_INTERVAL_S, TICK_S = 4.5, 0.5
-#: Commands that usually answer at once show progress of what takes longer.
+#: Commands that usually answer at once show progress only after this many seconds.
 PATIENCE_S = 3.0
 
 
@@ -36,7 +36,7 @@ class Meter(Protocol):
 
 
 class Progress(Protocol):
-    """Factory of meters for pieces of work; a total of 0 is unknown, and such work is shown without a count."""
+    """Factory of meters for pieces of work. A total of 0 means unknown; such work is shown without a count."""
 
     def meter(self, label: str, total: int) -> AbstractContextManager[Meter]: ...
 
@@ -60,7 +60,7 @@ class SilentMeter:
 
 
 class _Shown:
-    """Open meters, outermost first. A thread shows those that advance too rarely by themselves."""
+    """Open meters, outermost first. A thread refreshes meters that advance too rarely."""
 
     def __init__(self, stream: IO[str] | None, patience_s: float) -> None:
         self.stream, self.patience_s, self.spoke = stream, patience_s, 0.0
@@ -73,7 +73,7 @@ class _Shown:
 
     @contextmanager
     def _lines(self, label: str, total: int) -> Iterator[Meter]:
-        if not self._open:  # a command has been silent since its process started and imported
+        if not self._open:  # the command has printed nothing since its process started, including the imports
             self.spoke = time.monotonic() - (time.process_time() if self.patience_s else 0.0)
         meter = _LineMeter(label, total, self)
         with self._opened(meter):
@@ -109,7 +109,7 @@ SILENT: Progress = Silent()
 
 
 class ProgressLines(_Shown):
-    """Line every few seconds during work, whether it advances or not, and one at the end.
+    """Progress as text: a line every few seconds, whether the work advances or not, and a line at the end.
 
     Args:
         stream: destination; default: standard error at the time of writing.
@@ -154,7 +154,7 @@ class _LineMeter:
 
 
 class ProgressBars(_Shown):
-    """Rich bars; finished bars stay on screen.
+    """Progress as Rich bars; finished bars stay on screen.
 
     Args:
         stream: the terminal.
@@ -166,7 +166,7 @@ class ProgressBars(_Shown):
 
     @cached_property
     def console(self) -> Console:
-        """Console shared by all bars, so that nested ones are drawn together."""
+        """Console shared by all bars, so that nested bars are drawn together."""
         from rich.console import Console
 
         return Console(file=self.stream)
@@ -197,7 +197,7 @@ class ProgressBars(_Shown):
 
 
 class _BarMeter:
-    """Bar that appears after `patience_s`, and never after the work's end."""
+    """Bar that appears after `patience_s`, unless the work has ended by then."""
 
     def __init__(self, bars: RichProgress, task: TaskID, patience_s: float) -> None:
         self.bars, self.task, self.due = bars, task, time.monotonic() + patience_s
@@ -231,7 +231,7 @@ def metered(progress: Progress, label: str, items: Iterable[T], total: int) -> I
 
 
 def for_terminal(patience_s: float = 0.0) -> Progress:
-    """Return bars for a terminal, lines for a log: on the current standard error.
+    """Return a progress display on the current standard error: bars in a terminal, lines in a log.
 
     The stream is stored, because an orchestrator may turn `sys.stderr` into a file while a step runs.
     """

@@ -1,4 +1,6 @@
-"""Where corpus stages run: local processes or a Ray cluster. Changes the time, and not one byte of a result."""
+"""Choice of the engine for corpus stages: local processes or a Ray cluster. The engine changes only the time, never the
+results.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from plinth.errors import MissingError, RecipeError, WorkerError
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Tasks handed to Ray beyond its cores, so that no core waits for the driver; the rest stay here.
+#: Number of tasks queued in Ray in addition to one per core, so that no core waits for the driver.
 AHEAD = 2
 #: Interval, in seconds, at which the driver checks tasks for timeouts.
 TICK_S = 1.0
-#: A cluster's head that does not answer within this many seconds is not there.
+#: A cluster whose head does not answer within this many seconds counts as unreachable.
 ANSWER_S = 10.0
 
 
@@ -36,8 +38,8 @@ class RayEngine:
     """Engine on a Ray cluster, connected to on first use.
 
     Args:
-        address: `host:port` of a running cluster, or `auto`; empty starts one on this machine.
-        workers: cores of a cluster that is started here; a running one has its own.
+        address: `host:port` of a running cluster, or `auto`; if empty, a cluster is started on this machine.
+        workers: number of cores of a cluster that is started here; ignored for a running cluster.
     """
 
     def __init__(self, address: str = "", workers: int = 2) -> None:
@@ -64,7 +66,7 @@ class RayEngine:
         Raises:
             PlinthError: the error that the function raised on purpose, unchanged.
             WorkerError: another exception, a worker or node that died, or a task over its time limit,
-                after `retries` further attempts; the cluster cannot be reached.
+                after `retries` further attempts; or the cluster cannot be reached.
             MissingError: Ray is not installed.
         """
         run = _Map(self._connect(), fn, timeout_s)
@@ -89,7 +91,7 @@ class RayEngine:
             _require_answer(self.address)
             options = {"address": self.address} if self.address else {"num_cpus": self.workers}
             try:
-                with chdir(processes.elsewhere()):  # which Ray puts on the path of its workers
+                with chdir(processes.elsewhere()):  # Ray puts the working directory on the path of its workers
                     ray.init(**options, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise _unreachable(self.address, error) from error
@@ -103,7 +105,8 @@ class _Map:
     def __init__(self, ray: Any, fn: Callable[..., Any], timeout_s: float | None) -> None:
         self._ray, self._limit_s = ray, timeout_s or float("inf")
         self._running = dict[Any, tuple[int, float]]()
-        # Retries are counted here, as in the local engine: Ray's own would not tell a bad task from a bad node.
+        # Retries are counted here, as in the local engine, because Ray's own retries do not distinguish a bad task from
+        # a bad node.
         self._remote = ray.remote(_run).options(num_cpus=1, max_retries=0)
         self._function = ray.put(fn)
         self._room = self._cores() + AHEAD
@@ -116,7 +119,7 @@ class _Map:
         return True
 
     def collect(self) -> list[tuple[int, Any]]:
-        """Return results, errors and tasks over their limit."""
+        """Return results, errors, and timeout errors of tasks that ran over their limit."""
         ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=TICK_S)
         if ready:
             ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
@@ -141,7 +144,7 @@ class _Map:
 
 
 def _require_answer(address: str) -> None:
-    """Fail fast if nothing listens: Ray itself would wait minutes."""
+    """Fail fast if no process listens at the address, because Ray itself would wait minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
@@ -181,9 +184,9 @@ class Compute:
 
     Args:
         engine: `local` or `ray`.
-        workers: local processes; cores of a Ray cluster that is started here.
-        address: of a running Ray cluster, `host:port` or `auto`; empty starts one on this machine.
-        share: share `i/n` of the tasks if several processes work on the same workspace (`share`); empty: all.
+        workers: number of local processes, or of cores of a Ray cluster that is started here.
+        address: running Ray cluster, `host:port` or `auto`; if empty, a cluster is started on this machine.
+        share: share `i/n` of the tasks, if several processes work on the same workspace; if empty, all tasks.
     """
 
     engine: str = "local"
@@ -208,7 +211,7 @@ class Compute:
         """Return the engine; close it when done.
 
         Raises:
-            RecipeError: there is no engine of this name.
+            RecipeError: there is no engine with this name.
         """
         if self.engine == "local":
             return LocalEngine(self.workers)

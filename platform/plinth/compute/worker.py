@@ -1,11 +1,11 @@
-"""A worker, as its owner sees it: batches of items and their answers through pipes that never block both ends.
+"""A worker from its owner's side: batches of items and their answers pass through pipes that never block both ends.
 
-    Program    what a worker runs: a function by name, so that only the worker loads it
-    Worker     one process: send, receive, the item it is on, its end
-    wait       for the workers that have answered or died
+    Program    the function that a worker runs, given by name, so that only the worker loads it
+    Worker     one process: send, receive, identify the current item, end the process
+    wait       wait for workers that have answered or died
 
-Items and answers are bytes; what they hold is between the owner and the handler. Does not belong here: what happens
-to an item whose worker died (retries, `ItemStream`).
+Items and answers are bytes; only the owner and the handler know their format. Does not belong here: what happens to an
+item whose worker died (retries, `ItemStream`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Program:
         target: `module:function`, called in the worker with an `ItemWatch` and the arguments; returns the handler.
         environment: variables only for the worker.
         idle_s: seconds without a batch after which a worker ends.
-        pipe_bytes: size of its pipes: a batch that fits is sent in one turn, while the worker processes the previous
-            one. 0 keeps the system's default.
+        pipe_bytes: size of its pipes. A batch that fits is sent in one write, while the worker processes the previous
+            batch. 0 keeps the system's default.
         quiet: True discards its standard error.
         needs: groups of variables that it inherits (`plinth.processes`).
     """
@@ -66,7 +66,7 @@ class Worker:
         self._outbox: deque[memoryview] = deque()
         self._inbox, self._buffer = bytearray(), memoryview(bytearray(program.pipe_bytes or READ_BYTES))
         counts, (theirs, ours) = os.memfd_create("plinth-worker"), os.pipe()
-        self._owner = os.fdopen(ours, "wb", buffering=0)  # closed with this object, and then the worker ends
+        self._owner = os.fdopen(ours, "wb", buffering=0)  # closed with this object; the worker ends when it closes
         try:
             os.truncate(counts, COUNTS.size)
             self._counts = mmap.mmap(counts, COUNTS.size)
@@ -79,7 +79,7 @@ class Worker:
         for pipe in (self._in, self._out):
             os.set_blocking(pipe, False)
             if program.pipe_bytes:
-                with suppress(OSError):  # the system may not allow this size: a batch then takes more writes
+                with suppress(OSError):  # the system may not allow this size; then a batch takes more writes
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, program.pipe_bytes)
 
     def send(self, items: Sequence[bytes]) -> None:
@@ -95,7 +95,7 @@ class Worker:
 
         Raises:
             EOFError: the worker died; its answers were returned before.
-            WorkerError: it never became ready.
+            WorkerError: the worker never became ready.
         """
         try:
             size = os.readv(self._out, [self._buffer])
@@ -121,7 +121,7 @@ class Worker:
         return self._process.poll() is None
 
     def died(self) -> int:
-        """Return the exit status of a worker that closed its end; negative for a signal."""
+        """Return the exit status of a worker that closed its end of the pipe; negative for a signal."""
         try:
             return self._process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
@@ -130,7 +130,7 @@ class Worker:
             self.end()
 
     def end(self) -> None:
-        """Kill it and release all resources. A second call does nothing."""
+        """Kill the worker and release all resources. A second call does nothing."""
         if self._counts.closed:
             return
         self._process.kill()
@@ -177,7 +177,7 @@ class Worker:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                self._outbox.clear()  # its end shows where answers are read
+                self._outbox.clear()  # the reader of the answers notices that the worker has ended
                 return
             if written == len(self._outbox[0]):
                 self._outbox.popleft()
@@ -195,7 +195,9 @@ class Worker:
 
 
 def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Worker]:
-    """Return workers with answers, as soon as there is one; meanwhile unsent data is sent. The result may be empty."""
+    """Return the workers that have answers, as soon as there is one; send unsent data meanwhile. The result may be
+    empty.
+    """
     poll, answering, hungry = select.poll(), dict[int, Worker](), dict[int, Worker]()
     for worker in workers:
         poll.register(worker._out, select.POLLIN)
@@ -212,23 +214,24 @@ def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Work
     return found
 
 
-# Many small items through one worker: answers in order, a batch ahead, and no item lost to another.
+# Stream of many small items through one worker: answers come in order, one batch is sent ahead, and the failure of one
+# item does not lose others.
 #
 # An item that kills the worker, or runs over its time limit, is answered by a `Death`; the items after it go to a new
-# worker. Batches keep both processes busy: every time one waits for the other costs what a small item costs.
-# A worker takes a moment to start, so an idle one is kept for the next stream of the same program.
+# worker. Batches keep both processes busy, because one wait for the other process costs as much as a small item.
+# Starting a worker takes time, so an idle worker is kept for the next stream of the same program.
 
-#: Batches with the worker while the answers to an earlier one are used.
+#: Number of batches sent ahead while the caller uses the answers to an earlier batch.
 AHEAD = 1
-#: A worker that ends more often between items was not killed by an item.
+#: If workers end between items more often than this, the cause is not an item.
 MAX_ENDS = 3
-#: Bytes after which a worker is replaced, since its libraries may leak memory.
+#: Bytes processed after which a worker is replaced, because its libraries may leak memory.
 RETIRE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Answer for an item that ended its worker.
+    """Answer to an item that killed its worker.
 
     Args:
         status: exit status of the worker; negative for a signal.
@@ -238,12 +241,12 @@ class Death:
 
     @property
     def over_limit(self) -> bool:
-        """True if a time limit ended it."""
+        """True if the item ran over a time limit."""
         return -self.status in TIMERS
 
 
 class ItemStream:
-    """Stream of items to the worker and back. Use it as a context manager.
+    """Stream of items to a worker, and of answers back. Use it as a context manager.
 
     Args:
         program: program of the worker; its handler sets the limits of an item.
@@ -252,10 +255,10 @@ class ItemStream:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._worker: Worker | None = None
-        #: Items without an answer, in order; a death replaces its item. The worker has all of the items.
+        #: Items without an answer, in order; a `Death` replaces its item. All remaining items were sent to the worker.
         self._open: deque[bytes | Death] = deque()
         self._done: deque[bytes | Death] = deque()
-        self._first = 0  # the number of the first open item among those that this worker was sent
+        self._first = 0  # number of the first unanswered item, counted over the items sent to this worker
         self._suspect: bytes | None = None
         self._ends = 0
 
@@ -270,12 +273,12 @@ class ItemStream:
         self._done.clear()
 
     def map(self, batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes | Death]]:
-        """Yield the answers to the items of each batch in order; the next batch is read while the worker works.
+        """Yield the answers to the items of each batch in order. The next batch is read while the worker runs.
 
-        Memory is bounded by the batches of two turns.
+        Memory is bounded by two rounds of batches.
 
         Raises:
-            WorkerError: the worker cannot start, or ends although no item ends it.
+            WorkerError: the worker cannot start, or ends for a reason other than an item.
         """
         sizes: deque[int] = deque()
         for items in batches:
@@ -296,7 +299,7 @@ class ItemStream:
             self._worker.send(items)
 
     def _start(self) -> Worker:
-        """Start a worker with every open item."""
+        """Start a worker and send it all unanswered items."""
         self._worker = worker = SPARES.take(self.program)
         self._first, _ = worker.started_and_finished()
         worker.send([item for item in self._open if isinstance(item, bytes)])
@@ -319,13 +322,14 @@ class ItemStream:
         return [self._done.popleft() for _ in range(count)]
 
     def _drain(self) -> None:
-        """Move deaths at the head of the open items to the answers."""
+        """Move `Death` entries at the head of the unanswered items to the answers."""
         while self._open and isinstance(self._open[0], Death):
             self._done.append(self._open.popleft())
 
     def _recover(self, worker: Worker) -> None:
-        """Recover from a death: its current item fails if its timer expired or it was suspected before; all others are
-        sent again, including those whose answers died with the worker."""
+        """Recover from the death of a worker. Its current item fails if its timer expired or if it was suspected
+        before. All other items are sent again, including items whose answers were lost with the worker.
+        """
         self._worker = None
         begun, ended = worker.started_and_finished()
         death = Death(worker.died())
@@ -336,7 +340,7 @@ class ItemStream:
             if death.over_limit or victim == self._suspect:
                 self._open[items[at]], self._suspect = death, None
             else:
-                # The machine may have killed the worker for reasons of its own: the item is tried once more.
+                # The cause may be the machine (such as lack of memory), so the item is tried once more.
                 self._suspect = victim if isinstance(victim, bytes) else None
         else:
             self._ends += 1
@@ -351,7 +355,9 @@ class ItemStream:
 
 
 class SpareWorkers:
-    """Idle workers, kept for the next stream. Workers inherited by a fork belong to its parent and are not ended."""
+    """Idle workers, kept for the next stream. After a fork, inherited workers belong to the parent and are
+    not ended.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, Program], Worker] = {}
@@ -360,7 +366,7 @@ class SpareWorkers:
         return len(self._kept)
 
     def take(self, program: Program) -> Worker:
-        """Take the spare worker of this process for this program, or a new one."""
+        """Take this process's spare worker for this program, or start a new worker."""
         spare = self._kept.pop((os.getpid(), program), None)
         if spare is not None and _reusable(spare):
             return spare
@@ -369,14 +375,14 @@ class SpareWorkers:
         return Worker(program)
 
     def keep(self, worker: Worker) -> None:
-        """Keep a worker with nothing left to answer; only the latest is kept."""
+        """Keep a worker that has answered all items; only the latest worker is kept."""
         self.end()
         if _reusable(worker) and self._kept.setdefault((os.getpid(), worker.program), worker) is worker:
             return
         worker.end()
 
     def end(self) -> None:
-        """End the workers of this process."""
+        """End the spare workers of this process."""
         for key in list(self._kept):
             spare = self._kept.pop(key, None)
             if spare is not None and key[0] == os.getpid():

@@ -1,15 +1,16 @@
 """The process of a worker: `python -m plinth.compute.worker_process MODULE:FUNCTION [ARGUMENT ...]`.
 
-The function is called once, with an `ItemWatch` and the arguments; it returns the handler, which turns the items of a
-batch into their answers, in order, and marks on the watch where an item begins and where it ends. In between run kernel
-timers whose signals end the process: nothing inside it can stop C or Rust code that loops for ever. Two counts in
-shared memory (items started, items ended) identify the item that a dead worker was on.
+The function is called once, with an `ItemWatch` and the arguments, and returns the handler. The handler turns the items
+of a batch into answers, in order, and reports the start and end of each item to the watch. During an item, kernel
+timers run whose signals end the process, because no code inside the process can stop an endless loop in C or Rust code.
+Two counts in shared memory (items started, items ended) identify the current item of a dead worker.
 
-    greeting   READY, once, when the handler is loaded
-    batch      items, bytes that follow; the length of each item; the items
-    answer     length; the answer. They leave together, because every one that leaves alone wakes the owner
+    greeting   READY, sent once, when the handler is loaded
+    batch      number of items, number of bytes that follow; the length of each item; the items
+    answer     length; the answer. Answers are sent together, because each separate write wakes the owner
 
-The kernel ends the process when its owner dies, whatever runs here. Started by hand it serves its standard input.
+The kernel ends the process when its owner dies, whatever code is running. Started by hand, the process serves its
+standard input.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ READY = b"ready"
 BATCH = struct.Struct("<IQ")
 LENGTH = struct.Struct("<Q")
 COUNTS = struct.Struct("=QQ")
-#: Answers kept back at most.
+#: Maximum size of buffered answers.
 FLUSH_BYTES = 1 << 18
-#: Setting a timer costs what a small item costs: they are set again once this share of the limit may be used up. An
-#: item has the limit at least and this much more at most.
+#: Setting a timer costs as much as a small item, so timers are reset only after this share of the limit may be used up.
+#: An item therefore gets at least its limit, and at most this share more.
 SLACK = 0.05
 
 Handler = Callable[[Iterator[memoryview]], Iterator[bytes]]
@@ -43,7 +44,7 @@ class ItemWatch:
     """Time limits of the current item, and the counts that identify it.
 
     Args:
-        counts: file descriptor of the shared memory; none for a process started by hand.
+        counts: file descriptor of the shared memory; None for a process started by hand.
     """
 
     def __init__(self, counts: int = -1) -> None:
@@ -51,8 +52,9 @@ class ItemWatch:
         self.limit()
 
     def limit(self, *, cpu_s: float = math.inf, wall_s: float = math.inf) -> None:
-        """Set CPU time and wall-clock time of each item from the next one on. CPU limits do not depend on the load of
-        the machine; only wall-clock limits apply to a sleeping item."""
+        """Set the limits of CPU time and wall-clock time per item, starting with the next item. CPU limits do not
+        depend on the load of the machine; only wall-clock limits apply to a sleeping item.
+        """
         limits = (signal.ITIMER_PROF, cpu_s), (signal.ITIMER_REAL, wall_s)
         self._limits = [(timer, seconds) for timer, seconds in limits if seconds < math.inf]
         self._slack, self._set_at = min(cpu_s, wall_s) * SLACK, -math.inf
@@ -64,18 +66,18 @@ class ItemWatch:
 
     def renew(self) -> None:
         """Restart the time limits of the current item after progress."""
-        # The wall clock runs no slower than CPU time, and reading it costs nothing.
+        # Wall-clock time passes at least as fast as CPU time, and reading it costs almost nothing.
         if time.perf_counter() - self._set_at > self._slack:
             for timer, seconds in self._limits:
                 signal.setitimer(timer, seconds * (1 + SLACK))
             self._set_at = time.perf_counter()
 
     def end(self) -> None:
-        """End the item; the timers run on for the next."""
+        """End the current item. The timers keep running for the next item."""
         self._counts[1] += 1
 
     def stop(self) -> None:
-        """Stop the timers between items: time spent now is not an item's fault."""
+        """Stop the timers between items, because time spent now does not count toward an item."""
         for timer, _ in self._limits:
             signal.setitimer(timer, 0)
         self._set_at = -math.inf
@@ -85,19 +87,19 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
     """Answer batches until the owner closes its end.
 
     Args:
-        target: `module:function`, which makes the handler.
+        target: `module:function`, which returns the handler.
         counts: file descriptor of the shared memory.
         owner: the end of a pipe whose other end closes when the owner dies.
         idle_s: end after this many seconds without a batch, to free memory; the owner starts a new worker if needed.
     """
     _die_with(owner)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the owner's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the owner handles interrupts
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     batches, answers = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # a library that prints must not write into the answers
+    os.dup2(2, 1)  # output of a library must not get into the answers
     module, _, function = target.partition(":")
     handle: Handler = getattr(importlib.import_module(module), function)(ItemWatch(counts), *arguments)
     _write(answers, READY)
@@ -113,8 +115,9 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
 
 
 def _die_with(owner: int) -> None:
-    """Let the kernel end this process when the pipe's other end closes. Unlike `PR_SET_PDEATHSIG`, that does not happen
-    when only the starting thread ends."""
+    """Let the kernel end this process when the other end of the pipe closes. Unlike with `PR_SET_PDEATHSIG`, the
+    process survives the end of the thread that started it.
+    """
     if owner < 0:
         return
     os.set_inheritable(owner, False)
@@ -122,7 +125,7 @@ def _die_with(owner: int) -> None:
     fcntl.fcntl(owner, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(owner, fcntl.F_SETFL, fcntl.fcntl(owner, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([owner], [], [], 0)[0]:
-        os._exit(1)  # it died before
+        os._exit(1)  # the owner died before
 
 
 def _batch(stream: int, idle_s: float) -> Iterator[memoryview] | None:

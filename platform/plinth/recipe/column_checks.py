@@ -75,7 +75,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _meant(chosen: Iterable[str], known: Mapping[str, Any], names: Catalogue[Any]) -> list[str]:
-    """Return the annotators in a recipe; a misspelled one counts as the closest, so that it causes no other
+    """Return the annotators in a recipe. A misspelled name counts as the closest known name, so that it causes no other
     problems."""
     unknown = {name: difflib.get_close_matches(name, names.built_in, n=1) for name in chosen if name not in names}
     near = (name if name in known else next(iter(unknown.get(name, ())), None) for name in chosen)
@@ -102,7 +102,7 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
 
 
 def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Check that the buckets and lists exist from which models are trained."""
+    """Check that the buckets and lists that train models exist."""
     from plinth.corpus.models import parameters, trainer
 
     models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
@@ -224,7 +224,7 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
-    """Check that an annotator of the recipe writes every column that shards are divided by."""
+    """Check that every column by which shards are divided is written by an annotator of the recipe."""
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.tokens.shards.parameters import AXES
 
@@ -238,7 +238,9 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
 
 
 def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
-    """Check that every slice of the evaluation reads existing columns; other stages' columns are only in the ledger."""
+    """Check that every slice of the evaluation reads existing columns. Columns of other stages exist only in the
+    ledger.
+    """
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.evaluation.slices.choice import as_in_ledger, from_other_stages, read
 
@@ -267,7 +269,7 @@ PER_DOCUMENT = "per-document"
 
 
 def notes(recipe: Recipe) -> list[str]:
-    """Return warnings in sentences, each about one place of the recipe."""
+    """Return warnings as sentences, each about one key of the recipe."""
     return [*_test(recipe), *_licences(recipe), *_never(recipe)]
 
 
@@ -298,7 +300,7 @@ def _never(recipe: Recipe) -> Iterator[str]:
 
 
 def _licences(recipe: Recipe) -> Iterator[str]:
-    """Warn about sources whose every document the license gate stops."""
+    """Warn about sources for which the license gate drops every document."""
     from plinth.corpus.annotate.licence import judge
 
     permitted = tuple(sorted(recipe.corpus.permitted_licences))
@@ -319,7 +321,7 @@ def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
     """Yield key, problem and hint of lists that an annotator or the gate of illegal content cannot read.
 
     Args:
-        folder: root of relative paths; missing files are skipped, since the run reports them.
+        folder: root of relative paths. Missing files are skipped, because the run reports them.
     """
     from plinth.corpus import illegal
     from plinth.corpus.annotate.base import annotator
@@ -361,7 +363,7 @@ def probe_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
     """Yield key, problem and hint of invalid probe files: too many bad lines, or fewer items than examples.
 
     Args:
-        folder: root of relative paths; missing files are skipped, since the run reports them.
+        folder: root of relative paths. Missing files are skipped, because the run reports them.
     """
     from plinth.evaluation.probes import probe_sets
 

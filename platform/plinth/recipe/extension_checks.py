@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 # Keys removed since 0.3, with their replacements.
 #
-# A setting removed from the recipe may remain a parameter of its stage (`records.internal`), at its default; one that
-# was removed from the code too is in `REMOVED`; a section that became a value (`records.OneValue`) is written without
-# its key.
+# A setting removed from the recipe may remain a parameter of its stage (`records.internal`), at its default. Settings
+# that were removed from the code too are in `REMOVED`. A section that became a value (`records.OneValue`) is written
+# without its key.
 
 #: Key, problem and hint.
 Found = tuple[Key, str, str]
 
 MESSAGE = "removed from recipes"
 
-#: Default of keys for which every value is reported.
+#: Placeholder default for keys that are reported whatever their value.
 NO_DEFAULT = object()
 
 
@@ -51,7 +51,8 @@ class Gone:
     advice: str
 
 
-#: Replacements by the last part of a key or the last two. Other removed keys are fixed at the default of 0.3.
+#: Replacements, keyed by the last part or the last two parts of a key. Other removed keys are fixed at their default in
+#: 0.3.
 ADVICE = {
     "optimizer.warmup_tokens": "write `warmup_fraction`: these tokens / `mixture.total_tokens`",
     "optimizer.decay_tokens": "write `decay_fraction`: these tokens / `mixture.total_tokens`",
@@ -103,7 +104,7 @@ ADVICE = {
     "guard.min_steps": "write `window_steps`, four times this number",
 }
 
-#: Fields that the models no longer have, by the last two parts of their key.
+#: Fields that the models no longer have, keyed by the last two parts of the key.
 REMOVED = {
     "release.gates": Gone(NO_DEFAULT, "write them into a gate policy and sign it: `plinth gates sign FILE`"),
     "ray.cpus": Gone(1.0, "write `resources: {CPU: …}`"),
@@ -123,7 +124,7 @@ def retired(kind: Any, data: Any, at: Key = ()) -> Iterator[Found]:
     """Yield every removed key that plain data sets.
 
     Args:
-        kind: model, or annotation of a field, of the data.
+        kind: model of the data, or annotation of the field that contains it.
         data: mappings, lists and scalars, as YAML has them.
         at: key of the data.
     """
@@ -163,7 +164,9 @@ def without_defaults(kind: Any, data: Any, at: Key = ()) -> Any:
 
 
 def _below(kind: Any, data: Any) -> list[tuple[Any, Any]]:
-    """Return annotations inside one that is not a model, each with the index or name of its data; None: all."""
+    """Return the annotations inside a container type, each with the index or name of its data, or None for all
+    items.
+    """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return [(each, None) for each in inner]
@@ -240,7 +243,7 @@ def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any]
     """Yield problems of a name at a key, or of the parameters next to or below it.
 
     Args:
-        whose: key of the parameters; the same as `at` if empty.
+        whose: key of the parameters; if empty, `at`.
     """
     unusable = list(_unusable(at, name, catalogue))
     if unusable:
@@ -260,7 +263,7 @@ def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any]
 
 
 def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
-    """Yield problems of a name without a member, or with an unusable one."""
+    """Yield problems of a name that has no member in the catalog, or an unusable member."""
     try:
         catalogue.find(name)
     except ExtensionError as error:
@@ -274,7 +277,7 @@ def _chosen(at: Key, given: Mapping[str, Any], catalogue: Catalogue[Any]) -> Ite
     """Check a block with `kind` and, for a member of an installed package, `options`."""
     kind, options = given.get("kind"), given.get("options", {})
     if not isinstance(kind, str):
-        return  # its default, or refused by the recipe's own validation
+        return  # the default applies, or the recipe's own validation refuses it
     if kind in catalogue.built_in and not options:
         return  # nothing to import
     yield from problems_of_member((*at, "kind"), kind, options, catalogue, (*at, "options"))
@@ -351,7 +354,9 @@ def problems_of_evidence(corpus: Section) -> Iterator[Found]:
 
 
 def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
-    """Return why nothing independent measures an annotator's models, and the remedy; None if something does."""
+    """Return why no independent evidence measures an annotator's models, and the remedy; None if there is such
+    evidence.
+    """
     from plinth.corpus.slices.measured_gates import MEASURED_GATES
     from plinth.corpus.slices.removal_rates import has_classes, models_of
 
@@ -380,7 +385,7 @@ def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
 
 
 def generated_lists(recipe: Recipe, folder: Path) -> Iterator[Found]:
-    """Yield labeled input sets that are generated, in a recipe that is not a test.
+    """Yield labeled input sets that are generated although the recipe is not a test.
 
     Args:
         folder: root of relative locations of lists; missing files are skipped.

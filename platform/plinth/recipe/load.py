@@ -1,7 +1,6 @@
 """YAML to a `Recipe`: follow `extends:`, validate, and report every problem with file, key and line.
 
-All problems of a recipe are reported at once; checks over several sections (such as sums) run when each section is
-valid.
+All problems of a recipe are reported at once. Checks that span sections (such as sums) run once each section is valid.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from plinth.records import OneValue, is_internal, is_spelling
 from plinth.sections import refusal
 from plinth.text import counted
 
-#: Messages of pydantic in YAML terms.
+#: Messages of pydantic, rephrased in YAML terms.
 _PLAIN = {"missing": "missing", "extra_forbidden": "unknown key"}
 
-#: Descriptions of patterns.
+#: Descriptions of regular expressions, for error messages.
 _PATTERNS = {
     r"^[a-z][a-z0-9-]*$": "lower-case letters, digits and `-`, with a letter first",
     r"^[a-z][a-z0-9_]*$": "lower-case letters, digits and `_`, with a letter first",
@@ -47,8 +46,8 @@ def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> R
     Args:
         path: the file.
         packaged: folder of recipes that `extends:` finds by name, after files next to the recipe.
-        checked: fingerprint of a recipe that passed all checks; its annotators and columns are not checked again, which
-            would import every annotator.
+        checked: fingerprint of a recipe that passed all checks. Its annotators and columns are not checked again,
+            because this would import every annotator.
 
     Raises:
         RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
@@ -60,11 +59,11 @@ def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> R
 def check_over(
     path: Path | str, overs: Sequence[Lined], name: Path, without: str = "", packaged: Path | None = None
 ) -> Recipe:
-    """Return the recipe in a file with other keys merged over it in order, as by files that extend it.
+    """Return the recipe in a file after merging other keys over it in order, as if files extended it.
 
     Args:
         overs: keys to merge.
-        name: file of these keys, for errors.
+        name: file name to report for these keys in errors.
         without: section of `corpus` to ignore.
 
     Raises:
@@ -79,7 +78,7 @@ def check_over(
 
 
 def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
-    """Return the recipe if there is no problem.
+    """Return the recipe if there are no problems.
 
     Raises:
         RecipeError: lists every problem.
@@ -101,7 +100,7 @@ def check(path: Path | str, packaged: Path | None = None, checked: str = "") -> 
 
 
 def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
-    """Validate parsed data. Problems that may only follow from an unreadable key are not reported."""
+    """Validate parsed data. Problems that may be a consequence of an unreadable key are not reported."""
     problems = list(lined.problems)
     recipe = None
     if lined.data and not lined.incomplete:
@@ -113,7 +112,7 @@ def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | N
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Return SHA-256 of the whole recipe with its defaults: comments and key order do not matter."""
+    """Return the SHA-256 of the whole recipe with its defaults. Comments and key order do not matter."""
     return canonical.digest(recipe)
 
 
@@ -137,7 +136,7 @@ def written(recipe: Recipe, *, defaults: bool = True) -> dict[str, Any]:
 
 
 def _plain(value: Any, defaults: bool) -> Any:
-    """Return a parameter as in YAML, without fields that recipes cannot set."""
+    """Return a parameter in its YAML form, without fields that recipes cannot set."""
     if isinstance(value, OneValue):
         return _plain(getattr(value, value.key()), defaults)
     if isinstance(value, BaseModel):
@@ -159,7 +158,7 @@ def _is_written(section: BaseModel, name: str, defaults: bool) -> bool:
 def _validate(lined: Lined, top: Position, checked: str) -> tuple[Recipe | None, list[Problem]]:
     recipe, invalid = None, None
     try:
-        # Through JSON, because only there does pydantic's strict mode take lists for tuples.
+        # Validate through JSON, because pydantic's strict mode accepts lists for tuples only there.
         recipe = Recipe.model_validate_json(json.dumps(lined.data), strict=True)
     except ValidationError as error:
         invalid = error
@@ -201,7 +200,7 @@ def _located(loc: Sequence[str | int], lined: Lined) -> Key:
 
 
 def _is_mapping(lined: Lined, key: Key) -> bool:
-    """Return True if a mapping or list is written at a key; a value has no positions below it (`OneValue`)."""
+    """Return True if the file has a mapping or list at a key; a scalar (`OneValue`) has no positions below it."""
     value: Any = lined.data
     for step in key:
         value = value[step]
@@ -225,7 +224,7 @@ def _message(detail: ErrorDetails) -> str:
 
 
 def _hint(detail: ErrorDetails) -> str:
-    """Return the closest valid key or value, or all of them if they are few."""
+    """Return a hint with the closest valid key or value, or with all of them if they are few."""
     if detail["type"] == "extra_forbidden":
         if refusal(dotted(detail["loc"])):
             return ""
@@ -290,10 +289,10 @@ def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
 #       default:                                     policies:
 #         rules: [...]                                 default: …
 #
-# Keys merge as with `extends:`, so a file may set one policy and keep the rest; problems are reported with the file
-# and line of the key.
+# Keys merge as with `extends:`, so a file may set one policy and keep the rest. Problems are reported with the file and
+# line of the key.
 
-#: A file that has one of these is a recipe of its own.
+#: A file that has one of these keys is a whole recipe.
 WHOLE = frozenset({"extends", "name"})
 #: Keys that may be at the top level, without `corpus:` around them.
 SHORT = frozenset({"policies", "buckets"})
@@ -313,7 +312,7 @@ def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
     lined = read(new, shown(new))
     if lined.problems or WHOLE & lined.data.keys():
         return load(new, packaged)
-    # A trial measures no gates, so the rules of a gate may be missing.
+    # A trial evaluates no gates, so the rules of a gate may be missing.
     return check_over(recipe, [_placed(lined)], new, without="slices", packaged=packaged)
 
 

@@ -1,4 +1,4 @@
-"""The whole recipe, and the checks that need more than one section."""
+"""The whole recipe, and checks that need more than one section."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @extended("corpus")
 class Corpus(Frozen):
-    """Corpus: sources, annotation, policies and deduplication, up to curated text."""
+    """Corpus section: everything from the sources to curated text (annotation, policies, deduplication)."""
 
     buckets: Mapping[Name, Bucket] = Field(min_length=1, description="Buckets by name.")
     documents: Documents = Documents()
@@ -62,7 +62,7 @@ class Corpus(Frozen):
     reference_buckets: tuple[Name, ...] = Field(
         (),
         exclude_if=lambda given: not given,
-        description="Buckets of trusted, known good text; default: the buckets that a model uses as `reference`.",
+        description="Buckets of trusted text of known quality. Default: the buckets that a model uses as `reference`.",
     )
     max_reference_removed: float = Field(
         0.01,
@@ -81,22 +81,25 @@ class Corpus(Frozen):
     canaries: Canaries | None = Field(
         None,
         exclude_if=lambda given: given is None,
-        description="Generated texts that measure memorization; none are inserted unless this is set.",
+        description="Generated texts inserted into the training data to measure memorization. Omit to insert none.",
     )
     permitted_licences: tuple[str, ...] = Field(
-        description="SPDX identifiers of allowed licenses; documents under other licenses are always dropped, "
-        "regardless of policies."
+        description="SPDX identifiers of allowed licenses. Documents under other licenses are always dropped, whatever "
+                    "the policies are."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
         (), description="Uses of the result in addition to training; sources and licenses must allow them."
     )
     licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
         default_factory=dict,
-        description="Licenses that allow each use, out of `permitted_licences`; for a use that is not listed, all do.",
+        description="Licenses out of `permitted_licences` that allow each use. A use that is not listed is allowed by "
+                    "all of them.",
     )
 
     def rights(self) -> Rights:
-        """Return the license gate of these lists and uses; imported here, because it needs compiled kernels."""
+        """Return the license gate for these lists and uses. Its module is imported here, because it needs compiled
+        kernels.
+        """
         from plinth.corpus.annotate.licence import LicenceParams
         from plinth.corpus.policy.compiled_policy import Rights
 
@@ -106,11 +109,11 @@ class Corpus(Frozen):
 
 
 class ReleaseParameters(Frozen):
-    """Registered model."""
+    """Release section: how the checkpoint becomes a registered model."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")
     auto_approve_as: str | None = Field(
-        None, description="Demo only: sign an approval as this person, whose key is on this machine."
+        None, description="Demo only: sign the approval as this person, whose key must be on this machine."
     )
 
     @field_validator("name")
@@ -123,7 +126,7 @@ class ReleaseParameters(Frozen):
         return name
 
 
-#: First parts of asset keys that bucket names must not use.
+#: First parts of asset keys, which are reserved and cannot be bucket names.
 RESERVED = frozenset(
     {CANARIES, "dedup", "experiment", "memorisation", "lists", "models", "pii", "protected", "slices", "takedown"}
     | {"tokenizer"}
@@ -132,37 +135,38 @@ RESERVED = frozenset(
 #: Sections that only a recipe with a mixture has.
 FOLLOWS_MIXTURE = ("tokenizer", "shards", "training", "evaluation", "release")
 
-#: Keys of the models whose tokenizer a run may keep, by `tokenizer.kind`.
+#: Recipe key of the model whose tokenizer a run may keep, by `tokenizer.kind`.
 KEPT = {"initial": "training.initial", "teacher": "training.distillation"}
 
-#: Key and message of a problem.
+#: A problem: its key and its message.
 Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
-    """Run from raw corpus to approved checkpoint. Nothing outside this file affects the result.
+    """Description of a run from raw corpus to approved checkpoint. Nothing outside this file affects the result.
 
-    A recipe with `corpus` alone ends at curated text, funnel and ledger; `mixture` adds everything up to a measured
-    checkpoint, `release` the registered model.
+    A recipe with only `corpus` ends at curated text, funnel and ledger. `mixture` adds everything up to an evaluated
+    checkpoint, and `release` adds the registered model.
     """
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the recipe and of its runs.")
     description: str = Field("", description="Purpose of the recipe, in one sentence.")
-    harvest: bool = Field(False, description="Demo: collect text of this machine into `input/` first.")
+    harvest: bool = Field(False, description="Demo: first collect text from this machine into `input/`.")
     test: bool = Field(
         False,
         exclude_if=lambda given: not given,
-        description="Test recipe: allow generated labeled sets, and learned gates without an independent measurement.",
+        description="Marks a test recipe: labeled sets may be generated, and learned gates need no independent "
+                    "measurement.",
     )
     corpus: Corpus
     tokenizer: TokenizerParameters = TokenizerParameters()
     shards: Shards = Shards()
     mixture: Mixture | None = Field(
-        None, description="Training data of the run; without a mixture the pipeline ends at the corpus."
+        None, description="Training data of the run. Without a mixture, the pipeline ends at the corpus."
     )
     training: Training = Training()
     evaluation: Evaluation = Evaluation()
-    release: ReleaseParameters | None = Field(None, description="Registered model; omit to register no model.")
+    release: ReleaseParameters | None = Field(None, description="Registered model. Omit to register no model.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Recipe:
@@ -180,7 +184,7 @@ class Recipe(Frozen):
 
     @property
     def probes(self) -> Probes | None:
-        """Probes of the run; None if there is no run to measure, or the recipe disables them."""
+        """Probes of the run; None if there is no run to evaluate, or if the recipe disables probes."""
         wanted = self.evaluation.probes
         return wanted if self.mixture is not None and wanted.names else None
 
@@ -218,7 +222,7 @@ class Recipe(Frozen):
 
 
 def _without_mixture(recipe: Recipe) -> Iterator[Found]:
-    """Report sections that no stage reads, since they need a run."""
+    """Report sections that no stage reads because the recipe has no training run."""
     for section in FOLLOWS_MIXTURE:
         if section in recipe.model_fields_set and getattr(recipe, section) is not None:
             yield (section,), "has no effect without `mixture`; add `mixture:`, or remove this section"
@@ -323,7 +327,7 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _begins(recipe: Recipe) -> Iterator[Found]:
-    """Check that settings for initial weights come with initial weights."""
+    """Check that settings for initial weights are set only together with initial weights."""
     begun, kind = recipe.training.initial, recipe.tokenizer.kind
     if kind in KEPT and recipe.kept_vocabulary is None:
         yield ("tokenizer", "kind"), f"{kind} needs `{KEPT[kind]}`, which the recipe does not set"
@@ -337,7 +341,7 @@ def _begins(recipe: Recipe) -> Iterator[Found]:
 
 
 def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
-    """Check that no row cuts planted documents, and the last step takes every sequence."""
+    """Check that no row cuts planted documents, and that training uses every sequence by its last step."""
     if recipe.corpus.canaries is None:
         return
     lengths = [mixture.sequence_tokens, *(length for _, length in steps.lengths(recipe.training))]
@@ -358,7 +362,9 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
-    """Report the first change after the last step, before days of work on the corpus."""
+    """Report a schedule change that starts after the last step. Otherwise the error appears after days of work on the
+    corpus.
+    """
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:

@@ -1,6 +1,6 @@
-"""docs/recipe.md, written from the models: `python -m plinth.recipe.reference docs/recipe.md`; `--count` counts keys.
+"""Generator of docs/recipe.md: `python -m plinth.recipe.reference docs/recipe.md`; `--count` prints the number of keys.
 
-Field descriptions, types, bounds and defaults live in the models alone; this page repeats them.
+Field descriptions, types, bounds and defaults are defined only in the models; this page repeats them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ file, line and key; `plinth recipe show FILE` prints the recipe with all default
   the stages after it, and nothing before.
 """
 
-#: Keys that most recipes set, in the order of the file.
+#: Keys that most recipes set, in the order of a recipe file.
 COMMON = (
     "name",
     "corpus.buckets.NAME.owner",
@@ -83,7 +83,7 @@ def main(target: str) -> None:
 
 
 def _common() -> Iterator[str]:
-    """Yield the keys that most recipes set, by their whole path."""
+    """Yield the keys that most recipes set, each with its full dotted path."""
     yield f"## {len(COMMON)} keys that most recipes set"
     yield ""
     yield "All others have defaults; the sections below have every key."
@@ -100,7 +100,7 @@ def _common() -> Iterator[str]:
 
 
 def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield every model under its dotted path, depth first, in the order of the file."""
+    """Yield every model with its dotted path, depth first, in the order of a recipe file."""
     yield path, model
     for name, field in _fields(model):
         inner, suffix = _inner(field.annotation)
@@ -114,7 +114,7 @@ def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 
 
 def keys() -> list[str]:
-    """Return every key of a recipe by its dotted path, including those of annotators and models."""
+    """Return the dotted path of every recipe key, including the keys of annotators and models."""
     from plinth.corpus.annotate.base import ANNOTATORS
     from plinth.corpus.models import trainers
 

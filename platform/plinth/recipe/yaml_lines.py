@@ -1,6 +1,6 @@
-"""YAML with positions: file and line of every key and list item.
+"""YAML parser that records the position (file and line) of every key and list item.
 
-Plain YAML 1.2 scalars: only `true` and `false` are booleans (so that `no` stays a language), dates stay
+Scalars follow YAML 1.2: only `true` and `false` are booleans (so that `no` stays a language code), dates stay
 text, `1_000_000` and `3e-3` are numbers. Duplicate keys, custom tags and merge keys are refused.
 """
 
@@ -38,7 +38,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Problem:
-    """Problem of a recipe and its position."""
+    """Problem in a recipe, with its position."""
 
     mark: Position
     key: str
@@ -52,7 +52,7 @@ class Problem:
 
 @dataclass
 class Lined:
-    """Data of one file, or of several merged files.
+    """Parsed data of one file, or of several merged files.
 
     Args:
         data: keys and values.
@@ -67,7 +67,7 @@ class Lined:
     incomplete: bool = False
 
     def mark(self, key: Key, default: Position) -> Position:
-        """Return the position of a key, or of the closest key or list around it that was written."""
+        """Return the position of a key, or of the closest enclosing key or list in the file."""
         for end in range(len(key), 0, -1):
             if key[:end] in self.marks:
                 return self.marks[key[:end]]
@@ -91,10 +91,10 @@ def parse(text: str, file: str) -> Lined:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         return _unread(Position(file, mark.line + 1 if mark else 1), f"not YAML: {error.problem}")
-    except yaml.YAMLError as error:  # a reader error: a character that YAML does not allow
+    except yaml.YAMLError as error:  # the YAML reader found a character that YAML does not allow
         line = text.count("\n", 0, getattr(error, "position", 0)) + 1
         return _unread(Position(file, line), f"not YAML: {getattr(error, 'reason', error)}")
-    except UnicodeEncodeError as error:  # half of a pair of surrogates, which no file in UTF-8 has
+    except UnicodeEncodeError as error:  # an unpaired surrogate, which no UTF-8 file contains
         return _unread(Position(file, text.count("\n", 0, error.start) + 1), "not YAML: unpaired surrogate")
     except RecursionError:
         return _unread(Position(file, 1), "nested too deeply for a recipe")
@@ -148,7 +148,7 @@ def _merge(
 
 
 class _Loader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
-    """Safe loader with the scalars of YAML 1.2: libyaml scans, Python composes.
+    """Safe loader with YAML 1.2 scalars. libyaml scans the text, and Python composes the nodes.
 
     `yaml.CSafeLoader` composes in C, where deeply nested text crashes the process.
     """
@@ -188,7 +188,7 @@ class _Builder:
             if name in result:
                 self._problem(child, key, f"written twice; first on line {self.lined.marks[key].line}")
                 continue
-            result[name] = None  # before the value: a problem inside must not hide a duplicate
+            result[name] = None  # set before the value is read, so that a problem inside does not hide a duplicate key
             self.lined.marks[key] = Position(self.file, child[0].start_mark.line + 1)
             result[name] = self.value(child[1], key)
         return result
@@ -247,7 +247,7 @@ def _is_text(node: yaml.Node) -> bool:
 
 # Follow `extends:` from file to file, and merge the files.
 #
-# A base is searched next to the recipe that extends it, then among the packaged recipes. A base that begins with
+# The base is searched next to the recipe that extends it, then among the packaged recipes. A base that begins with
 # `./` or `../`, or is absolute, is always a file.
 
 SUFFIX = ".yaml"
@@ -264,7 +264,7 @@ def follow(path: Path, packaged: Path | None = None) -> Lined:
 
 
 def files(path: Path, packaged: Path | None = None) -> tuple[Path, ...]:
-    """Return the file of a recipe and those of the recipes that it extends."""
+    """Return the files of a recipe and of all recipes that it extends."""
     found: list[Path] = []
     at: Path | None = path
     while at is not None and at not in found:
@@ -275,12 +275,14 @@ def files(path: Path, packaged: Path | None = None) -> tuple[Path, ...]:
 
 
 def named(name: str, beside: Path, packaged: Path | None) -> Path | None:
-    """Return the file of a name: in the folder `beside`, or else a packaged recipe; `.yaml` is optional."""
+    """Return the file for a recipe name, from the folder `beside` or else from the packaged recipes; `.yaml` is
+    optional.
+    """
     return next((path for path in _candidates(name, beside, packaged) if path.is_file()), None)
 
 
 def shown(path: Path) -> str:
-    """Return the path relative to the working directory, if it is below it."""
+    """Return the path relative to the working directory if the file is below that directory, otherwise unchanged."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
@@ -318,7 +320,7 @@ def _follow(path: Path, packaged: Path | None, chain: tuple[Path, ...]) -> Lined
 
 
 def _base(base: str, path: Path, packaged: Path | None) -> Path | None:
-    """Return the file of `extends: base` in `path`. A recipe that extends its own name extends the packaged one."""
+    """Return the file of `extends: base` in `path`. A recipe that extends its own name extends the packaged recipe."""
     found = [one for one in _candidates(base, path.parent, packaged) if one.is_file()]
     others = [one for one in found if one.resolve() != path.resolve()]
     return next(iter([*others, *found]), None)
