@@ -225,7 +225,7 @@ def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Work
 AHEAD = 1
 #: If workers end between items more often than this, the cause is not an item.
 MAX_ENDS = 3
-#: Bytes processed after which a worker is replaced, because its libraries may leak memory.
+#: Bytes sent after which a worker is replaced, because its libraries may leak memory.
 RETIRE_BYTES = 1 << 30
 
 

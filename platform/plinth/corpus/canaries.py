@@ -1,14 +1,14 @@
-"""Canaries: texts that the pipeline generates and plants in the training text to measure memorization.
+"""Canaries: generated texts that the pipeline inserts into the training text to measure memorization.
 
 Each canary is included in the run at random (Steinke et al. 2023, "Privacy Auditing with One (1) Training
 Run", arXiv:2305.08846); references of the same kind are never planted (Carlini et al. 2019, "The Secret Sharer",
-arXiv:1802.08232). All text follows from the seed and the tokenizer's single words, so no text of a user enters the
-training text this way, which skips filters and deduplication.
+arXiv:1802.08232). All text is derived from the seed and the tokenizer's single-token words. So no user text can enter
+the training text this way, although canaries skip filters and deduplication.
 
-A text is words in an order drawn by a hash: single tokens of the run's tokenizer, or words built from syllables if it
-has too few. A model learns an order of known units from far fewer repetitions than an
-order of letters or digits. Texts are drawn until one has the exact number of tokens: canaries and references of one
-length have losses that differ little, and planted documents of one length fill sequences without a cut.
+A text consists of words in an order drawn by a hash. The words are single tokens of the run's tokenizer, or words built
+from syllables if it has too few. A model learns an order of known units from far fewer repetitions than an order of
+letters or digits. Texts are drawn until one has the exact number of tokens, because the losses of texts with equal
+length vary little, and planted documents of equal length fill sequences without a cut.
 
 Does not belong here: planting (`planted_canaries`); losses, exposure and the audit, which are a measurement
 (`memorisation_canaries`).
@@ -27,14 +27,15 @@ from pydantic import Field, model_validator
 from plinth.errors import StageError
 from plinth.records import Frozen, internal
 
-#: Bucket of the planted copies; reserved name.
+#: Bucket of the planted copies; the name is reserved.
 BUCKET = "canaries"
 
-#: Tokens of a planted document, end-of-text included: a divisor of every row length between these, near the last.
+#: Range for the tokens of a planted document, including end-of-text. The length must divide every row length; the value
+#: closest to the last bound is used.
 SHORTEST, LONGEST, USUAL = 12, 48, 16
 
-#: References for each canary, at least: all canaries are compared with the same references, whose own scatter adds
-#: a share canaries / references to the variance of the sum of exposures.
+#: Minimum number of references per canary. All canaries are compared with the same references, whose own variance adds
+#: a share canaries / references to the variance of the summed exposure.
 LEAST_REFERENCES = 16
 
 
@@ -44,7 +45,8 @@ class Canaries(Frozen):
     count: int = Field(128, ge=8, le=4096, description="Number of canaries; each is randomly included or not.")
     seed: int = internal(1, description="Seed of texts and of the random inclusion.")
     repetitions: tuple[int, ...] = internal(
-        (1, 4, 16, 64), min_length=1, description="Repetitions of a canary in the text; groups have equal size."
+        (1, 4, 16, 64), min_length=1, description="Numbers of repetitions of a canary in the text; each number gets an "
+                                                  "equal group of canaries."
     )
     references: int = internal(4096, ge=128, description="Number of reference texts, which are never included.")
 
@@ -59,8 +61,9 @@ class Canaries(Frozen):
 
 
 def document_tokens(unit: int) -> int | None:
-    """Return the tokens of a planted document, a divisor of `unit` so that rows never cut one; None if no divisor is
-    suitable."""
+    """Return the number of tokens in a planted document: a divisor of `unit`, so that rows never cut a document. Return
+    None if no divisor is suitable.
+    """
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
 
@@ -73,14 +76,14 @@ ATTEMPTS = 1000
 
 
 class Lexis(NamedTuple):
-    """Tokenizer interface for generation: tokens of each text, and the words that are one token after a space."""
+    """Tokenizer interface for generation: token counts of texts, and the words that are one token after a space."""
 
     measure: Callable[[Sequence[str]], Sequence[int]]
     words: Sequence[str]
 
 
 class Canary(NamedTuple):
-    """Canary with its group of repetitions, and True if it is included in the run."""
+    """Canary with its number of repetitions, and True if it is included in the run."""
 
     number: int
     repetitions: int
@@ -117,7 +120,7 @@ def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
     """Return a text of exactly `tokens` tokens for each name.
 
     Raises:
-        StageError: none was found in `ATTEMPTS`.
+        StageError: no such text was found in `ATTEMPTS` attempts.
     """
     found: dict[str, str] = {}
     pool = pool_of(lexis.words)
@@ -153,7 +156,9 @@ def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
 
 @cache
 def syllables() -> tuple[str, ...]:
-    """Return words of one to three syllables: six bits of a byte select a syllable, two of the first their number."""
+    """Return words of one to three syllables. Six bits of each byte select a syllable; two bits of the first byte
+    select the number of syllables.
+    """
     drawn, made = iter(hashlib.shake_256(b"syllables").digest(16 * LEAST_WORDS)), dict[str, None]()
     while len(made) < LEAST_WORDS:
         first = next(drawn)

@@ -1,8 +1,9 @@
-"""Curated text: the documents that verdicts let through, with their edits applied; the claims of a release about it.
+"""Curated text: the documents that verdicts keep, with their edits applied; and the claims of a release about this
+text.
 
-Offsets of edits are Unicode code points of the text as it was, half open, sorted and disjoint. A document with any
-other edits stops the stage, because cutting at a guess would corrupt text silently. So does a verdict that lets
-through text which its license or terms forbid: this is the last place to refuse it.
+Offsets of edits are Unicode code points of the original text; spans are half open, sorted and disjoint. Other edits
+stop the stage, because guessed cuts would corrupt text silently. The stage also stops if a verdict keeps text that its
+license or terms forbid, because this is the last check before training.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class _Task:
 
 
 def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest, rights: Rights) -> Manifest:
-    """Write the trainable text of one bucket, and the held-out documents next to it.
+    """Write the training text of one bucket, and its held-out documents.
 
     Args:
-        documents, verdicts: of this bucket.
-        rights: the recipe's; terms of sources are taken from the documents' manifest.
+        documents, verdicts: manifests of this bucket.
+        rights: license gate of the recipe; the terms of sources are read from the documents' manifest.
 
     Returns:
         Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
         `DOCUMENT_SCHEMA`. Statistics: `documents`, `text_bytes`, `heldout_documents`, `heldout_bytes`,
-        `edits`, `edited_documents`, `edited_away_bytes` (what edits removed, less what they inserted);
-        `edit_counts` and `edit_bytes`: edits and these bytes by reason.
+        `edits`, `edited_documents`, `edited_away_bytes` (bytes removed by edits minus bytes inserted); `edit_counts`
+        and `edit_bytes`: number of edits and net bytes removed, by reason.
 
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
@@ -118,7 +119,7 @@ def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require_rights(documents: pa.RecordBatch, rights: Rights) -> None:
-    """Require that no text is written that its license or terms forbid."""
+    """Refuse to write text that its license or terms forbid."""
     columns = {name: documents.column(name.removeprefix("documents.")) for name in rights.columns}
     for reason, stopped in rights.stops(columns).items():
         for row in np.flatnonzero(stopped)[:1].tolist():
@@ -175,10 +176,10 @@ def _text_bytes(batch: pa.RecordBatch) -> int:
     return int(np.diff(utf8(batch.column("text"))[1]).sum())
 
 
-# Claims about training text, counted from the text's own sidecars and not from the statistics of the stages:
-# the gates of a release read these numbers.
+# Claims about training text. They are counted from the text's own sidecars, not from the statistics of the stages,
+# because the gates of a release read these numbers.
 
-#: Uses that an owner permits or not: `plinth.corpus.sources.parameters.Terms`.
+#: Uses that the owner of a source permits or forbids: `plinth.corpus.sources.parameters.Terms`.
 USES = ("train", "redistribute", "commercial")
 
 
@@ -196,12 +197,11 @@ def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
 def terms(
     store: Store, documents: Mapping[str, Manifest], curated: Mapping[str, Manifest]
 ) -> dict[str, dict[str, int | bool]]:
-    """Return the declared terms of every source by domain and snapshot, and the number of its training documents.
-
-    Documents of two sources that share domain and snapshot cannot be told apart: the stricter terms apply to both.
+    """Return the declared terms of every source, by domain and snapshot, and the number of its training documents. If
+    two sources share domain and snapshot, their documents cannot be distinguished, so the stricter terms apply to both.
 
     Args:
-        documents, curated: by bucket; the terms are those in force when the documents were read.
+        documents, curated: manifests by bucket. The terms are those in force when the documents were read.
     """
     found: dict[str, dict[str, int | bool]] = {}
     for bucket, texts in sorted(curated.items()):
@@ -211,7 +211,8 @@ def terms(
             row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, True)})
             row |= {use: row[use] is True and granted.get(use) is True for use in USES}
         for name, count in _by_source(store, texts).items():
-            row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, False)})  # undeclared: no use
+            # undeclared terms permit no use
+            row = found.setdefault(name, {"documents": 0, **dict.fromkeys(USES, False)})
             row["documents"] += count
     return dict(sorted(found.items()))
 
@@ -227,7 +228,8 @@ def _by_source(store: Store, curated: Manifest) -> Counter[str]:
 
 
 def contaminated(store: Store, verdicts: Mapping[str, Manifest], contamination: Manifest) -> int:
-    """Count training documents that overlap the held-out set beyond the limit; 0 unless a stage ignored a decision.
+    """Count training documents that overlap the held-out set beyond the limit. The count is 0 unless a stage ignored a
+    decision.
 
     Raises:
         ValueError: verdicts and contamination do not have the same parts.

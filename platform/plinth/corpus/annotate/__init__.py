@@ -1,16 +1,17 @@
-"""Annotators: each reads documents and writes a sidecar of scores, labels or spans; same rows, same order, no text.
+"""Annotators: each reads documents and writes a sidecar of scores, labels or spans, with the same rows in the same
+order and without text.
 
     base                the record that describes an annotator; all annotators by name
-    stage               run an annotator over the parts of a bucket
-    language            language of a document and its paragraphs (fastText); damaged characters; labels and scores of
-                        a ready fastText model or transformer head
-    licence             SPDX expression of a document against the permitted list; opt-outs that its page or server
-                        declares
-    blocklists          blocked domains and addresses, words in addresses, reputation; stored documents against the
-                        lists of illegal content
+    stage               run of an annotator over the documents of a bucket
+    language            language of a document and its paragraphs (fastText); damaged characters; labels and scores of a
+                        pretrained fastText model or transformer head
+    licence             check of a document's SPDX expression against the permitted list; opt-outs that its page or
+                        server declares
+    blocklists          blocked domains and addresses, words in addresses, reputation; check of stored documents against
+                        the lists of illegal content
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
     pii/                spans of personal data and secrets, with replacements
-    learned             perplexity under an n-gram model; likeness to reference text; topic or function; toxicity
+    learned             perplexity under an n-gram model; similarity to reference text; topic or function; toxicity
 
 Thresholds do not belong here: policies apply them to the columns later.
 """

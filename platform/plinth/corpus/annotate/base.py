@@ -1,6 +1,6 @@
 """The record that describes an annotator (a pure function over batches of documents), and all annotators by name.
 
-A new annotator is a file in this folder, a line here, and a test; or a package of its own.
+To add an annotator, add a file in this folder, a line here, and a test; or publish it as a separate package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plinth.storage.parts import EDIT_TYPE
 Files = Mapping[str, Mapping[str, Path]]
 
 
-#: Under this key `prepare` finds the files of `Annotator.tables`.
+#: Key under which `prepare` finds the files of `Annotator.tables`.
 TABLES = "tables"
 
 
@@ -33,23 +33,26 @@ class Annotator:
 
     Args:
         name: name of the sidecar, and prefix of its columns in policies (`name.column`).
-        version: version of the code; raise it when the same text gets other values.
+        version: version of the code; raise it when the same text gets different values.
         description: one sentence for the catalog.
         source: paper, project or library that defines the values.
         params: frozen model of the parameters in the recipe.
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
-        after: columns of other annotators' sidecars that it also needs, such as `language.label`; text columns are
-            decoded.
+        after: columns of other annotators' sidecars that the function also needs, such as `language.label`; text
+            columns are decoded.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
-        resources: assets, other than the documents, that it reads for these parameters: `models/NAME` (trained by the
-            pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user, `corpus.lists`). Their digests
-            are part of the sidecar's identity: only a changed list re-runs the annotator.
-        learned: columns that derive from the models among the resources; None: all, if it needs a model.
-        libraries: third-party libraries that affect the result, by their names in `fingerprint.libraries`; the Unicode
-            tables always do. Versions and digests are part of the sidecar's identity.
-        tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker:
-            built once per list, stored, and passed to `prepare` as the files of `TABLES`, for memory mapping.
+        resources: assets, other than the documents, that the annotator reads for given parameters: `models/NAME`
+            (trained by the pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user,
+            `corpus.lists`). Their digests are part of the sidecar's identity, so the annotator is re-run only if they
+            change.
+        learned: columns that derive from models among the resources; None means all columns, if the annotator needs a
+            model.
+        libraries: third-party libraries that affect the result, by their names in `fingerprint.libraries`, in addition
+            to the Unicode tables. Their versions and digests are part of the sidecar's identity.
+        tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker.
+            The tables are built once per list, stored, and passed to `prepare` as the files of `TABLES`, for memory
+            mapping.
         prepare: `(params, files of the resources) -> second argument of annotate`, called once per worker process and
             set of files; if None, `annotate` gets the parameters.
     """
@@ -70,12 +73,12 @@ class Annotator:
     prepare: Callable[[Any, Files], Any] | None = None
 
     def needs(self, params: Any) -> tuple[str, ...]:
-        """Return the keys of the resources that it reads with these parameters."""
+        """Return the keys of the resources that the annotator reads with these parameters."""
         return self.resources(params) if self.resources else ()
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Return the columns of `after` by annotator."""
+        """Return the columns of `after`, grouped by annotator."""
         found: dict[str, list[str]] = {}
         for name in self.after:
             other, _, column = name.partition(".")
@@ -87,14 +90,14 @@ Integers = npt.NDArray[np.integer]
 
 
 def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: Sequence[str], rows: int) -> pa.Array:
-    """Return the spans to cut, sorted by document and position; adjacent spans with the same reason become one.
+    """Return the spans to cut, sorted by document and position. Adjacent spans with the same reason are merged.
 
     Args:
         of, begin, end, why: [S] document, code points (half open), and index of the reason.
         reasons: names of the reasons.
         rows: number of documents.
     """
-    full = end > begin  # the last line of a text that ends with a line end is empty
+    full = end > begin  # skip empty spans: if a text ends with a line end, its last line is empty
     of, begin, end, why = of[full], begin[full], end[full], why[full]
     if of.size:
         order = np.lexsort((begin, of))
@@ -117,13 +120,13 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, type=EDIT_TYPE)
 
 
-#: Names of a bucket's other assets, reserved.
+#: Reserved names: the other assets of a bucket.
 TAKEN = ("sources", "documents", "minhash", "policy", "verdicts", "curated", "shards", "packed")
 
 #: Annotators that a recipe can use several times: `fasttext_dclm`, `fasttext_topic`.
 REPEATED = ("fasttext", "transformer")
 
-#: Built-in annotators, and those of installed packages (entry points of the group `plinth.annotators`).
+#: Built-in annotators, and annotators of installed packages (entry points of the group `plinth.annotators`).
 ANNOTATORS = Catalogue(
     "plinth.annotators",
     "annotator",

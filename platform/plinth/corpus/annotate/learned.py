@@ -22,23 +22,23 @@ from plinth_text.terms import TermHits
 
 PERPLEXITY_SCHEMA = pa.schema(
     [
-        pa.field("perplexity", pa.float32()),  # per token, sentence ends counted; null for a text without tokens
+        pa.field("perplexity", pa.float32()),  # per token, including sentence ends; null for a text without tokens
         pa.field("tokens", pa.int32(), nullable=False),
         pa.field("unknown", pa.float32(), nullable=False),  # share of tokens that the model does not know
-        pa.field("band", pa.string()),  # head, middle, tail; null where perplexity is
+        pa.field("band", pa.string()),  # head, middle, tail; null if perplexity is null
     ]
 )
 BANDS = ("head", "middle", "tail")
 
 
 class PerplexityParams(Frozen):
-    """Model that scores."""
+    """Model used for scoring."""
 
     model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
 
 def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.RecordBatch:
-    """Annotate with the perplexity of each text, with lines as sentences."""
+    """Annotate with the perplexity of each text; each line counts as a sentence."""
     values, counts = model.perplexity(batch.column("text"))
     none = ~np.isfinite(values)
     band = np.searchsorted(np.asarray(model.head["bands"]), np.where(none, 0.0, values), side="right")
@@ -56,7 +56,7 @@ def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram.NgramMod
     """Load the model.
 
     Raises:
-        IntegrityError: its version differs, or it is damaged.
+        IntegrityError: the model has a different version, or is damaged.
     """
     key = f"models/{params.model}"
     return ngram.read(files[key], key)
@@ -80,10 +80,10 @@ PERPLEXITY = Annotator(
 )
 
 
-# Similarity of a document to the reference, by a trained model of kind `classifier`.
+# Similarity of a document to the reference, computed by a trained model of kind `classifier`.
 #
-# The first stage scores every document, the second only uncertain ones; `final` is the score that decides.
-# Thresholds on it, and on the tiers, are policy.
+# The first stage scores every document, the second only uncertain documents; `final` is the score that decides.
+# Thresholds on `final` and on the tiers are set in policies.
 
 QUALITY_CLASSIFIER_SCHEMA = pa.schema(
     [
@@ -100,8 +100,9 @@ class QualityClassifierParams(Frozen):
     """Model and the limits of its tiers."""
 
     model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
-    medium: float = internal(0.3, ge=0, le=1, description="Minimum final probability of tier `medium`; below is `low`.")
-    high: float = internal(0.7, ge=0, le=1, description="Minimum final probability of tier `high`.")
+    medium: float = internal(0.3, ge=0, le=1, description="Minimum final probability for tier `medium`; lower ones are "
+                                                          "`low`.")
+    high: float = internal(0.7, ge=0, le=1, description="Minimum final probability for tier `high`.")
 
     @model_validator(mode="after")
     def _rising(self) -> QualityClassifierParams:
@@ -173,11 +174,12 @@ class DomainParams(Frozen):
     """Model and threshold."""
 
     model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
-    least: float = internal(0.0, ge=0, le=1, description="Minimum probability of the best label; below is `other`.")
+    least: float = internal(0.0, ge=0, le=1, description="Minimum probability of the best label; otherwise the label "
+                                                         "is `other`.")
 
 
 def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
-    """Load the model from its files; return its labels with `other` after them.
+    """Load the model from its files; return its labels, followed by `other`.
 
     Raises:
         IntegrityError: their version or kind differs, or they are damaged.
@@ -212,23 +214,23 @@ DOMAIN = Annotator(
 )
 
 
-# Toxicity in layers: your lexicon, a classifier trained on your labels, and a second stage for uncertain texts.
+# Toxicity in three layers: your lexicon, a classifier trained on your labels, and a second stage for uncertain texts.
 #
-# The lexicon matches terms, also obfuscated ones, with their spans; it ignores context, so anatomy and court reports
-# match too. The classifier scores the worst passage of a text (its model's `window`), and its second stage also reads
-# the lexicon's hits; it scores texts that are uncertain after the first stage, or clean although terms match. `final`
-# is the score of the last layer, or without a model the weight of the lexicon's hits. Plinth contains no word lists:
-# see docs/learned-gates.md.
+# The lexicon matches terms, including obfuscated ones, and records their spans. It ignores context, so anatomy texts
+# and court reports match too. The classifier scores the worst passage of a text (`window` of its model). Its second
+# stage, which also reads the lexicon's hits, scores texts that are uncertain after the first stage, or clean although
+# terms match. `final` is the score of the last layer or, without a model, the weight of the lexicon's hits. Plinth
+# contains no word lists; see docs/learned-gates.md.
 
 TOXICITY_SCHEMA = pa.schema(
     [
         pa.field("lexicon_hits", pa.int32(), nullable=False),
         pa.field("lexicon_density", pa.float64(), nullable=False),  # summed weight of hits per 100 words
         pa.field("score", pa.float64()),  # null without a model
-        pa.field("second_score", pa.float64()),  # null where the first stage is sure, or there is no model
+        pa.field("second_score", pa.float64()),  # null if the first stage is certain, or if there is no model
         pa.field("final", pa.float64(), nullable=False),
         pa.field("label", pa.string(), nullable=False),
-        pa.field("category", pa.string()),  # with the largest total weight of hits; null without hits
+        pa.field("category", pa.string()),  # category with the largest total weight of hits; null without hits
         pa.field("spans", EDIT_TYPE, nullable=False),
     ]
 )
@@ -236,16 +238,17 @@ LABELS = ("clean", "uncertain", "toxic")
 
 
 class ToxicityParams(Frozen):
-    """Layers; `null` disables a layer."""
+    """Settings of the layers; `null` disables a layer."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
-    disguised: bool = internal(True, description="Also match obfuscated terms (`sp4m`, `s.p.a.m`).")
+    disguised: bool = internal(True, description="Match obfuscated terms as well (`sp4m`, `s.p.a.m`).")
     saturation: float = internal(
-        2.0, gt=0, description="Without a model: weight per 100 words at which `final` reaches 1."
+        2.0, gt=0, description="Weight of hits per 100 words at which `final` reaches 1, if there is no model."
     )
-    uncertain: float = internal(0.3, ge=0, le=1, description="Minimum `final` of label `uncertain`; below is `clean`.")
-    toxic: float = internal(0.7, ge=0, le=1, description="Minimum `final` of label `toxic`.")
+    uncertain: float = internal(0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower ones are "
+                                                             "`clean`.")
+    toxic: float = internal(0.7, ge=0, le=1, description="Minimum `final` for label `toxic`.")
 
     @model_validator(mode="after")
     def _some_layer(self) -> ToxicityParams:
@@ -269,9 +272,9 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
     """Load the lexicon and the model.
 
     Raises:
-        SourceError: the lexicon is invalid; names the line.
+        SourceError: the lexicon is invalid; the error names the line.
         IntegrityError: the model's files have another version or kind, or are damaged.
-        RecipeError: the model was trained with another lexicon.
+        RecipeError: the model was trained with a different lexicon.
     """
     terms, model = None, None
     if params.lexicon is not None:

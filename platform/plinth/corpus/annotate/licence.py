@@ -1,5 +1,5 @@
-"""The rights that a document's page or server declares: its SPDX expression against the permitted list, and
-opt-outs.
+"""Rights of a document: check of its SPDX expression against the permitted list, and opt-outs declared by its page or
+server.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from plinth.corpus.sources.times import DIRECTIVES, REL_LICENSE, TDM, TDM_POLICY
 from plinth.extensions import NoParams
 from plinth.records import Frozen, internal
 
-# The license gate's column: a document's SPDX expression against the permitted list.
+# Columns of the license gate: check of a document's SPDX expression against the permitted list.
 #
-# SPDX 2.3, annex D: `AND` needs both, `OR` lets the user choose, `WITH` adds an exception to a license and is
-# permitted when the license is or the pair is listed, `+` means this version or a later one. Invalid expressions are
-# not permitted; `unknown`, `NONE` and `NOASSERTION` never are, even if listed.
+# In SPDX 2.3, annex D, `AND` requires both licenses, `OR` lets the user choose, `WITH` adds an exception to a license,
+# and `+` means this version or a later one. A `WITH` expression is permitted if its license is permitted or if the pair
+# is listed. Invalid expressions are not permitted. `unknown`, `NONE` and `NOASSERTION` are never permitted, even if
+# listed.
 #
-# Use matters: text that a model may be trained on may still not be redistributed or used commercially. Each use has its
-# own list, and `permitted` requires the lists of all uses in the recipe.
+# A license that permits training does not always permit redistribution or commercial use. So each use has its own list,
+# and `permitted` requires the lists of all uses in the recipe.
 
 LICENCE_SCHEMA = pa.schema(
     [
@@ -39,20 +40,22 @@ UNKNOWN = "unknown"
 NEVER = frozenset({UNKNOWN, "none", "noassertion"})
 OPERATORS = frozenset({"AND", "OR", "WITH", "(", ")"})
 TOKEN = re.compile(r"[()]|[A-Za-z0-9.+:-]+")
-MAX_TOKENS = 100  # bounds the depth of parentheses, too
+MAX_TOKENS = 100  # also bounds the depth of parentheses
 
 
 class LicenceParams(Frozen):
-    """Licenses that may reach a shard."""
+    """Licenses of documents that may become training data."""
 
-    permitted: tuple[str, ...] = internal((), description="SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs.")
+    permitted: tuple[str, ...] = internal((), description="Permitted SPDX identifiers, and `LICENCE WITH EXCEPTION` "
+                                                          "pairs.")
     redistribute: tuple[str, ...] | None = internal(None, description="Licenses that allow redistribution; null: all.")
     commercial: tuple[str, ...] | None = internal(None, description="Licenses that allow commercial use; null: all.")
-    uses: tuple[Literal["redistribute", "commercial"], ...] = internal((), description="Uses that must be allowed.")
+    uses: tuple[Literal["redistribute", "commercial"], ...] = internal((), description="Uses that the license must "
+                                                                                       "allow.")
 
 
 class _Term(NamedTuple):
-    """Part of an expression: operands in normal form, True if permitted, and the operator."""
+    """Part of an expression: its operands in normal form, its operator, and True if it is permitted."""
 
     operands: tuple[str, ...]
     allowed: bool
@@ -64,7 +67,7 @@ class _Term(NamedTuple):
 
 
 def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
-    """Annotate with the expression in normal form, whether the list permits it, and for which uses."""
+    """Annotate with the expression in normal form, whether it is permitted, and for which uses."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
@@ -72,7 +75,7 @@ def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordB
 
 
 def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
-    """Judge one license by every list; a use without its own list allows everything permitted for training."""
+    """Check one license against every list. A use without its own list allows everything permitted for training."""
     expression, trained = judge(text, params.permitted)
     allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
     wanted = all(allowed[use] for use in params.uses)
@@ -109,7 +112,7 @@ def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
 
 
 class _Reader:
-    """Recursive-descent parser: `OR` binds least, then `AND`, `WITH` and parentheses."""
+    """Recursive-descent parser; `OR` has the lowest precedence, followed by `AND`, `WITH` and parentheses."""
 
     def __init__(self, tokens: list[str], permitted: dict[str, str]) -> None:
         self.tokens, self.permitted, self.at = tokens, permitted, 0
@@ -144,7 +147,7 @@ class _Reader:
             raise ValueError("unexpected words at the end")
 
     def _look_up(self, name: str) -> tuple[str, bool]:
-        """Return the name as spelled in the list, and True if it, or the version before its `+`, is listed."""
+        """Return the name as spelled in the list, and True if the name, or the name without its `+`, is listed."""
         base = name.removesuffix("+")
         if name.lower() not in self.permitted and base.lower() in self.permitted:
             return self.permitted[base.lower()] + name[len(base) :], True
@@ -185,7 +188,7 @@ LICENCE = Annotator(
     annotate=annotate_licence,
 )
 
-#: Column -> directive of a document.
+#: Directive of a document, by column.
 WORDS = {
     "tdm_reservation": TDM,
     "noai": "noai",
@@ -193,7 +196,7 @@ WORDS = {
     "noarchive": "noarchive",
     "noindex": "noindex",
 }
-#: Column -> the key in a document's metadata.
+#: Key in a document's metadata, by column.
 ADDRESSES = {"tdm_policy": TDM_POLICY, "licence_address": REL_LICENSE}
 OPT_OUT_SCHEMA = pa.schema(
     [
@@ -205,7 +208,7 @@ _KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
 
 
 def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with each document's declarations; metadata is parsed only if it has one of the keys."""
+    """Annotate with each document's declarations. Metadata is parsed only if it contains one of the keys."""
     extra = batch.column("extra")
     rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
     flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}

@@ -1,4 +1,4 @@
-"""Run an annotator over the parts of a bucket, with others in the same pass."""
+"""Run of an annotator over the documents of a bucket, with other annotators in the same pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_aligned, wri
 from plinth.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
-#: Rows handed to an annotator at once.
+#: Maximum number of rows per call of an annotator.
 BATCH_ROWS = 1024
 #: Target bytes of text per call of an annotator, so that data shared by annotators stays small.
 SLICE_BYTES = 4 << 20
@@ -38,7 +38,7 @@ _NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Request:
-    """Annotator with its parameters and resources: key, name of the part, content."""
+    """Request for an annotator, with its parameters and resources (key, name of the data file, content)."""
 
     name: str
     version: str
@@ -52,7 +52,7 @@ class _Request:
         return Step(name=f"annotate/{self.name}", version=self.version, params=params, libraries=self.libraries)
 
     def inputs(self, documents: Part, sidecars: Mapping[str, Part] = _NO_PARTS) -> tuple[str, ...]:
-        """Return the digests of all inputs of a part."""
+        """Return the digests of all inputs for one data file."""
         beside = (f"{name}:{part.blob.sha256}" for name, part in sidecars.items())
         return (documents.blob.sha256, *(f"{key}/{file}:{blob.sha256}" for key, file, blob in self.resources), *beside)
 
@@ -60,8 +60,8 @@ class _Request:
 @dataclass(frozen=True)
 class _Task:
     documents: Part
-    requests: tuple[_Request, ...]  # the requested annotator and its companions
-    sidecars: Mapping[str, Part] = dataclasses.field(default_factory=dict)  # that the first one reads
+    requests: tuple[_Request, ...]  # first the requested annotator, then its companions
+    sidecars: Mapping[str, Part] = dataclasses.field(default_factory=dict)  # read by the requested annotator
 
 
 def run(
@@ -78,22 +78,23 @@ def run(
     """Write the sidecar of one annotator over one bucket.
 
     Args:
-        resources: manifests of the assets that `Annotator.needs` names.
-        companions: other annotators of the bucket, by name, with their parameters. They annotate the parts in the same
-            pass if their resources are available; their own stage then finds the sidecar in the step cache. This
-            changes when work is done, never the result.
-        sidecars: manifests over the bucket of the annotators that `Annotator.after` names.
+        resources: manifests of the assets listed by `Annotator.needs`.
+        companions: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
+            resources are available, and their own stage then finds the sidecar in the step cache. This changes when
+            work is done, never the result.
+        sidecars: manifests of the bucket's sidecars from the annotators listed in `Annotator.after`.
 
     Returns:
-        Manifest of `part-*`, aligned with those of `documents`. Statistics: `documents`; `columns`, by name: for
-        numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; for booleans `true`, `nulls`; for spans `spans` and
-        `documents` with any; `labels`: documents by value of each text column, rare ones together as `other`;
-        `tables`, where it has some: `entries`, and lines `left_out` for their form.
+        Manifest of `part-*`, aligned with the files of `documents`. Statistics: `documents`; `columns`, by name: for
+            numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; for booleans `true`, `nulls`; for spans `spans`, and
+            `documents` with at least one; `labels`: number of documents per value of each text column, rare values
+            counted together as `other`; `tables`, if the annotator has tables: `entries`, and malformed lines as
+            `left_out`.
 
     Raises:
         RecipeError: no such annotator or parameter.
         StageError: the annotator broke its contract.
-        MissingError: a resource that it needs was not given.
+        MissingError: a resource that the annotator needs is missing.
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
@@ -116,15 +117,15 @@ def libraries(annotator_name: str, raw_params: Mapping[str, Any]) -> dict[str, s
 
 
 def _uses(chosen: Annotator, params: Frozen) -> dict[str, str]:
-    # Character classes come from Python's tables: another Unicode version is another function.
+    # Character classes come from Python's tables, so a different Unicode version may give different results.
     return fingerprint.libraries("unicode", *(chosen.libraries(params) if chosen.libraries else ()))
 
 
 def _request(
     ctx: Context, name: str, params: Frozen, read: Mapping[str, Manifest]
 ) -> tuple[_Request, tuple[Part, ...]]:
-    """Return the work of one annotator on any part, and the tables of its resources."""
-    # By name: a model given as a folder has the identity of the one that was trained.
+    """Return the request for one annotator, valid for any data file, and the tables of its resources."""
+    # Sort by name, so that a model supplied as a folder has the same identity as the trained model.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
     chosen = annotator(name)
     request = _Request(
@@ -155,7 +156,7 @@ def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Ma
     for name, raw in others.items():
         params = parameters(name, raw)
         needs = annotator(name).needs(params)
-        if all(key in given for key in needs) and not annotator(name).after:  # its sidecars come first
+        if all(key in given for key in needs) and not annotator(name).after:  # its sidecars must exist first
             requests.append(_request(ctx, name, params, {key: given[key] for key in needs})[0])
     return requests
 
@@ -193,8 +194,9 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 
 @lru_cache(maxsize=16)
 def _prepared(name: str, params: str, store: Store, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
-    """Return the parameters or loaded resources of an annotator; a worker loads a model once for all parts of a
-    bucket."""
+    """Return the parameters or loaded resources of an annotator. A worker loads a model once for all data files of a
+    bucket.
+    """
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
     if chosen.prepare is None:
@@ -213,13 +215,13 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
     if len(task.requests) > 1:
         try:
             return _pass(store, task, task.requests)
-        except Exception as error:  # retried alone to identify the failing annotator
+        except Exception as error:  # annotators are retried one by one to identify the one that fails
             _LOG.info("%s runs alone, since an annotator in the same pass failed: %s", task.requests[0].name, error)
     return _pass(store, task, task.requests[:1])
 
 
 def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part, ...]:
-    """Read a part once, batch by batch, and write a sidecar of every annotator."""
+    """Read a data file once, batch by batch, and write the sidecars of all annotators."""
     from plinth_text.english import forget  # kernels are for workers
 
     with ExitStack() as stack:
@@ -243,7 +245,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
 
 
 def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Yield the rows of a batch in slices of about `SLICE_BYTES` of text if it has text, at least one."""
+    """Yield the rows of a batch in slices of about `SLICE_BYTES` of text; a batch without text is one slice."""
     from plinth_text.unicode import utf8
 
     if "text" not in batch.schema.names:
@@ -283,7 +285,7 @@ class _Made:
 
 
 def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
-    """Require a row for each document, and the columns and types of the schema."""
+    """Check that an annotator returned one row per document, with the columns and types of its schema."""
     expected = f"{rows} rows of {', '.join(f'{field.name} ({field.type})' for field in chosen.schema)}"
     found = f"{made.num_rows} rows of {', '.join(f'{field.name} ({field.type})' for field in made.schema)}"
     if made.num_rows == rows and made.schema.equals(chosen.schema):
@@ -300,7 +302,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
 
 
 def _require_version(chosen: Annotator, wanted: str) -> None:
-    """Require that a worker on another machine has the code that the step's identity names."""
+    """Check that a worker on another machine has the code version that is part of the step's identity."""
     if chosen.version != wanted:
         raise StageError(
             f"annotator {chosen.name} has another version in this worker",
@@ -317,7 +319,7 @@ def _fault(field: pa.Field, column: pa.Array) -> str:
         return f"NaN or infinity in {field.name}"
     return ""
 
-#: Maximum number of values counted per label column; later ones are counted together.
+#: Maximum number of values counted per label column; further values are counted together.
 MAX_LABELS = 200
 OTHER = "other"
 

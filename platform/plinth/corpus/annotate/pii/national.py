@@ -1,6 +1,5 @@
-"""National identity, tax and insurance numbers, each with its form, check digits and the words required nearby.
-
-Forms that are rare enough (dashes in the American number, seven groups in the French one) need no words.
+"""National identity, tax and insurance numbers, each with its format, check digits and the words required nearby.
+Formats that are rare enough (dashes in the American number, seven groups in the French number) need no words.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from plinth_text import terms as words
 
 END = rb"(?![\w-]|\.\d)"
 _HETU = "0123456789ABCDEFHJKLMNPRSTUVWXY"
-#: GB/T 2260, and the residents of Hong Kong, Macau and Taiwan (81 to 83).
+#: Province codes of GB/T 2260, and 81 to 83 for residents of Hong Kong, Macau and Taiwan.
 _SECOND = ("12345", "123", "1234567", "123456", "01234", "12345", "1", "123")
 _PROVINCES = frozenset(
     int(first + second) for first, seconds in zip("12345678", _SECOND, strict=True) for second in seconds
 )
 _DNI = "TRWAGMYFPDXBNJZSQVHLCKE"
-#: Values of characters at odd places of the codice fiscale (Decreto 23 dicembre 1976).
+#: Values of characters at odd positions of the codice fiscale (Decreto 23 dicembre 1976).
 _ODD = dict(
     zip("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ",
         (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14,
@@ -30,14 +29,14 @@ _ODD = dict(
 
 
 class NationalId(NamedTuple):
-    """National number of one country.
+    """A national number.
 
     Args:
         name: country and number.
         form: pattern, matched at the first character of the number.
-        strong: function that returns True if the form (its text as written) needs no words.
-        meaning: bits of `pii_words`, one of which must be near if the form is not strong.
-        valid: check of the digits; takes letters and digits only.
+        strong: function that takes the text as written and returns True if no words are needed nearby.
+        meaning: bits of `pii_words`. Words of one of these kinds must be nearby if the text is not `strong`.
+        valid: check of the digits; takes only the letters and digits.
         source: publisher of the rule.
     """
 
@@ -50,7 +49,9 @@ class NationalId(NamedTuple):
 
 
 def ssn(text: str) -> bool:
-    """Check the number; areas 000, 666 and 900–999, group 00 and serial 0000 are not issued; two are from ads."""
+    """Check the number. Areas 000, 666 and 900–999, group 00 and serial 0000 are never issued, and two numbers are from
+    ads.
+    """
     area = text[:3]
     given = area not in ("000", "666") and area < "900" and text[3:5] != "00" and text[5:] != "0000"
     return given and text not in ("078051120", "219099999") and not ("987654320" <= text <= "987654329")
@@ -116,7 +117,7 @@ def aadhaar(text: str) -> bool:
 
 
 def niss(text: str) -> bool:
-    """Check the number; for people born from 2000 on, a 2 is put before it."""
+    """Check the number. For people born from 2000 on, a 2 is prepended for the check."""
     month, day = int(text[2:4]), int(text[4:6])
     checks = {97 - int(text[:9]) % 97, 97 - int("2" + text[:9]) % 97}
     return month <= 12 and day <= 31 and int(text[9:]) in checks
@@ -128,7 +129,7 @@ def nif(text: str) -> bool:
 
 
 def hetu(text: str) -> bool:
-    """Check the number; the sign of the century is at place 6."""
+    """Check the number. The sign of the century is at position 6."""
     day, month = int(text[:2]), int(text[2:4])
     return 1 <= day <= 31 and 1 <= month <= 12 and _HETU[int(text[:6] + text[7:10]) % 31] == text[10]
 
@@ -166,7 +167,7 @@ def _never(text: bytes) -> bool:
 
 
 NIR_FORM = rb"[12] ?\d\d ?(?:0[1-9]|1[0-2]|[2-9]\d) ?(?:\d\d|2[AB]) ?\d{3} ?\d{3} ?\d\d"
-#: Rules for numbers that begin with a digit, in the order of matching.
+#: Rules for numbers that begin with a digit, in matching order.
 NUMBERS = (
     NationalId(
         "us_ssn", _form(rb"\d{3}([- ]?)\d\d\1\d{4}"), _has(b"-"), words.SSN, ssn, "Social Security Administration"
@@ -195,7 +196,7 @@ NUMBERS = (
     NationalId("es_dni", _form(rb"\d{8}-?[A-Z]"), _never, words.DNI, dni, "Ministerio del Interior"),
     NationalId("fi_hetu", _form(rb"\d{6}[-+A]\d{3}[0-9A-Y]"), _never, words.HETU, hetu, "Digi- ja väestötietovirasto"),
 )
-#: Rules for numbers that begin with capitals.
+#: Rules for numbers that begin with capital letters.
 LETTERED = (
     NationalId(
         "it_codice_fiscale",
@@ -219,7 +220,7 @@ _SIGNS = re.compile(rb"[ .-]")
 
 
 def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
-    """Match a number that begins with a digit; a British one in groups begins three bytes before."""
+    """Match a number that begins with a digit. A British number written in groups begins three bytes before `start`."""
     if meaning & words.NINO and raw[start - 1 : start] == b" ":
         found = lettered(raw, start - 3, meaning) if start >= 3 else None
         if found:
@@ -242,7 +243,7 @@ def _first(rules: tuple[NationalId, ...], raw: bytes, start: int, meaning: int) 
         if match is None or not (meaning & rule.meaning or rule.strong(match[0])):
             continue
         if rule.name == "us_ssn" and (labelled(raw, start) or (not meaning & rule.meaning and named(raw, start))):
-            continue  # no check digit: `part no 123-45-6789` has the form too
+            continue  # no check digit, and `part no 123-45-6789` has the same format
         plain = match[0] if rule.name == "fi_hetu" else _SIGNS.sub(b"", match[0])
         if rule.valid(plain.replace(b"+", b"").decode() if rule.name != "fi_hetu" else plain.decode()):
             return PiiHit(start, match.end(), f"national/{rule.name}")

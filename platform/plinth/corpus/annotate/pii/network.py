@@ -15,30 +15,31 @@ from plinth.corpus.annotate.pii.numbers import PiiHit
 
 # E-mail addresses, IP addresses, and passwords inside URLs.
 #
-# Names reserved for documentation (RFC 2606) and networks that are not public (RFC 6890) belong to no person and are
-# skipped. So are look-alikes: versions, sections and object identifiers of four small numbers, image names such as
-# `logo@2x.png`, and URLs such as `git@host`.
+# Names reserved for documentation (RFC 2606) and networks that are not public (RFC 6890) do not identify a person and
+# are skipped. Look-alikes are skipped as well: versions, section numbers and object identifiers of four small numbers,
+# image names such as `logo@2x.png`, and URLs such as `git@host`.
 
-#: ASCII of the usual part before the `@`: the practical subset of RFC 5322, at most 64 octets with the letters
-#: that RFC 6531 adds.
+#: ASCII characters of the part before the `@`: the practical subset of RFC 5322, at most 64 octets including the
+#: letters that RFC 6531 adds.
 LOCAL = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.%+-"
 MAX_LOCAL = 64
-#: The only kind of name in which an apostrophe is neither a quotation mark nor an article: `o'hara@…`.
+#: The only names in which an apostrophe is neither a quotation mark nor part of an article: `o'hara@…`.
 IRISH = re.compile(rb"(?<!\w)[Oo]'\Z")
 DOMAIN = re.compile(
     rb"(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){1,8}(?:[A-Za-z]{2,24}|[Xx][Nn]--[A-Za-z0-9-]{2,59})(?![\w@-])"
 )
-#: Top-level domains in other scripts (IANA's root zone). A list, since Chinese runs on without a space after them.
+#: Top-level domains in other scripts (IANA's root zone). A list is needed because Chinese text continues without a
+#: space.
 OTHER_ZONES = (
     "рф рус укр бел срб мкд бг ею қаз мон онлайн сайт дети москва ком орг ελ ευ հայ გე 中国 中國 公司 网络 網路 网址 "
     "在线 中文网 商城 广告 我爱你 香港 台湾 台灣 集团 한국 닷컴 닷넷 みんな コム ไทย คอม भारत বাংলা ভারত السعودية امارات "
     "مصر ایران شبكة موقع ישראל קום"
 )
-#: The same in any script (RFC 5890): tried if the ASCII pattern does not match.
+#: Domain in any script (RFC 5890), tried if the ASCII pattern does not match.
 OTHER_DOMAIN = re.compile(
     rf"(?:[^\W_](?:[\w-]{{0,61}}[^\W_])?\.){{1,8}}(?:[A-Za-z]{{2,24}}(?![A-Za-z0-9_@\u00c0-\u02ff-])|(?:{'|'.join(OTHER_ZONES.split())}))"
 )
-#: Scripts without spaces between words: their letters before an ASCII name belong to the sentence.
+#: Scripts without spaces between words. Their letters before an ASCII name belong to the sentence, not the address.
 UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]"
 )
@@ -54,19 +55,19 @@ PLACEHOLDER = re.compile(
 )
 DOTTED = re.compile(rb"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w-]|\.\d)")
 HEXES = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?![\w:.])")
-#: Numbers after one of these are a version or a section of a document.
+#: Words that mark the number after them as a version or a section of a document.
 NUMBERED = re.compile(
     rb"(?:\b(?:versions?|ver|v|release|sections?|sec|chapter|rfc|build)|\xc2\xa7|[<>=~]=)[\s:=.'\"`]{0,5}\Z",
     re.IGNORECASE,
 )
-#: Four numbers below this are almost never an address: one in four thousand addresses is one.
+#: Four numbers below this are almost never an address; only one in four thousand addresses has this form.
 SMALL = 32
 #: All global unicast addresses of version 6 that are assigned (IANA; RFC 4291).
 UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
 def email(raw: bytes, at: int) -> PiiHit | None:
-    """Match the address around the `@` at a byte, or the password of a URL that ends there."""
+    """Match the address around the `@` at byte `at`, or the password of a URL that ends there."""
     domain = DOMAIN.match(raw, at + 1, at + 1 + 600)
     host = domain[0] if domain else _other_domain(raw, at + 1)
     if not host:
@@ -85,7 +86,7 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """Return the text before an `@` that can be a name: never a part of a word."""
+    """Return the text before an `@` that can be the local part of an address; it is never part of a longer word."""
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
     before = window[: len(window) - len(local)]
@@ -101,7 +102,7 @@ def _local(raw: bytes, at: int) -> bytes:
 
 
 def _named(character: str) -> bool:
-    """Return True if a character can be in a name, and not in the sentence that runs on into it."""
+    """Return True if a character can be part of a name rather than of the sentence around it."""
     if character.isascii():
         return ord(character) in LOCAL
     return _letter(character) and not UNSPACED.match(character)
@@ -142,12 +143,12 @@ def _address(match: re.Match[bytes]) -> PiiHit | None:
     return PiiHit(match.start(), match.end(), "ip" if public else "private_ip")
 
 
-# Keys, tokens and passwords: values of a published form, and random strings assigned to the name of a secret.
+# Keys, tokens and passwords: values in a published format, and random strings assigned to the name of a secret.
 #
-# Issuers publish the forms for secret scanning. A value without a form must be assigned to a name such as `api_key`,
-# must not consist of words, and must have the entropy of random characters.
+# Issuers publish the formats for secret scanning. A value without a known format must be assigned to a name such as
+# `api_key`, must not consist of words, and must have the entropy of random characters.
 
-#: Name, prefix, and pattern of the whole form.
+#: Name, prefix, and pattern of the whole value.
 FORMS = tuple(
     (name, start, re.compile(form + rb"(?![\w-])"))
     for name, start, form in (
@@ -176,7 +177,7 @@ JWT = re.compile(rb"(eyJ[\w-]{8,2000})\.eyJ[\w-]{8,8000}\.[\w-]{10,2000}")
 PEM = re.compile(rb"-----BEGIN (?:(?:RSA|DSA|EC|OPENSSH|ENCRYPTED|PGP|ANY) )?PRIVATE KEY(?: BLOCK)?-----")
 PEM_END = re.compile(rb"-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----")
 MAX_PEM = 20_000
-#: A name, a sign of assignment, perhaps a quotation mark; or an HTTP header.
+#: A name, an assignment sign, and an optional quotation mark; or an HTTP header.
 ASSIGNED = re.compile(
     rb"(?:([A-Za-z_][\w.-]{0,60})[\"'\]]{0,2}[ \t]{0,2}(?:=>|:=|=|:)[ \t]{0,2}([\"']?)|\b([Bb]earer|[Bb]asic) )\Z"
 )
@@ -193,11 +194,12 @@ VALUE = re.compile(rb"[A-Za-z0-9_+/.=~-]{16,200}")
 EXAMPLE = re.compile(
     rb"example|placeholder|your|changeme|dummy|sample|fake|xxxx|0000|1234567|abcdef|foobar|redacted|\.\.\.", re.I
 )
-#: A value of a published form may be a key even if it contains `1234567`.
+#: A value in a published format may be a key even if it contains `1234567`.
 FORMED_EXAMPLE = re.compile(rb"example|placeholder|your|changeme|dummy|sample|fake|xxxx|redacted", re.I)
 WORDS = re.compile(rb"[A-Z]?[a-z]{4,}|[A-Z]{5,}")
 HEX = re.compile(rb"[0-9a-f]+\Z|[0-9A-F]+\Z")
-#: Bits per character. Random letters and digits have 4.1 at 20 characters; most names that consist of words have less.
+#: Minimum entropy in bits per character. Random letters and digits have 4.1 at 20 characters; most names that consist
+#: of words have less.
 MIN_ENTROPY = 3.3
 
 
@@ -214,7 +216,7 @@ def run(raw: bytes, start: int) -> PiiHit | None:
 
 
 def pem(raw: bytes, start: int) -> PiiHit | None:
-    """Match a private key between its lines; the first line alone if the last is missing."""
+    """Match a private key between its BEGIN and END lines, or only the BEGIN line if the END line is missing."""
     match = PEM.match(raw, start, start + 60)
     if match is None:
         return None
@@ -248,7 +250,7 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
         if not SECRET_NAME.search(name[1]) or OPEN_NAME.search(name[1]):
             return None
         after = raw[value.end() : value.end() + 1]
-        # without quotation marks it is an identifier, unless it ends its line, as in settings
+        # a value without quotation marks is an identifier, unless it ends its line, as in settings files
         if after != name[2] if name[2] else after not in (b"", b"\n", b"\r", b" ", b"&", b";"):
             return None
     return (
@@ -259,7 +261,9 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 
 def _formed(name: str, text: bytes) -> bool:
-    """Return True if a value of a published form is a key: `sk-` also begins class names and slugs, which are words."""
+    """Return True if a value in a published format is a key. `sk-` also begins class names and slugs, which consist of
+    words.
+    """
     if not _disordered(text) or FORMED_EXAMPLE.search(text):
         return False
     return name != "model_api_key" or _unworded(text) or (len(text) >= 32 and bool(HEX.match(text)))

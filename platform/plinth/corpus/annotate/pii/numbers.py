@@ -1,4 +1,6 @@
-"""A hit of personal data, check digits of published schemes; payment cards, bank accounts and telephone numbers."""
+"""The record of a hit of personal data; check digits of published schemes; payment cards, bank accounts and telephone
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import NamedTuple
 from plinth_text import terms
 from plinth_text.terms import MEANINGS, OTHER, PHONE
 
-#: Words that mark a number as not personal, at most one word such as `number` before it: `part no.`, `order #`.
+#: Words that mark a number as not personal, optionally followed by a word such as `number`: `part no.`, `order #`.
 _LABELS = f"""{MEANINGS[OTHER]} item product catalog catalogue cat drawing docket patent permit claim file zip asset
     equipment barcode upc ean gtin nsn fig figure table page artikelnummer artikelnr bestellnr teilenummer teilenr
     rechnungsnummer rechnungsnr seriennummer kundennummer aktenzeichen az vorgang steuernummer""".split()
@@ -33,7 +35,7 @@ class PiiHit(NamedTuple):
 
 
 def labelled(raw: bytes, start: int) -> bool:
-    """Return True if the words right before a number mark it as the number of a part, an order or a file."""
+    """Return True if the words directly before a number mark it as a part, order or file number."""
     return bool(_LABELLED.search(raw, max(0, start - 40), start))
 
 
@@ -80,13 +82,13 @@ def verhoeff(digits: str) -> bool:
 
 # Payment cards, bank accounts and telephone numbers.
 #
-# A card needs an issuer's first digits, that issuer's length and Luhn's check; without gaps it also needs a card word
-# nearby, since one in fifty random numbers of 16 digits passes. An IBAN needs its country's length and the
-# remainder 1 (ISO 13616, ISO/IEC 7064 MOD 97-10). A telephone number needs a country's code and length after `+`
-# (ITU-T E.164), the form of the North American plan, or a word for telephones before it.
+# A card number needs an issuer's first digits, that issuer's length and a valid Luhn check digit. Without gaps it also
+# needs a word for cards nearby, because one in fifty random numbers of 16 digits passes these checks. An IBAN needs its
+# country's length and the remainder 1 (ISO 13616, ISO/IEC 7064 MOD 97-10). A telephone number needs a country code and
+# a valid length after `+` (ITU-T E.164), the format of the North American plan, or a word for telephones before it.
 
 CARD = re.compile(rb"(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{4}|\d{4}([ -])\d{6}\2\d{4,5})(?![\w-]|\.\d)")
-#: First digits (from, to) and lengths of issuers: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.
+#: First digits (from, to) and lengths, by issuer: Visa, Mastercard, American Express, Diners, Discover, JCB, UnionPay.
 ISSUERS = (
     ("4", "4", (13, 16, 19)), ("51", "55", (16,)), ("2221", "2720", (16,)), ("34", "34", (15,)), ("37", "37", (15,)),
     ("300", "305", (14,)), ("36", "36", (14,)), ("38", "39", (14,)), ("6011", "6011", (16, 19)),
@@ -94,7 +96,7 @@ ISSUERS = (
 )  # fmt: skip
 
 IBAN = re.compile(rb"[A-Z]{2}\d{2}(?:[A-Z0-9]{10,30}|(?: [A-Z0-9]{4}){2,7}(?: [A-Z0-9]{1,4})?)(?![A-Za-z0-9])")
-#: Characters by country (SWIFT, IBAN Registry).
+#: Length of an IBAN by country (SWIFT, IBAN Registry).
 _BY_LENGTH = {
     15: "NO", 16: "BE", 18: "DK FI FO GL NL", 19: "MK SI", 20: "AT BA EE KZ LT LU XK", 21: "CH HR LI LV",
     22: "BG BH CR DE GB GE IE ME RS VA", 23: "AE GI IL IQ TL", 24: "AD CZ ES MD PK RO SA SE SK TN VG",
@@ -102,7 +104,7 @@ _BY_LENGTH = {
     30: "JO KW MU", 31: "MT SC", 32: "LC",
 }  # fmt: skip
 IBAN_LENGTHS = {country: size for size, countries in _BY_LENGTH.items() for country in countries.split()}
-#: Digits after the country code (ITU-T E.164 and the plans it lists); other codes have 6 to 12.
+#: Number of digits after the country code (ITU-T E.164 and the plans it lists); other countries have 6 to 12.
 PLANS = {
     "1": (10, 10), "7": (10, 10), "20": (8, 10), "27": (9, 9), "30": (10, 10), "31": (9, 9), "32": (8, 9), "33": (9, 9),
     "34": (9, 9), "36": (8, 9), "39": (6, 11), "40": (9, 9), "41": (9, 9), "43": (7, 13), "44": (9, 10), "45": (8, 8),
@@ -121,7 +123,7 @@ PLANS = {
     "972": (8, 9), "973": (8, 8), "974": (8, 8), "977": (10, 10), "992": (9, 9), "994": (9, 9), "995": (9, 9),
     "998": (9, 9),
 }  # fmt: skip
-#: Zones of three digits in which every code is assigned or reserved for a country.
+#: Prefixes of country codes with three digits in which every code is assigned or reserved for a country.
 OTHER_CODES = re.compile(r"2[1-69]\d|3[578]\d|42\d|50\d|59\d|6[789]\d|85\d|88\d|9[67]\d|99[2-68]")
 NORTH_AMERICA = re.compile(
     rb"(?:1-)?(?:\(([2-9]\d{2})\)[ -]?|([2-9]\d{2})([-. ]))([2-9]\d{2})([-. ])(\d{4})(?![\w-]|\.\d)"
@@ -162,7 +164,7 @@ def iban(raw: bytes, start: int) -> PiiHit | None:
     if match is None or not size:
         return None
     compact = match[0].replace(b" ", b"").decode()
-    if b" " in match[0]:  # the last group may be the next word
+    if b" " in match[0]:  # the last group may be the word after the number
         size_with_gaps = size + (size - 1) // 4
         compact, end = compact[:size], start + size_with_gaps
         if raw[end : end + 1].isalnum():
@@ -188,7 +190,8 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
         return PiiHit(first, match.end(), "phone") if _american((match[1] or match[2]), match[4], match[6]) else None
     if meaning & PHONE:
         return _national(raw, first, start, end)
-    begin = first if TRUNK.match(raw, first) else start  # `(030 / 123456, mornings)`: the bracket is the sentence's
+    # in `(030 / 123456, mornings)` the bracket belongs to the sentence
+    begin = first if TRUNK.match(raw, first) else start
     return _trunk(raw, begin, start, end) if TRUNK.match(raw, begin) else None
 
 
@@ -203,7 +206,7 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
     groups = _groups(raw, start, end)
     if groups is None or raw[start - 2 : start - 1].isalnum():
         return None
-    # a `+` and digits at the start of a line are also an added line of a difference
+    # a `+` and digits at the start of a line may also be an added line of a diff
     if len(groups) == 1 and not named and raw[start - 2 : start - 1] in (b"", b"\n"):
         return None
     digits = "".join(group for _, group in groups)
@@ -225,8 +228,9 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
 
 
 def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
-    """Match an area code with its mark, and a number: of at least nine digits, not a path or a tax number
-    (`021/815/08150`)."""
+    """Match an area code with its bracket or slash, and a number. Together they have at least nine digits and are not a
+    path or a tax number (`021/815/08150`).
+    """
     before = raw[first - 1 : first] if first else b""
     if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):
         return None
@@ -256,7 +260,7 @@ def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
 
 
 def named(raw: bytes, start: int) -> bool:
-    """Return True if the nearest word before is a word for telephones."""
+    """Return True if the word before the number is a word for telephones."""
     at = start
     for _ in range(3):
         match = LAST_WORD.search(raw, max(0, at - 40), at)
@@ -272,7 +276,7 @@ def named(raw: bytes, start: int) -> bool:
 
 
 def _groups(raw: bytes, start: int, end: int) -> list[tuple[int, str]] | None:
-    """Return end and digits of each group of a number; None if it continues as a word or a fraction."""
+    """Return the end and the digits of each group of a number; None if the number continues as a word or a fraction."""
     after = raw[end : end + 2]
     if (after[:1] in b"%_" and after) or after[:1].isalpha() or (after[:1] in (b".", b",") and after[1:].isdigit()):
         return None

@@ -1,6 +1,6 @@
 #include "plinth_text/words/chunks.h"
 
-/* Code points before each place of a text; `order` sorts the places. */
+/* Number of code points before each position of a text; `order` sorts the positions. */
 KERNEL void sorted_points(u8_in data, int64_t start, i64_in at, i64_in order, i64_out out) {
     int64_t passed = start, points = 0;
     for (int64_t i = 0; i < order.size; i++) {

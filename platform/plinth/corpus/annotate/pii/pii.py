@@ -1,13 +1,13 @@
 """Spans of personal data and secrets, with replacements.
 
-A kernel finds candidate positions in one pass (`plinth_text.terms`); rules decide at these positions, each
-over a bounded number of bytes, so that no text makes them slow:
+A kernel finds candidate positions in one pass (`plinth_text.terms`). Rules then check these positions; each rule reads
+a bounded number of bytes, so that no text makes it slow:
 
     network    e-mail addresses, public and private IP addresses, passwords in URLs
     numbers    payment cards, IBAN, telephone numbers
     national   national identity, tax and insurance numbers, with their check digits
     keys       keys, tokens, passwords
-    names      names and addresses, if a spaCy pipeline is given
+    names      names and addresses of people, if the recipe has a spaCy pipeline
 
 The reason of a span is its kind, or kind and rule: `email`, `national/us_ssn`, `key/github_token`.
 """
@@ -65,7 +65,7 @@ class PiiParams(Frozen):
     ner: str | None = Field(None, description="List with a spaCy pipeline that finds names and addresses.")
     ner_labels: Mapping[str, Literal["name", "address"]] = internal(
         {"PERSON": "name", "PER": "name", "ADDRESS": "address", "STREET": "address"},
-        description="Kind for each entity label of the pipeline.",
+        description="Kind of personal data for each entity label of the pipeline.",
     )
 
     @field_validator("replacements")
@@ -96,9 +96,9 @@ def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
 
 
 def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
-    """Count by kind; return the counts, their sum, their number per 1000 characters, and the spans (in code points).
+    """Return the counts by kind, their sum, the hits per 1000 characters, and the spans (in code points).
 
-    Spans are sorted and disjoint: of overlapping spans, the earlier, then the longer is kept.
+    Spans are sorted and disjoint. If spans overlap, the earlier is kept; if they begin together, the longer.
     """
     params = given.params if isinstance(given, PreparedPii) else given
     if params.ner and not isinstance(given, PreparedPii):
@@ -115,7 +115,7 @@ def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.Record
 def _patterns(
     texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
 ) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
-    """Yield rows and their hits, in code points."""
+    """Yield each row with its hits, in code points."""
     places = terms.places(texts)
     rows, firsts = np.unique(places.doc, return_index=True)
     ends = np.append(firsts, places.doc.size)[1:]
@@ -136,7 +136,7 @@ def _patterns(
 
 
 def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[PiiHit]:
-    """Yield the hits that the rules accept; more candidates of a kind inside an accepted hit are skipped."""
+    """Yield the hits that the rules accept. Further candidates of the same kind inside an accepted hit are skipped."""
     reached = [0] * (1 + max(kinds, default=0))
     for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
         if start >= reached[kind]:
@@ -168,11 +168,11 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
 
 @compiled
 def sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
-    """Fill in the code points before each position of a text; `order` sorts the positions."""
+    """Fill in the number of code points before each position of a text; `order` sorts the positions."""
 
 
 def _code_points(data: U8, start: int, at: I64) -> I64:
-    """Return the code points before each byte `at` of the text that begins at `start`."""
+    """Return the number of code points before each byte `at` of the text that begins at `start`."""
     out = np.empty_like(at)
     sorted_points(data, start, at, np.argsort(at, kind="stable"), out)
     return out
@@ -200,7 +200,7 @@ def _batch(
 
 
 def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Return the spans sorted, without overlaps: the earlier, then the longer is kept."""
+    """Return the spans sorted and without overlaps. The earlier span is kept; if spans begin together, the longer."""
     chosen: list[tuple[int, int, str]] = []
     reached = 0
     for start, end, reason in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
@@ -212,7 +212,7 @@ def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
 
 @compiled
 def text_characters(data: U8, offsets: I64, out: I64) -> None:
-    """Fill in the code points of each text."""
+    """Fill in the number of code points of each text."""
 
 
 def _edits(spans: list[tuple[int, int, str]], sizes: I64, params: PiiParams) -> pa.Array:
@@ -243,7 +243,7 @@ ANNOTATOR = Annotator(
 )
 
 
-# Names and addresses of people, by a spaCy pipeline of the user (the extra `ner`).
+# Names and addresses of people, found by the user's spaCy pipeline (the extra `ner`).
 #
 # The pipeline is a list of the recipe (`corpus.lists.NAME`: the folder that `nlp.to_disk` writes), so its files are
 # part of the sidecar's identity. Nothing is downloaded.

@@ -1,4 +1,4 @@
-"""Line rules of C4 and RefinedWeb: scores of pages, and the lines to cut. Thresholds are policy."""
+"""Line rules of C4 and RefinedWeb: scores of pages, and the lines to cut. Thresholds are set in policies."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ C4_SCHEMA = pa.schema(
 
 
 class C4Params(Frozen):
-    """Reference implementation, and conditions for lines that count."""
+    """Reference implementation, and conditions under which a line is kept."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
-        description="Rules in the order of datatrove 0.10. `datatrove`: its sentences, by spaCy; `white-space`: "
-        "sentences end with punctuation before white space.",
+        description="Sentence splitter; the rules run in the order of datatrove 0.10. `datatrove`: sentences as in "
+                    "datatrove, by spaCy; `white-space`: sentences end with punctuation before white space.",
     )
     min_words_per_line: int = internal(3, ge=0, description="Minimum words per line (paper: 3, DCLM: 5).")
     terminal_punctuation: bool = Field(True, description="Lines must end a sentence. FineWeb disables this rule.")
-    max_word_characters: int = internal(1000, ge=1, description="Maximum length of a word in a line that counts.")
+    max_word_characters: int = internal(1000, ge=1, description="Maximum length of a word in a line that is kept.")
 
 
 def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Annotate with lines by outcome, and the sentences of kept lines; see `plinth_text.rules.c4`."""
+    """Annotate with the number of lines by outcome, and of sentences in kept lines; see `plinth_text.rules.c4`."""
     lines = c4.Lines(
         params.min_words_per_line,
         params.max_word_characters,
@@ -67,13 +67,14 @@ C4 = Annotator(
 )
 
 
-# C4's line rules with the lines that they cut, as three projects order them. Thresholds of pages are policy.
+# C4's line rules and the lines that they cut, in the order of three projects. Thresholds for pages are set in policies.
 #
 # Profile `paper` is the authors' code (TensorFlow Datasets, `c4_utils.py`) with the paper's first numbers, 3 words per
-# line and 5 sentences; `dclm` has its later numbers, 5 and 3, as steps over the whole page, and keeps blank lines;
-# `dolma` is the tagger `c4_v2`, which matches phrases anywhere and has two checks per line.
+# line and 5 sentences. Profile `dclm` uses the paper's later numbers, 5 and 3, runs the rules as steps over the whole
+# page, and keeps blank lines. Profile `dolma` is the tagger `c4_v2`, which matches phrases anywhere and has two checks
+# per line.
 
-#: Why a line is cut, by number; 0 is kept.
+#: Reasons why a line is cut, by number; 0 means the line is kept.
 REASONS = ("", "long_word", "unended", "few_words", "javascript", "notice", "citation")
 _LONG, _UNENDED, _FEW, _JAVASCRIPT, _NOTICE, _CITATION = range(1, 7)
 _MIN_WORDS = {"paper": 3, "dclm": 5, "dolma": 3}
@@ -82,7 +83,7 @@ C4_LINES_SCHEMA = pa.schema(
     [
         pa.field("characters", pa.int32(), nullable=False),
         pa.field("lines", pa.int32(), nullable=False),
-        pa.field("kept_lines", pa.int32(), nullable=False),  # blank lines not counted
+        pa.field("kept_lines", pa.int32(), nullable=False),  # without blank lines
         pa.field("sentences", pa.int32(), nullable=False),
         pa.field("lorem_ipsum", pa.bool_(), nullable=False),
         pa.field("curly_bracket", pa.bool_(), nullable=False),
@@ -99,12 +100,14 @@ class C4LinesParams(Frozen):
         "paper", description="Implementation that defines the rules and their order."
     )
     max_word_characters: int = internal(
-        1000, ge=1, description="Maximum length of a word; longer ones cut the line (not in `dolma`)."
+        1000, ge=1, description="Maximum length of a word; a longer word cuts its line (not in `dolma`)."
     )
 
 
 def annotate_c4_lines(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
-    """Annotate with the lines, the kept lines and their sentences, phrases that drop a page, and the lines to cut."""
+    """Annotate with the number of lines, of kept lines and of their sentences, phrases that drop a page, and the lines
+    to cut.
+    """
     citations = params.profile != "dolma"
     found = c4.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
     why, lorem, curly = _JUDGES[params.profile](found, _MIN_WORDS[params.profile])
@@ -141,13 +144,15 @@ def _first(*rules: tuple[int, Bools]) -> U8:
 
 
 def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules in the order of the code: a phrase drops the page if no earlier rule cuts its line."""
+    """Apply the rules in the order of the authors' code. A phrase drops the page if no earlier rule cuts its line."""
     ended = _has(found, c4.ENDED) & ~_has(found, c4.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
 
 def _dclm(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Catch lines in the same order, but keep empty lines, and allow white space after the end."""
+    """Apply the rules in the same order as `_paper`, but keep empty lines, and allow white space after the end of a
+    line.
+    """
     empty = _has(found, c4.EMPTY)
     ended = _has(found, c4.BARE_ENDED) & ~_has(found, c4.BARE_DOTS)
     return _ordered(found, ended | empty, (found.words < min_words) & ~empty)
@@ -163,7 +168,7 @@ def _ordered(found: c4.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools,
 
 
 def _dolma(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules with phrases anywhere; citations are kept."""
+    """Apply the rules and match phrases anywhere; citations are kept."""
     why = _first((_UNENDED, ~_has(found, c4.ENDED)), (_FEW, found.words < min_words))
     return why, _has(found, c4.HAS_LOREM_IPSUM), _has(found, c4.HAS_CURLY_BRACKET)
 
@@ -176,7 +181,7 @@ _JUDGES: dict[str, Callable[[c4.CitedLines, int], tuple[U8, Bools, Bools]]] = {
 
 
 def _cuts(found: c4.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
-    """Cut lines, and the citations of kept lines."""
+    """Return the cuts: whole lines, and the citations in kept lines."""
     line = np.flatnonzero(why)
     begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]
     if found.cite_line.size:
@@ -204,7 +209,7 @@ REFINEDWEB_LINES_REASONS = ("", "upper_case", "numeric", "counter", "one_word", 
 REFINEDWEB_LINES_SCHEMA = pa.schema(
     [
         pa.field("words", pa.int32(), nullable=False),
-        pa.field("removed_words", pa.float64(), nullable=False),  # share of the words
+        pa.field("removed_words", pa.float64(), nullable=False),  # as a share of all words
         pa.field("emptied", pa.bool_(), nullable=False),
         pa.field("cuts", EDIT_TYPE, nullable=False),
     ]
@@ -212,8 +217,9 @@ REFINEDWEB_LINES_SCHEMA = pa.schema(
 
 
 def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the words of fastText's splitter that begin with a letter or digit, the share of them that the
-    rules remove, whether the text is empty after that, and the cuts."""
+    """Annotate with the number of words (from fastText's splitter) that begin with a letter or digit, the share of
+    these words that the rules remove, whether no text is left, and the cuts.
+    """
     texts = batch.column("text")
     found = refinedweb.line_cuts(texts)
     words, left, emptied = found.words, found.left, found.emptied

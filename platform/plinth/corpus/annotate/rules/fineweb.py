@@ -1,6 +1,5 @@
-"""FineWeb's line rules and FineWeb-2's rules as scores, over limits and stop words by language.
-
-Thresholds are policy.
+"""FineWeb's line rules and FineWeb-2's rules as scores, with limits and stop words by language. Thresholds are set in
+policies.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ from plinth_text.rules.gopher import BULLETS, ELLIPSES, ELLIPSIS_LINES, HASHES, 
 from plinth_text.unicode import utf8
 from plinth_text.words.script_words import words
 
-# Limits and stop words by language: as published for FineWeb-2, from your list, or fitted from reference text with the
-# method of FineWeb-2.
+# Limits and stop words by language: as published for FineWeb-2, from your list, or fitted on reference text with
+# FineWeb-2's method.
 #
 # `language_limits.jsonl` has the values of Penedo et al. 2025 for the languages of lid.176, one per line
 # (written by tests/agreement/language_limits.py from github.com/huggingface/fineweb-2, Apache License 2.0). A language
-# without a line has the median of each limit, and no stop words.
+# that is not in the file gets the median of each limit, and no stop words.
 
 FILE = Path(__file__).with_name("language_limits.jsonl")
-#: Label of the line for all languages without one.
+#: Label of the line that applies to all languages without their own line.
 OTHER = "other"
-#: Has its own rules, so none of these.
+#: English has its own rules, so these limits do not apply.
 ENGLISH = ("en", "eng_Latn")
-#: Codes of other models for languages with more specific names in FineWeb-2.
+#: Language codes of other models, mapped to FineWeb-2's more specific names.
 _CODES = {
     "zho": "cmn", "ara": "arb", "msa": "zsm", "est": "ekk", "lav": "lvs", "uzb": "uzn", "aze": "azj", "mon": "khk",
     "pes": "fas", "tgl": "fil", "swa": "swh", "nep": "npi", "ori": "ory", "nor": "nob", "yid": "ydd", "pus": "pbt",
     "mlg": "plt", "kur": "kmr",
 }  # fmt: skip
-#: Scripts with a common name in FineWeb-2.
+#: Scripts that share a name in FineWeb-2.
 _SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Kore": "Hang"}
 
 
 class LanguageLimits(Frozen):
-    """Limits of a language for a document; shares of characters, lines or words."""
+    """Limits for documents of a language; shares refer to characters, lines or words."""
 
-    label: str = Field(description="Language as `language.label` has it.")
+    label: str = Field(description="Language, in the form of `language.label`.")
     name: str = Field("", description="Language and script in FineWeb-2: ISO 639-3 and ISO 15924.")
     duplicate_lines: float = Field(gt=0, description="Maximum share of duplicate lines.")
     top_n_grams: tuple[float, float, float] = Field(description="Maximum share of the top n-gram of 2 to 4 words.")
@@ -98,7 +97,9 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
 
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, LanguageLimits]:
-    """Return FineWeb-2's limits, with medians for other languages; also by names in FineWeb-2 and ISO 639-3 codes."""
+    """Return FineWeb-2's limits, with medians for other languages. Keys include FineWeb-2's names and ISO
+    639-3 codes.
+    """
     own = read(FILE.read_text("utf-8").splitlines(), FILE.name)
     named = {one.name: one for one in reversed(own.values())}
     codes = {one.name.partition("_")[0]: one for one in reversed(own.values())}
@@ -120,8 +121,8 @@ def _median(rows: list[LanguageLimits]) -> LanguageLimits:
 def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits | None:
     """Return the limits of a language; None for English. Labels are those of lid.176, GlotLID and OpenLID (`zho_Hans`).
 
-    A language in another script than the published one gets the limits of an unknown language: stop words of
-    another script would drop all of its text.
+    A language in a different script than the published one gets the limits of an unknown language, because stop words
+    in a different script would drop all of its text.
 
     Args:
         own: limits of a list, which take precedence.
@@ -137,18 +138,18 @@ def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits |
     return found
 
 
-# Limits and stop words of a language, fitted from text that is trusted as good, as FineWeb-2 fits its own.
+# Limits and stop words of a language, fitted on trusted reference text as FineWeb-2 does.
 #
-# A limit is set where it takes a given share of the reference: that quantile of its documents (what Penedo et al. 2025
-# call the tail method). Stop words are the words that make up at least a given share of all words, and at least eight.
+# Each limit is the quantile at which it drops a given share of the reference documents (Penedo et al. 2025 call this
+# the tail method). A word is a stop word if it makes up at least a given share of all words; there are at least eight.
 
 
-#: Share of the reference that a limit may take, and share of all words from which one is a stop word.
+#: Share of the reference documents that a limit drops, and minimum share of all words for a stop word.
 REMOVED, FREQUENT = 0.05, 0.008
-#: Minimum number of stop words, and of documents of a reference.
+#: Minimum number of stop words, and of reference documents.
 FEWEST, DOCUMENTS = 8, 100
 _DIGITS = 3
-#: Minimum of a limit, for references without repeated lines.
+#: Lower bound of a fitted limit, needed if the reference has no repeated lines.
 _LEAST = 0.01
 
 
@@ -158,8 +159,8 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
     Args:
         label: as in `language.label`.
         texts: documents of the reference in that language.
-        removed: share of them beyond each limit.
-        frequent: share of all words from which a word is a stop word.
+        removed: share of these documents beyond each limit.
+        frequent: minimum share of all words for a stop word.
 
     Raises:
         StageError: there are fewer than a hundred documents.
@@ -200,7 +201,7 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
 
 
 def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
-    """Return the most frequent words with a letter, by frequency and then by code points."""
+    """Return the most frequent words that contain a letter, sorted by frequency and then by code points."""
     counts = Counter(word for text in texts for word in words(text) if any(map(str.isalpha, word)))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     enough = sum(counts[word] >= share * counts.total() for word in ranked)
@@ -208,14 +209,14 @@ def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
 
 
 def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, documents: int) -> list[LanguageLimits]:
-    """Fit the limits of the given languages, by label; if none are given, of all that have enough documents.
+    """Fit the limits of the given languages, by label; if no language is given, of all languages with enough documents.
 
     Args:
         removed: share of the reference beyond each limit.
-        documents: maximum number of documents per language, the first in the order of the bucket.
+        documents: maximum number of documents per language; the first in bucket order are used.
 
     Raises:
-        MissingError: the bucket has no documents, no languages, or none with enough text.
+        MissingError: the bucket has no documents, no language labels, or no language with enough text.
         StageError: a given language has too few documents.
     """
     made = {"documents": ctx.refs.current(f"{bucket}/documents"), "language": ctx.refs.current(f"{bucket}/language")}
@@ -258,14 +259,16 @@ class FineWebParams(Frozen):
     )
     after_c4: bool = Field(
         False,
-        description="Count after C4's rules without terminal punctuation, as in FineWeb's order of filters.",
+        description="Count after C4's rules (without the rule on terminal punctuation) have cut lines, as in FineWeb's "
+                    "order of filters.",
     )
     short_line_characters: int = internal(30, ge=1, description="Maximum characters of a short line.")
 
 
 def annotate_fineweb(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
-    """Annotate with the shares of lines that end a sentence and that are short, the share of characters in repeated
-    lines, and line ends per word. Blank lines do not count."""
+    """Annotate with the share of lines that end a sentence, the share of short lines, the share of characters in
+    repeated lines, and line ends per word. Blank lines are not counted.
+    """
     texts, english = batch.column("text"), params.profile == "datatrove"
     (data, offsets), words = utf8(texts), None
     if params.after_c4:
@@ -294,10 +297,11 @@ FINEWEB = Annotator(
 )
 
 
-# FineWeb-2's rules as scores: text of any language but English, compared with the limits of its language.
+# FineWeb-2's rules as scores, for text in all languages except English, relative to the limits of its language.
 #
-# A score is the value over the language's limit, so that one rule serves all languages: above 1 is too much, and below
-# 1 too little. English has rules that were made for it (`gopher_quality`, `fineweb`) and gets no scores here.
+# A score is the value divided by the language's limit, so that one rule works for all languages: above 1 a value is
+# over a maximum, below 1 it is under a minimum. English has its own rules (`gopher_quality`, `fineweb`) and gets no
+# scores here.
 
 LABEL = "language.label"
 _COUNTS = ("word_count", "sentences", "stop_words")
@@ -316,14 +320,14 @@ class FineWeb2Params(Frozen):
 
     limits: str | None = Field(
         None,
-        description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`; other "
-        "languages have FineWeb-2's limits.",
+        description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`. Other "
+                    "languages use FineWeb-2's limits.",
     )
 
 
 @dataclass(frozen=True)
 class PreparedLimits:
-    """Limits of the list, by label."""
+    """Limits from the list, by label."""
 
     own: Mapping[str, LanguageLimits]
 
@@ -349,11 +353,11 @@ def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
 
 
 def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.RecordBatch:
-    """Annotate with words, sentences, distinct stop words, and scores; all null for English.
+    """Annotate with the numbers of words, sentences and distinct stop words, and with scores; all are null for English.
 
     `duplicate_lines`, `top_n_grams` (2 to 4 words), `duplicate_n_grams` (5 to 10), `newlines_per_word`, `long_words`
-    are over their limits above 1; `ended_lines`, `letter_words` and `short_words` below 1. `stop_words` is null where
-    the language has no list. The others are plain shares, with one limit for all languages.
+    violate their limits above 1; `ended_lines`, `letter_words` and `short_words` below 1. `stop_words` is null if the
+    language has no list. The other columns are plain shares, with one limit for all languages.
     """
     labels = batch.column(LABEL).to_pylist()
     found = {label: limits_of(label, prepared.own) for label in set(labels)}
@@ -368,7 +372,7 @@ def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.Rec
 
 
 def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array]:
-    """Compute the columns of texts that have limits."""
+    """Compute the columns for texts whose language has limits."""
     lists, stops = _stop_words(limits)
     n = language_counts(texts, lists, stops)
     gopher = gopher_counts(texts)
@@ -399,7 +403,7 @@ def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array
 
 
 def _stop_words(limits: Sequence[LanguageLimits]) -> tuple[I64, StopWords]:
-    """Return the list of each text, and the lists."""
+    """Return the index of each text's stop-word list, and the lists."""
     lists = {limit.label: limit.stop_words for limit in limits}
     rows = {label: row for row, label in enumerate(lists)}
     return np.array([rows[limit.label] for limit in limits], dtype=np.int64), stop_words(list(lists.values()))

@@ -1,6 +1,5 @@
-"""Gopher's rules as scores, counted as in the paper and in Dolma, and other signals of Dolma and RedPajama.
-
-Thresholds are policy.
+"""Gopher's rules as scores, counted as in the paper and as in Dolma, and other signals of Dolma and RedPajama.
+Thresholds are set in policies.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from plinth.records import Frozen, internal
 from plinth_text.arrays import F64
 from plinth_text.rules import gopher, redpajama
 
-# Gopher's quality rules as scores. Thresholds are policy.
+# Gopher's quality rules as scores. Thresholds are set in policies.
 #
-# Profile `datatrove`: what datatrove 0.10 counts, on the words of spaCy's blank English tokenizer. That makes a word of
-# every punctuation mark, so the share of words with a letter is lower and its threshold of 0.8 drops many a README and
-# source file that passes under `white-space`: the same counts on the words that white space separates, as in Gopher.
+# Profile `datatrove` counts as datatrove 0.10 does, on the words of spaCy's blank English tokenizer. This tokenizer
+# makes every punctuation mark a word, so the share of words with a letter is lower, and the threshold of 0.8 drops many
+# README and source files. Profile `white-space`, which these files pass, counts the words between white space, as in
+# Gopher.
 
 _RATIOS = (
     "mean_word_characters", "hash_ratio", "ellipsis_ratio", "bullet_lines", "ellipsis_lines", "letter_words",
@@ -45,8 +45,9 @@ class GopherQualityParams(Frozen):
 
 
 def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
-    """Annotate with word count (without words of symbols only), mean word length, symbols per word, shares of lines
-    that start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8)."""
+    """Annotate with the word count (without words that consist of symbols), mean word length, symbols per word, shares
+    of lines that start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8).
+    """
     n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
     columns = [
@@ -63,7 +64,7 @@ def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) 
 
 
 def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> F64:
-    """Divide element by element; 0 where the divisor is 0."""
+    """Divide element by element; the result is 0 if the divisor is 0."""
     shares: F64 = np.divide(above, below, out=np.zeros(len(above)), where=below != 0)
     return shares
 
@@ -129,9 +130,10 @@ class GopherDolmaParams(Frozen):
 
 
 def annotate_gopher_dolma(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
-    """Annotate with words, median length, shares of words and lines, and repetition (`plinth_text.rules.gopher`).
+    """Annotate with the word count, median word length, shares of words and lines, and repetition; see
+    `plinth_text.rules.gopher`.
 
-    `duplicate_line_characters` is a share of the characters other than white space, so it may exceed 1.
+    `duplicate_line_characters` is divided by the number of characters other than white space, so it may exceed 1.
     """
     shares = gopher.dolma_shares(batch.column("text"), params.join_blank_lines)
     columns = [np.ascontiguousarray(column) for column in shares.T]
@@ -158,8 +160,9 @@ REPEATED_TOKENS_SCHEMA = pa.schema(
 
 
 def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the tokens, the largest number of consecutive repeats of a sequence of 1 to 13 tokens, and the
-    tokens of the longest repeated passage; see `plinth_text.rules.gopher`."""
+    """Annotate with the number of tokens, the largest number of consecutive repeats of a sequence of 1 to 13 tokens,
+    and the length in tokens of the longest repeated passage; see `plinth_text.rules.gopher`.
+    """
     found = gopher.periods(batch.column("text")).astype(np.int32)
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in found.T], schema=REPEATED_TOKENS_SCHEMA
@@ -184,9 +187,9 @@ REDPAJAMA_SCHEMA = pa.schema(
         for name in redpajama.COLUMNS
     ]
 )
-#: Decimals of published signals; thresholds are compared with rounded values.
+#: Decimals of the published signals, because thresholds are compared with rounded values.
 PRECISION = 8
-#: Gopher's stop words (Rae et al. 2021). RedPajama's list has 540 more: pass it as a list to get its signal.
+#: Gopher's stop words (Rae et al. 2021). RedPajama's list has 540 more; supply that list to get RedPajama's signal.
 STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
@@ -233,7 +236,7 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 
 def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
-    """Annotate with the signals by the names of their columns, rounded as published; see
+    """Annotate with the signals, under the published column names and rounded as published; see
     `plinth_text.rules.redpajama`."""
     signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
@@ -271,7 +274,8 @@ CHARACTERS_SCHEMA = pa.schema(
 
 
 def annotate_characters(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the shares of all characters (upper case: of letters), and the mean and maximum line length.
+    """Annotate with the shares of characters by class (upper case as a share of letters), and the mean and maximum line
+    length.
 
     Classes are those of `str.isalpha`, `isupper`, `isdigit`, `isalnum`, `isspace` and of Unicode's general categories
     P, S and C without white space.
