@@ -30,8 +30,8 @@ from plinth.records import Frozen, internal
 #: Bucket of the planted copies; the name is reserved.
 BUCKET = "canaries"
 
-#: Range for the tokens of a planted document, including end-of-text. The length must divide every row length; the value
-#: closest to the last bound is used.
+#: Minimum, maximum and usual number of tokens in a planted document, including end-of-text. The number must divide every
+#: row length; the divisor closest to the usual number is used.
 SHORTEST, LONGEST, USUAL = 12, 48, 16
 
 #: Minimum number of references per canary. All canaries are compared with the same references, whose own variance adds
@@ -45,8 +45,9 @@ class Canaries(Frozen):
     count: int = Field(128, ge=8, le=4096, description="Number of canaries; each is randomly included or not.")
     seed: int = internal(1, description="Seed of texts and of the random inclusion.")
     repetitions: tuple[int, ...] = internal(
-        (1, 4, 16, 64), min_length=1, description="Numbers of repetitions of a canary in the text; each number gets an "
-                                                  "equal group of canaries."
+        (1, 4, 16, 64),
+        min_length=1,
+        description="Numbers of repetitions of a canary in the text; each number gets an equal group of canaries.",
     )
     references: int = internal(4096, ge=128, description="Number of reference texts, which are never included.")
 
@@ -66,6 +67,7 @@ def document_tokens(unit: int) -> int | None:
     """
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
+
 
 CONSONANTS, VOWELS = "bdfghjklmnprstvz", "aeio"
 SYLLABLES = (2, 2, 3, 1)

@@ -52,17 +52,14 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
 
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
-            StageError: edits of a document overlap, are out of order or exceed its text; or a verdict keeps a document
-                that
-                its license or terms forbid.
+        StageError: edits of a document overlap, are out of order or exceed its text; or a verdict keeps a document
+            that its license or terms forbid.
     """
     rights = rights.within(documents)
     places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
     step = Step(name="curate", version=VERSION, params=rights.model_dump(mode="json"))
     items = [
-        Item(
-            (slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), _Task(slot, rights), slot.documents.rows
-        )
+        Item((slot.documents.blob.sha256, slot.sides["verdicts"].blob.sha256), _Task(slot, rights), slot.documents.rows)
         for slot in places
     ]
     asset = f"{bucket_name}/curated"

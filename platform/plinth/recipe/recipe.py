@@ -85,7 +85,7 @@ class Corpus(Frozen):
     )
     permitted_licences: tuple[str, ...] = Field(
         description="SPDX identifiers of allowed licenses. Documents under other licenses are always dropped, whatever "
-                    "the policies are."
+        "the policies are."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
         (), description="Uses of the result in addition to training; sources and licenses must allow them."
@@ -93,7 +93,7 @@ class Corpus(Frozen):
     licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
         default_factory=dict,
         description="Licenses out of `permitted_licences` that allow each use. A use that is not listed is allowed by "
-                    "all of them.",
+        "all of them.",
     )
 
     def rights(self) -> Rights:
@@ -156,7 +156,7 @@ class Recipe(Frozen):
         False,
         exclude_if=lambda given: not given,
         description="Marks a test recipe: labeled sets may be generated, and learned gates need no independent "
-                    "measurement.",
+        "measurement.",
     )
     corpus: Corpus
     tokenizer: TokenizerParameters = TokenizerParameters()

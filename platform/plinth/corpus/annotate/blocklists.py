@@ -58,8 +58,7 @@ class UrlParams(Frozen):
     """Lists to apply."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
-    soft_threshold: int = internal(2, ge=1, description="Minimum number of soft words for a match, which sets `list` "
-                                                        "to their file.")
+    soft_threshold: int = internal(2, ge=1, description="Number of soft words from which `list` names their file.")
 
 
 @dataclass

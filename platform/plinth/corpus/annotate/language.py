@@ -69,14 +69,15 @@ class LanguageParams(Frozen):
         None,
         exclude_if=lambda name: name is None,
         description="Name of a fastText model in `corpus.models`, such as GlotLID or OpenLID (`of: fasttext`). Its "
-                    "labels, such as `eng_Latn`, are then used. Null: lid.176.",
+        "labels, such as `eng_Latn`, are then used. Null: lid.176.",
     )
     max_characters: int | None = internal(
         None, ge=16, description="Number of characters to classify, from the middle of the text; null: all."
     )
     min_letters: int = internal(60, ge=1, description="Minimum number of letters in a paragraph to label it.")
-    min_score: float = internal(0.5, ge=0, le=1, description="Minimum score to label a paragraph as a different "
-                                                             "language.")
+    min_score: float = internal(
+        0.5, ge=0, le=1, description="Minimum score to label a paragraph as a different language."
+    )
     mixed_share: float = internal(
         0.2, gt=0, le=0.5, description="Minimum share of each of two languages for a document to count as mixed."
     )
@@ -328,8 +329,9 @@ class TransformerParams(Frozen):
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: transformer`.")
     target: str | None = Field(None, description="Label whose probability is written to `target_score`; null: none.")
-    max_tokens: int = internal(512, ge=8, description="Maximum number of tokens read per text; at most the number of "
-                                                      "positions of the model.")
+    max_tokens: int = internal(
+        512, ge=8, description="Maximum number of tokens read per text; at most the number of positions of the model."
+    )
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,9 @@ class QualityClassifierParams(Frozen):
     """Model and the limits of its tiers."""
 
     model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
-    medium: float = internal(0.3, ge=0, le=1, description="Minimum final probability for tier `medium`; lower ones are "
-                                                          "`low`.")
+    medium: float = internal(
+        0.3, ge=0, le=1, description="Minimum final probability for tier `medium`; lower ones are `low`."
+    )
     high: float = internal(0.7, ge=0, le=1, description="Minimum final probability for tier `high`.")
 
     @model_validator(mode="after")
@@ -174,8 +175,9 @@ class DomainParams(Frozen):
     """Model and threshold."""
 
     model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
-    least: float = internal(0.0, ge=0, le=1, description="Minimum probability of the best label; otherwise the label "
-                                                         "is `other`.")
+    least: float = internal(
+        0.0, ge=0, le=1, description="Minimum probability of the best label; otherwise the label is `other`."
+    )
 
 
 def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
@@ -246,8 +248,9 @@ class ToxicityParams(Frozen):
     saturation: float = internal(
         2.0, gt=0, description="Weight of hits per 100 words at which `final` reaches 1, if there is no model."
     )
-    uncertain: float = internal(0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower ones are "
-                                                             "`clean`.")
+    uncertain: float = internal(
+        0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower ones are `clean`."
+    )
     toxic: float = internal(0.7, ge=0, le=1, description="Minimum `final` for label `toxic`.")
 
     @model_validator(mode="after")

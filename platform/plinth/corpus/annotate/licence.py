@@ -46,12 +46,14 @@ MAX_TOKENS = 100  # also bounds the depth of parentheses
 class LicenceParams(Frozen):
     """Licenses of documents that may become training data."""
 
-    permitted: tuple[str, ...] = internal((), description="Permitted SPDX identifiers, and `LICENCE WITH EXCEPTION` "
-                                                          "pairs.")
+    permitted: tuple[str, ...] = internal(
+        (), description="Permitted SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs."
+    )
     redistribute: tuple[str, ...] | None = internal(None, description="Licenses that allow redistribution; null: all.")
     commercial: tuple[str, ...] | None = internal(None, description="Licenses that allow commercial use; null: all.")
-    uses: tuple[Literal["redistribute", "commercial"], ...] = internal((), description="Uses that the license must "
-                                                                                       "allow.")
+    uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
+        (), description="Uses that the license must allow."
+    )
 
 
 class _Term(NamedTuple):

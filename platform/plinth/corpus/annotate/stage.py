@@ -319,6 +319,7 @@ def _fault(field: pa.Field, column: pa.Array) -> str:
         return f"NaN or infinity in {field.name}"
     return ""
 
+
 #: Maximum number of values counted per label column; further values are counted together.
 MAX_LABELS = 200
 OTHER = "other"
@@ -330,9 +331,7 @@ class ColumnCounts:
     def __init__(self, schema: pa.Schema) -> None:
         self.documents = 0
         self.columns: dict[str, dict[str, Any]] = {}
-        self.labels: dict[str, dict[str, int]] = {
-            field.name: {} for field in schema if pa.types.is_string(field.type)
-        }
+        self.labels: dict[str, dict[str, int]] = {field.name: {} for field in schema if pa.types.is_string(field.type)}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch."""

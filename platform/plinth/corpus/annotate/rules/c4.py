@@ -35,7 +35,7 @@ class C4Params(Frozen):
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
         description="Sentence splitter; the rules run in the order of datatrove 0.10. `datatrove`: sentences as in "
-                    "datatrove, by spaCy; `white-space`: sentences end with punctuation before white space.",
+        "datatrove, by spaCy; `white-space`: sentences end with punctuation before white space.",
     )
     min_words_per_line: int = internal(3, ge=0, description="Minimum words per line (paper: 3, DCLM: 5).")
     terminal_punctuation: bool = Field(True, description="Lines must end a sentence. FineWeb disables this rule.")

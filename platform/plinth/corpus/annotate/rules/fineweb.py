@@ -241,6 +241,7 @@ def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, 
         )
     return [fit(label, texts.get(label, []), removed) for label in wanted]
 
+
 _COLUMNS = ("ended_lines", "short_lines", "duplicate_characters", "newlines_per_word")
 FINEWEB_SCHEMA = pa.schema([pa.field(name, pa.float64(), nullable=False) for name in _COLUMNS])
 
@@ -260,7 +261,7 @@ class FineWebParams(Frozen):
     after_c4: bool = Field(
         False,
         description="Count after C4's rules (without the rule on terminal punctuation) have cut lines, as in FineWeb's "
-                    "order of filters.",
+        "order of filters.",
     )
     short_line_characters: int = internal(30, ge=1, description="Maximum characters of a short line.")
 
@@ -321,7 +322,7 @@ class FineWeb2Params(Frozen):
     limits: str | None = Field(
         None,
         description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`. Other "
-                    "languages use FineWeb-2's limits.",
+        "languages use FineWeb-2's limits.",
     )
 
 
