@@ -30,8 +30,8 @@ from plinth.records import Frozen, internal
 #: Bucket of the planted copies; the name is reserved.
 BUCKET = "canaries"
 
-#: Minimum, maximum and usual number of tokens in a planted document, including end-of-text. The number must divide every
-#: row length; the divisor closest to the usual number is used.
+#: Minimum, maximum and usual number of tokens in a planted document, including end-of-text. The number must divide
+#: every row length; the divisor closest to the usual number is used.
 SHORTEST, LONGEST, USUAL = 12, 48, 16
 
 #: Minimum number of references per canary. All canaries are compared with the same references, whose own variance adds
