@@ -316,7 +316,7 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
     """Record a change that needs no root key. Nothing is recorded if this machine has no root.
 
     A pin changes only this machine, and a published root is signed by its holders. A log signed under an earlier root
-    cannot be continued, and the command says so.
+    cannot be continued, and the command reports that.
     """
     from plinth.compute.context import Context
     from plinth_registry.audit_log import AuditedAction, may_record, record
