@@ -46,7 +46,9 @@ SHOWN = {
 )
 @click.argument("target", default="candidate")
 @click.option("--show", type=click.Choice(list(SHOWN)), help="Print one document.")
-@click.option("--to", type=click.Path(path_type=Path, file_okay=False), help="Write all documents to an empty folder.")
+@click.option(
+    "--to", type=click.Path(path_type=Path, file_okay=False), help="Write all documents to a new or empty folder."
+)
 @click.option("--sign", is_flag=True, help="Sign the documents as compliance.")
 @click.option("--reason", default="", metavar="TEXT", help="Reason of the signature, as a sentence.")
 @owner_option
