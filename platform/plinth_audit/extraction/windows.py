@@ -225,7 +225,7 @@ def heldout_windows(
     curated: Mapping[str, Manifest],
     rows: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], TextWindow]:
-    """Return windows of held-out candidates by bucket and ID, except those that are too short. Their texts are held in
+    """Return windows of held-out candidates by bucket and ID, except those that are too short. All texts stay in
     memory.
 
     Args:
