@@ -284,7 +284,7 @@ def append(ctx: Context, **fields: Any) -> Exclusion:
 
 
 def digest(ctx: Context) -> str | None:
-    """Return the identity of the stored list, unverified; None if there is none."""
+    """Return the identity of the stored list without verifying it, or None if there is no list."""
     objects = ctx.workspace.objects(EXCLUSIONS.name)
     files = [hashlib.sha256(found.data).hexdigest() for name in objects.names() if (found := objects.get(name))]
     return fingerprint.digest(files) if files else None

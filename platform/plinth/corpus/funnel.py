@@ -312,5 +312,5 @@ def effective(
 
 
 def _share(part: float, whole: float) -> float:
-    """Return a part as a share of a whole; 1 if the whole is empty."""
+    """Return `part / whole`, or 1 if the whole is 0."""
     return part / whole if whole else 1.0

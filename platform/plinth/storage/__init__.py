@@ -1,7 +1,7 @@
 """Storage: the only package that touches bytes at rest.
 
     uris        locations: `file://`, `s3://`, `https://`, `cc://`, `hf://`, through fsspec; exported files
-    http        files of web servers, with retries; files of a crawl by its list, records by its index
+    http        files of web servers, with retries; files of a crawl from its file list, records from its index
     running     processes started for a workspace, recorded out of reach of the workspace's writers, and the addresses
                 of its servers
     off_limits  keys, credentials and private folders, excluded from all sources
@@ -12,8 +12,8 @@
                 name, flush, rename); named errors for a full disk; locks
     objects     small named objects with conditional writes, as files of a folder or in S3; blobs in S3 with checked
                 uploads
-    workspace   the folder, or the prefix with a folder on each machine, with all state, and its layout
-    store       content store in DVC's `files/md5` layout: put, open, verify, once on a machine
+    workspace   the folder (or the bucket prefix, with a folder on each machine) that contains all state, and its layout
+    store       content store in DVC's `files/md5` layout: put and open blobs, verify each blob once per machine
     blob_cache  blobs of a remote, read in spans or fetched into a bounded cache that the processes of a machine share
     shared_store  the content store of a shared workspace: a bucket behind such a cache
     state       an open workspace: its store, the step cache (key -> parts, written last), manifests by digest,

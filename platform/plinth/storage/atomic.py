@@ -96,7 +96,7 @@ def _refused(name: str, listed_in: str, fault: str, error: type[PlinthError]) ->
 
 # Plain files of a workspace that are verified: opened without following a link, and read once.
 #
-# Verify and use the bytes that `read` returns: between two reads of a path, other writers of the workspace can replace
+# Verify and use the same bytes, those that `read` returns, because between two reads other writers can replace
 # the file. A pipe gives each reader different bytes, and blocks a reader while it has no writer.
 
 #: Remedies: for a file that Plinth writes itself, and for a verified file.
@@ -338,7 +338,7 @@ def lock(fd: int, *, wait: bool = True) -> bool:
 
 
 def held(path: Path) -> bool:
-    """Return True if any process holds the lock of a file. Concurrent tests do not disturb each other."""
+    """Return True if any process holds the lock of a file. Concurrent calls do not affect each other."""
     try:
         with path.open("rb") as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -350,7 +350,7 @@ def held(path: Path) -> bool:
 
 
 def owner(path: Path) -> str:
-    """Return the text of the last process that took the lock; empty if it wrote none."""
+    """Return the text written by the last process that took the lock, or an empty string if it wrote none."""
     try:
         return path.read_text(errors="replace").strip()
     except FileNotFoundError:

@@ -52,7 +52,7 @@ class Lease:
 
 
 def leases(folder: Path) -> set[str]:
-    """Blobs that living processes have leased; leases of dead processes are removed."""
+    """Return the blobs leased by live processes, and remove the leases of dead processes."""
     require_no_link(folder)
     every: set[str] = set()
     for path in folder.glob("*"):
@@ -96,7 +96,7 @@ class RemoteTraffic:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, **more: float) -> None:
-        """Add to counters, by name."""
+        """Increase the named counters."""
         with self._lock:
             for name, value in more.items():
                 setattr(self, name, getattr(self, name) + value)
@@ -204,7 +204,8 @@ class CachedStore(Store):
     def __init__(self, root: Path | str, remote: RemoteBlobs, limit_bytes: int) -> None:
         super().__init__(root)
         self.remote, self.limit_bytes = remote, limit_bytes
-        self.headroom_bytes = 0  # evicted in addition, so that many blobs need few file counts
+        # bytes to evict in addition, so that one file count serves many blobs
+        self.headroom_bytes = 0
         self.bound_remedy = "raise training.reading.cache_bytes, or read by spans: training.reading.fetch: span"
         self._held: Lease | None = None
 

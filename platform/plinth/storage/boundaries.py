@@ -39,7 +39,7 @@ class Counter:
 
 
 def install(strike_at: int, strike: Callable[[], None] | None = None, name: str = "") -> Counter:
-    """Count boundaries, and strike (by default SIGKILL) before boundary `strike_at`; until the process ends.
+    """Count boundaries until the process ends, and strike (by default SIGKILL) before boundary `strike_at`.
 
     Args:
         name: strike before a file is renamed to this name as well.

@@ -23,7 +23,7 @@ from plinth.storage.uris import filesystem, open_stream, readable
 #     Hashing       reads a stream once; a *cutter* marks the ends of pieces
 #     DigestMemory  digests by (uri, size, change mark), in a file of the workspace
 #
-# The cache is never proof: a file is hashed again when it is read (`uris.CheckedFile`).
+# The cache is never trusted as proof, so a file is hashed again when it is read (`uris.CheckedFile`).
 
 MEMORY_FILE = "source-digests.sqlite"
 
@@ -151,7 +151,7 @@ def range_digest(stream: IO[bytes], start: int, size: int) -> FileDigests:
 
 
 class DigestMemory:
-    """Memory of digests by address, cutter, size and change mark. If it is lost, files are hashed again.
+    """Cache of digests, keyed by address, cutter, size and change mark. If the cache is lost, files are hashed again.
 
     Args:
         path: database file, created on first use; if that fails, nothing is remembered.
@@ -246,7 +246,7 @@ class SourceFile(Frozen):
 
     @property
     def key(self) -> str:
-        """The name, with the start of the piece."""
+        """Key of the file: its name and, for a piece, its start."""
         return f"{self.name}@{self.start}" if self.start else self.name
 
     def split(self) -> list[SourceFile]:

@@ -172,9 +172,7 @@ def listing(
     return [[name, info["size"], _mark(info)] for name, _, info in wanted if not _refused(info)]
 
 
-def newest(
-    location: str, base: Path | str, suffixes: tuple[str, ...] = (), hidden: bool = False
-) -> float | None:
+def newest(location: str, base: Path | str, suffixes: tuple[str, ...] = (), hidden: bool = False) -> float | None:
     """Return the arrival time of the newest file at a location (Unix seconds); None if the file system has no times.
 
     Raises:
@@ -204,14 +202,14 @@ class _Entry(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Kind of its digest: a range, or the name of its cutter."""
+        """Kind of the digest: a range, or the name of the file's cutter."""
         if self.start is not None:
             return f"range/{self.start}"
         return self.cutter.name if self.cutter else ""
 
     @property
     def place(self) -> tuple[int, int]:
-        """First byte and number of bytes."""
+        """Byte range: first byte and number of bytes."""
         return self.start or 0, self.size
 
     @property
@@ -354,7 +352,9 @@ def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
 
 
 def _refused(info: Mapping[str, Any]) -> str:
-    """Return why a file is not read; empty if it is read. Only local file systems have such files."""
+    """Return why a file is not read, or an empty string if it is read. Only local file systems have files that are not
+    read.
+    """
     if info.get("off_limits"):
         return PRIVATE_FILE
     if info.get("islink"):

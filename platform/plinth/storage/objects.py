@@ -3,8 +3,8 @@
     Folder     files below a folder of this machine or of a shared file system; writes are conditional under a lock
     S3Objects  objects below an `s3://` prefix; conditional writes of S3
 
-Every write names the object that it replaces, by its tag, or none: concurrent changes are never overwritten. A write of
-identical bytes renews the object's time, so that retention does not delete an object that a process is about to use
+Every write names the tag of the object that it replaces, or None, so concurrent changes are never overwritten. A write
+of identical bytes renews the object's time, so that retention does not delete an object that a process is about to use
 (retention).
 """
 
@@ -78,7 +78,7 @@ class Objects(Protocol):
         ...
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Yield every object in no order; none is read."""
+        """Yield the facts of every object, unordered, without reading any object."""
         ...
 
     def remove_old(self, name: str, before: float) -> bool:

@@ -37,7 +37,7 @@ class RunningProcess(Frozen):
 
     @classmethod
     def of(cls, pid: int) -> RunningProcess:
-        """Return the live process with a number."""
+        """Return the live process with this process id."""
         return cls(pid=pid, started_at_s=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:

@@ -38,7 +38,7 @@ class Seal:
         return self._secret is not None
 
     def of(self, what: str, name: str, content: str) -> str | None:
-        """Return the seal over one fact; None without a secret.
+        """Return the seal of one fact, or None if there is no secret.
 
         Args:
             what: kind of the fact, so that one kind never passes for another.

@@ -75,7 +75,7 @@ class Store:
             self.path(blob).unlink(missing_ok=True)
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Yield every blob and every directory object of DVC by its MD5, in no order."""
+        """Yield the facts of every blob and every DVC directory object, by MD5 and unordered."""
         require_no_link(self.files.parent, self.files)  # old files are deleted
         for name, found in files_below(self.files):
             yield ObjectFacts(name.replace("/", ""), found.st_size, found.st_mtime)
@@ -86,7 +86,7 @@ class Store:
             return unlink_old(self.path(md5), before)
 
     def directory(self, md5: str) -> bytes:
-        """Return a directory object of DVC by its MD5 with its suffix; empty if there is none."""
+        """Return the content of a DVC directory object by its MD5 with its suffix, or empty bytes if there is none."""
         try:
             return self.path(md5).read_bytes()
         except FileNotFoundError:

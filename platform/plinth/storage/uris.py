@@ -196,7 +196,7 @@ def pinned(hub: Any, uri: str) -> str:
 
 
 def revision_of(uri: str) -> str:
-    """Return the commit that an address is pinned to; empty if it is not pinned."""
+    """Return the commit that an address is pinned to, or an empty string if it is not pinned."""
     found = _COMMIT.match(uri)
     return found[1] if found else ""
 

@@ -282,14 +282,14 @@ def _nested(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 
 def _times(column: pa.Array) -> U64:
-    """Return the microseconds, as a number that is never negative; none is last."""
+    """Return times in microseconds as nonnegative numbers. Missing times come last."""
     micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     bounded = np.clip(micros, -(2**54), 2**54) + 2**54
     return np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), bounded.astype(np.uint64), _LAST)
 
 
 def _descending(column: pa.Array) -> U64:
-    """Return numbers that fall as values rise; no value, or one that does not compare, is last."""
+    """Return numbers that fall as values rise. Missing values and NaN come last."""
     floats = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
     return np.where(np.isnan(floats), _LAST, _LAST - np.uint64(1) - np.minimum(_ordered(floats), _LAST - np.uint64(1)))
 

@@ -120,7 +120,7 @@ def batch(
 
 
 def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
-    """Return the marks as cuts, one list per row."""
+    """Return the marked spans as cuts, one list per row."""
     offsets = np.zeros(rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(marks.doc, minlength=rows), out=offsets[1:])
     empty = pa.array([""], pa.string()).take(pa.array(np.zeros(marks.doc.size, dtype=np.int64)))
@@ -206,7 +206,7 @@ class SlotTexts:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Digests of what is read."""
+        """Digests of the data that `read` reads."""
         return (self.slot.documents.blob.sha256, self.edits.blob.sha256 if self.edits else "")
 
     def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:

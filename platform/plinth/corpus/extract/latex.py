@@ -1,4 +1,4 @@
-"""Text out of LaTeX, by pylatexenc: math as written, tables as rows of cells, code verbatim.
+"""Text from LaTeX, extracted by pylatexenc: math as written, tables as rows of cells, code verbatim.
 
 The preamble, comments, pictures, labels and entries of the index go; headings and captions are paragraphs; a footnote
 is a paragraph after its own. Citations keep only the place in the work, and references are removed: their keys are not
@@ -328,7 +328,7 @@ class _Expansion:
         return self._filled(macro.body, arguments, depth), at
 
     def _define(self, source: str, definer: str, at: int) -> int | None:
-        """Take a definition in; where it ends, or None where there is none."""
+        """Record a definition; return its end, or None if there is no definition."""
         if definer in _DEFINERS or definer == "DeclareMathOperator":
             name, at = _group(source, at)
             count, default, at = _signature(source, at) if definer in _DEFINERS else (0, None, at)

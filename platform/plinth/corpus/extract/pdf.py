@@ -18,7 +18,7 @@ from plinth.corpus.extract.page import FACT_CHARACTERS, ExtractionFailure, Text
 # A form feed separates pages; text that it cuts is fixed when the text is normalized (`documents.boundaries`). Scans
 # without a layer of text give none.
 
-#: A text of more characters, or a file of more pages, is a failure: the limit of time is by page.
+#: Longer texts and files with more pages are failures, because the time limit applies to each page.
 MOST_CHARACTERS, MOST_PAGES = 64 * 2**20, 20_000
 #: PDFium's errors for a wrong password, and for a way to encrypt that it does not know.
 _LOCKED = (4, 5)

@@ -295,5 +295,5 @@ def _mask(words: int) -> np.uint64:
 
 
 def _find(keys: U64, wanted: U64) -> I64:
-    """Return the positions of keys that are there."""
+    """Return the positions of keys that are present."""
     return np.searchsorted(keys, wanted)

@@ -168,7 +168,7 @@ class Match:
 
     @property
     def best(self) -> float:
-        """The truest similarity there is."""
+        """The true similarity if it is known, otherwise the estimate."""
         known = (1.0 if self.exact else self.similarity, self.estimated, 0.0)
         return next(value for value in known if value is not None)
 
@@ -225,8 +225,8 @@ class NearIndex:
         """Return the documents near a text, nearest first; exact duplicates are the nearest.
 
         Args:
-            threshold: similarity they must have, true where it is known, else estimated.
-            limit: how many at most.
+            threshold: minimum similarity; the true value if it is known, otherwise the estimate.
+            limit: maximum number of documents.
         """
         column = pa.array([text], pa.large_string())
         same = set(self._exact(column))

@@ -36,6 +36,7 @@ from plinth_text.words import ngram_sets
 # (Marin cuts at 500,000), for signature and set alike: a book stays comparable with its copies, costs no more than a
 # long article, and its minima do not sink to where they all meet.
 
+
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:
     """Return the signatures [D, K] of every text, and whether it has a shingle [D].
 
@@ -118,7 +119,7 @@ class KnownSimilarities:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Digests that identify them."""
+        """Digests that identify the cached similarities."""
         return self.pairs.blob.sha256, self.values.blob.sha256
 
     def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

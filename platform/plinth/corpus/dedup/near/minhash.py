@@ -217,7 +217,7 @@ class Comparison:
 
     @classmethod
     def of(cls, asset: str, params: MinHash) -> Comparison:
-        """By shingle sets or signatures."""
+        """Return the comparison by shingle sets or by signatures."""
         similarity, text = params.similarity(), params.verify == "text"
         carry = Step(
             name=f"{asset}/{params.verify}",
