@@ -54,7 +54,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionFailure:
-    """Why no text came out: a reject's reason and detail."""
+    """Failed extraction: the reason and detail of the reject."""
 
     reason: str
     detail: str
@@ -247,7 +247,7 @@ def _published(html: str) -> str | None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes by name in lower case; the first of a name counts."""
+    """Return the attributes by lower-case name. If a name is repeated, the first value is used."""
     found: dict[str, str] = {}
     for name, *values in _ATTRIBUTE.findall(text):
         found.setdefault(name.lower(), unescape("".join(values)))

@@ -357,7 +357,7 @@ class TaggerParams(Learning):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All labels, sorted."""
+        """Return all labels, sorted."""
         return tuple(sorted({*self.labels, *(rule.label for rule in self.rules)}))
 
 

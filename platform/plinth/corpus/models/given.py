@@ -223,7 +223,7 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _regression(config: Mapping[str, Any]) -> bool:
-    """One number is taken as it is, as FineWeb-Edu's is, also where the folder does not say what it is."""
+    """A single output number is used as it is (as in FineWeb-Edu), even if the folder does not declare a regression."""
     return config.get("problem_type") == "regression" or len(_labels(config)) == 1
 
 

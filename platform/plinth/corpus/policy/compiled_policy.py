@@ -67,12 +67,12 @@ class Rights(Frozen):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons that it may give."""
+        """Reasons that the gate may give."""
         return (LICENCE, TERMS) if self.withheld else (LICENCE,)
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns that it reads."""
+        """Document columns that the gate reads."""
         return frozenset(column for reason in self.reasons for column in COLUMNS[reason])
 
     def stops(self, columns: Mapping[str, Any]) -> dict[str, Bools]:

@@ -39,7 +39,7 @@ class StatedRule:
     columns: frozenset[str]
 
 
-#: No comparison is shared.
+#: Default for expressions without shared comparisons.
 NOTHING: dict[ast.expr, Bools | None] = {}
 
 

@@ -62,9 +62,9 @@ class Profile:
         return f"v{word}" if word[:1].isdigit() else word
 
 
-#: Characters in n-grams that repeat: at most this share, by length.
+#: Maximum share of characters in repeated n-grams, by n-gram length.
 _REPEATED = {5: "0.15", 6: "0.14", 7: "0.13", 8: "0.12", 9: "0.11", 10: "0.10"}
-#: Characters in the most frequent n-gram.
+#: Maximum share of characters in the most frequent n-gram.
 _TOP = {2: "0.20", 3: "0.18", 4: "0.16"}
 
 
