@@ -278,7 +278,7 @@ def _stacked(found: re.Match[str]) -> str:
 # A subject without a screening rule is always listed as not screened.
 
 NOT_SCREENED = "not screened"
-TEST = "**This is a test recipe**: labeled sets may be generated, and gates may be without evidence."
+TEST = "**This is a test recipe**: labelled sets may be generated, and gates may be without evidence."
 
 
 @dataclass(frozen=True)
