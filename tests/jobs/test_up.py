@@ -150,7 +150,7 @@ def test_planted_packages_foreign_requests_and_killed_parts(workspace: Workspace
         until(lambda: is_up(address), "Dagster is up again")
         finding = doctor.servers(workspace.root)
         assert finding.state == "warn"
-        assert all(f"{name} ended" in finding.found for name in killed)
+        assert all(f"{name} exited" in finding.found for name in killed)
         family = [psutil.Process(pid) for pid in pids(workspace).values()]
         family += [child for one in family for child in one.children(recursive=True)]
     assert psutil.wait_procs(family, timeout=300)[1] == []
