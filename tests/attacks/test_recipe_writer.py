@@ -133,7 +133,7 @@ def test_terms_that_are_changed_after_the_text_was_read(
     policy.sign(ctx, small_policy(line.recipe.release.name, 2).model_copy(update={"licences": uses}))
     decide(ctx, found, BEN, "good")
     assert line.recipe.corpus.buckets["web"].sources[0].terms.redistribute
-    refused = "0 of 1 source grant train, redistribute; test 2026-01 does not grant redistribute"
+    refused = "train, redistribute: granted by 0 of 1 source; test 2026-01 does not grant redistribute"
     assert closed(ctx, line.recipe, found) == {"terms": refused}
 
 

@@ -81,7 +81,7 @@ def test_the_attestation_of_a_better_checkpoint(ctx: Context, make_line: Any, li
     source = attestations.path_of(ctx, better.checkpoint.digest, "evaluation")
     shutil.copy(source, attestations.path_of(ctx, line.checkpoint.digest, "evaluation"))
     refused = closed(ctx, line.recipe, approved)
-    assert "is about something else" in refused["signature"]
+    assert "is about another subject" in refused["signature"]
     assert "beats_gzip" in refused
 
 

@@ -35,5 +35,5 @@ def test_runs_that_determine_no_law_print_no_exponent(plinth: Callable[..., Any]
     found = plinth("experiment", "scaling", "fit", "line.csv", "--draws", "100")
     assert found.code == 2
     assert "ill-conditioned" in found.err
-    assert "line.csv:8: left out" in found.err
+    assert "line.csv:8: skipped" in found.err
     assert "alpha" not in found.out

@@ -67,7 +67,7 @@ def test_a_reference_to_a_forged_manifest_is_refused(tmp_path: Path, folder: Pat
     ctx.refs.save(false)
     for change in ({"digest": false.digest}, {"digest": false.digest, "seal": None}, {"key": "other"}):
         path.write_text(json.dumps(content | change))
-        with pytest.raises(SealError, match="no worker of this workspace"):
+        with pytest.raises(SealError, match="not published by a worker of this workspace"):
             opened(tmp_path).refs.current("evaluation")
     mended = opened(tmp_path)
     mended.refs.publish(true, "key")

@@ -103,7 +103,7 @@ def test_a_real_job_leaves_at_a_committed_step_and_goes_on_with_more(make: Make,
         assert under_way.result() == 0  # no scheduler starts it again
     result = json.loads(config.directory.result.read_text())
     assert result["status"] == "stopped"
-    assert result["reason"].startswith("its allowance is spent")
+    assert result["reason"].startswith("the allowance is spent")
     story = timeline(config.directory.events)
     assert 0 < max(story.steps) < config.total_steps
     assert checkpoint.committed(config.directory)[-1] == max(story.steps) == result["step"]  # nothing is lost
