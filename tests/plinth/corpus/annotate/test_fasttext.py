@@ -126,7 +126,7 @@ def test_languages_by_another_model_keep_its_labels(tmp_path: Path) -> None:
 
 def test_labels_of_another_model_are_checked_when_its_file_is_there(tmp_path: Path) -> None:
     path = write(tmp_path / "glotlid.bin", labels=LANGUAGES)
-    with pytest.raises(RecipeError, match="'eng' is no label of models/glotlid") as error:
+    with pytest.raises(RecipeError, match="'eng' is not a label of models/glotlid") as error:
         labelled(path, TEXTS, thresholds={"eng": 0.5})
     assert "eng_Latn" in str(error.value.expected)
     with pytest.raises(ModelFileError, match="cannot label blocks"):

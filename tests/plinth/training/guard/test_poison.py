@@ -158,5 +158,5 @@ def test_the_commands_tell_the_same(guarded: tuple[RunConfig, History], capsys: 
     assert "has no step 121" in said("run", "replay", "latest", "121", code=3)
     assert "nothing to replay from step 3" in said("run", "audit", "resume", "latest", "--from", "3", code=3)
     page = said("run", "audit", "resume", "latest")
-    assert "bit for bit equal" in page
+    assert "bit-exact" in page
     assert sorted(path.name for path in config.directory.audits.iterdir())[-1] >= "0001.json"
