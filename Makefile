@@ -131,6 +131,7 @@ bench: $(VENV)/.setup-bench ## run benchmarks against peer tools; results in tes
 
 check: $(VENV)/.setup-dev ## run linters, type checks and layer checks
 	@$(BIN)/ruff check
+	@$(BIN)/python -m tests.words.check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

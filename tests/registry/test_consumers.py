@@ -76,7 +76,7 @@ def test_what_no_consumer_can_be_is_refused(ctx: Context, release: str, wrong: d
 
 def test_a_release_or_place_that_is_not_there_is_named(ctx: Context, release: str) -> None:
     for model in ("other", "demo@best"):
-        with pytest.raises(MissingError, match=r"no release other|no place best"):
+        with pytest.raises(MissingError, match=r"no release other|no alias best"):
             consumers.enrol(ctx, "search", OWNER, model=model)
     with pytest.raises(MissingError, match="a release or a child model"):
         consumers.enrol(ctx, "search", OWNER)

@@ -215,5 +215,5 @@ def test_slices_of_the_evaluation_are_read_before_anything_runs() -> None:
     }
     assert set(found) == {("evaluation", "slices", name) for name in wrong}
     assert found["evaluation", "slices", "typo"][1] == "did you mean 'gopher_quality.word_count'?"
-    assert "compare it" in found["evaluation", "slices", "number"][1]
+    assert "write a condition" in found["evaluation", "slices", "number"][1]
     assert "cannot be read" in found["evaluation", "slices", "half"][0]

@@ -59,7 +59,7 @@ def test_a_busy_server_is_asked_again_and_not_for_ever(served: Served) -> None:
     server.busy = 3
     assert read(url) == DATA
     server.busy = 1000
-    with pytest.raises(OSError, match="answers 503"):
+    with pytest.raises(OSError, match="responded 503"):
         read(url)
     server.busy, server.cuts, server.cut_after = 0, 20, 1  # each answer brings a byte, so none counts as a failure
     assert read(url) == DATA

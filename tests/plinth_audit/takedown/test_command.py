@@ -108,7 +108,7 @@ def test_a_list_edited_by_hand_is_refused_by_name(plinth: Callable[..., Any], wo
     for command in (("list",), ("exclude", "--url", "x.example/1", "--reason", "a letter")):
         shown = plinth("corpus", "takedown", *command, "-w", workspace)
         assert shown.code == 8
-        assert "00001.json does not hold" in shown.err
+        assert "00001.json is invalid" in shown.err
 
 
 def test_a_report_waits_for_the_corpus_and_is_then_signed(

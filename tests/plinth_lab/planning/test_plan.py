@@ -128,7 +128,7 @@ def test_muon_keeps_a_momentum_and_a_mean_as_much() -> None:
 
 def test_the_plan_tells_the_way_of_gradients() -> None:
     assert plan(_recipe()).gradients.text() == (
-        "accumulated in fp32, sent in fp32, reduced once a step, while the backward pass goes on"
+        "accumulated in fp32, sent in fp32, reduced once a step, during the backward pass"
     )
     cheap = plan(_recipe(precision="bf16", parallel={"zero_stage": 3, "communication_dtype": "bf16"}))
     assert cheap.gradients.text().startswith("accumulated in fp32, sent in bf16, reduced each micro batch")

@@ -223,7 +223,7 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _regression(config: Mapping[str, Any]) -> bool:
-    """A single output number is used as it is (as in FineWeb-Edu), even if the folder does not declare a regression."""
+    """Return True for one output number, which is used as it is (FineWeb-Edu), also without a declared regression."""
     return config.get("problem_type") == "regression" or len(_labels(config)) == 1
 
 

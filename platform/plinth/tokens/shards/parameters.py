@@ -37,7 +37,7 @@ class Shards(Frozen):
     axes: tuple[str, ...] = Field(
         (),
         description="Split a bucket into streams by these axes, which a mixture can then weigh: "
-        f"{', '.join(AXES)}, or `annotator.column` for any text or boolean column. "
+        f"{', '.join(f'`{axis}`' for axis in AXES)}, or `annotator.column` for any text or boolean column. "
         "`length` is the document's number of tokens, rounded up to a power of two; `copies` is the size of its "
         "duplicate cluster, rounded down to a power of two.",
     )

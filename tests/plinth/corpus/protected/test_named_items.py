@@ -106,5 +106,5 @@ def test_a_page_that_cannot_be_read_is_no_silence(ctx: Context, pages: Path) -> 
     with pytest.raises(SourceError, match="does not decompress"):
         protected.read_set(ctx, "own", ProtectedSet(path="pages"))
     (pages / "two.htm.gz").write_bytes(gzip.compress(b"<p>a\0b</p>" * 50))
-    with pytest.raises(SourceError, match=r"two\.htm\.gz is no page"):
+    with pytest.raises(SourceError, match=r"two\.htm\.gz is not a readable page"):
         protected.read_set(ctx, "own", ProtectedSet(path="pages"))

@@ -181,7 +181,7 @@ def test_rows_that_cut_copies_are_refused(planted: Planted) -> None:
     mixed = planted.mixed()
     halved = schedule(SEQUENCES, SEQUENCE, BATCH, (), (LengthChange(from_step=1, sequence_tokens=8),))
     copies = draws(planted.ctx, mixed, planted.shards[BUCKET], planted.canaries, halved)
-    with pytest.raises(TrainingError, match=f"{len(copies)} planted copies") as refused:
+    with pytest.raises(TrainingError, match=f"{len(copies)} canary copies") as refused:
         require_drawn(copies)
     assert "its row is cut within it" in str(refused.value)
 

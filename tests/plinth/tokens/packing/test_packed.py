@@ -127,7 +127,7 @@ def test_what_is_not_there_or_not_it_is_refused(ctx: Context, shards: Manifest) 
     with pytest.raises(IntegrityError, match="has changed"):
         BestFit(ctx.store, packed, "web").pieces(np.array([0]))
     path.write_bytes(data[:-1])
-    with pytest.raises(IntegrityError, match="torn"):
+    with pytest.raises(IntegrityError, match="is truncated"):
         BestFit(ctx.store, packed, "web").pieces(np.array([0]))
 
 

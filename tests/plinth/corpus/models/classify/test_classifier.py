@@ -105,7 +105,7 @@ def test_a_class_without_documents_is_named(tiny: Any, two: dict[str, Manifest])
         ({"reference": ["a"]}, "both"),
         ({"labelled": ["l"], "reference": ["a"]}, "either"),
         ({"reference": ["a"], "random": ["a"]}, "both `reference` and `random`"),
-        ({"labelled": ["l"], "band": [0.8, 0.2]}, "rising"),
+        ({"labelled": ["l"], "band": [0.8, 0.2]}, "ascending"),
         ({"labelled": ["l"], "bits": 99}, "bits"),
     ],
 )
