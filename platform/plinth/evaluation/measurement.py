@@ -3,7 +3,7 @@ and the catalogs of both.
 
 A measurement has
 
-    stages       what the pipeline makes for a recipe that asks for it
+    stages       the pipeline stages that produce it for a recipe that enables it
     read         the facts that gates read, from the statistics of a manifest
     recount      the same figures recomputed from the rows of the manifest's tables
     pairs        paired items of two models, for comparisons
@@ -28,7 +28,8 @@ from plinth.errors import ExtensionError, PlinthError
 from plinth.extensions import Catalogue, NoParams
 from plinth.records import Frozen, Manifest
 
-#: State of a gate. `skipped`: the sample is too small to decide. `not applicable`: the gate has nothing to compare.
+#: State of a gate. `skipped` means that the sample is too small to decide, `not applicable` that there is nothing to
+# compare.
 #: Neither is a pass. `waived` is set from a signed waiver only, never by a gate.
 GateState = Literal["passed", "waived", "skipped", "not applicable", "pending", "failed"]
 #: States that block promotion.
@@ -38,7 +39,7 @@ BLOCKING: Final[tuple[GateState, ...]] = ("failed", "pending")
 class GateVerdict(Frozen):
     """Decision of a gate: its state, the reason and the numbers behind it.
 
-    Set `passed` or `state`; the other follows. Records of versions without states have only `passed`.
+    Set either `passed` or `state`; the other is derived. Records from versions without states have only `passed`.
     """
 
     passed: bool = False
@@ -81,10 +82,10 @@ class Gate:
         needs: measurements, or fields of `plinth_registry.gates.Evidence`, without which the gate fails.
         judge: `(parameters, evidence) -> verdict`. An exception fails a gate named in `extensions`.
         params: frozen model of the parameters in the policy.
-        of_exports: True if it judges exports of a release, not candidates.
+        of_exports: True if it judges exports of a release instead of candidates.
         section: key of the policy that has the parameters; gates may share one.
         always: True if no policy can omit it and no waiver applies.
-        rests_on: evidence whose figures are recomputed before the gate may pass; default: `needs`.
+        rests_on: evidence whose figures are recomputed before the gate can pass; default: `needs`.
         keys: dotted recipe keys required for its evidence, in addition to those of the measurements.
         find: `(context, parameters)` -> evidence that the gate reads from the workspace, as `Evidence.own`.
         shown: False if the dump of a policy omits the section while it has its default.
@@ -105,7 +106,7 @@ class Gate:
 
     @property
     def by_name(self) -> bool:
-        """True if it applies only when the policy names it."""
+        """True if the gate applies only when the policy names it under `extensions`."""
         return not (self.section or self.always)
 
     @property
@@ -121,7 +122,9 @@ def release_gate(
     rests_on: tuple[str, ...] = (),
     **more: Any,
 ) -> Gate:
-    """Return a gate for every candidate, with its function's name and first docstring paragraph."""
+    """Return a gate that applies to every candidate. Its name and description are the function's name and first
+    docstring paragraph.
+    """
     description = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
     own: dict[str, Any] = {"params": params, "section": section, "rests_on": rests_on}
     return Gate(name=judge.__name__, description=description, judge=judge, **own, **more)
@@ -182,7 +185,7 @@ class JudgedCheckpoint:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Metrics for MLflow's model version, and the name and digest of their data.
+    """Metrics for MLflow's model version, and the name and digest of the data that they were measured on.
 
     `groups` has `value` and, if known, `low` and `high`, by group and metric.
     """
@@ -242,7 +245,7 @@ class Measurement:
             raise ValueError(f"the measurement {self.name!r} has the asset {self.asset}: use its name with _ for /")
 
     def has(self, asset: str) -> bool:
-        """Return True if it makes the asset."""
+        """Return Return True if this measurement produces the asset."""
         return asset == self.asset or (self.family and asset.startswith(f"{self.asset}/"))
 
 
@@ -263,12 +266,12 @@ MEASUREMENTS = Catalogue(
 
 
 def no_stages(recipe: Any) -> tuple[()]:
-    """Return no stages: `stages` of a measurement made by another stage."""
+    """Return no stages. Default `stages` of a measurement that another stage produces."""
     return ()
 
 
 def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F]:
-    """Return a `read` for facts in the statistics of the only manifest."""
+    """Return a `read` function for facts that are in the statistics of the measurement's only manifest."""
 
     def facts(found: Mapping[str, Manifest], _: JudgedCheckpoint) -> F:
         (made,) = found.values()
@@ -278,7 +281,7 @@ def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], Judg
 
 
 def measurement_of(asset: str) -> Measurement | None:
-    """Return the measurement that makes an asset, built-in ones first; None if the asset is not a measurement.
+    """Return the measurement that produces an asset, built-in measurements first, or None if no measurement does.
 
     Raises:
         ExtensionError: the measurement of this name cannot be used.
@@ -291,7 +294,9 @@ def measurement_of(asset: str) -> Measurement | None:
 
 
 def is_measured(asset: str) -> bool:
-    """Return True if an asset is made by a measurement, even an unusable one, because taints do not depend on that."""
+    """Return True if a measurement produces the asset, even if that measurement is unusable, because taints do not
+    depend on that.
+    """
     try:
         return measurement_of(asset) is not None
     except PlinthError:

@@ -26,7 +26,7 @@ class UserProbe(Frozen):
 
 
 class Probes(Frozen):
-    """Probes: small sets of items, scored by likelihood. Training text must not contain them."""
+    """Probes: small sets of items, scored by likelihood. The items must not occur in training text."""
 
     families: tuple[Name, ...] = Field(
         FAMILIES, description="Built-in probes by family, and probes of installed packages by name."
@@ -61,14 +61,14 @@ class TaskSet(Frozen):
     fewshot: int | None = Field(
         None, ge=0, description="Number of few-shot examples; unset: the default of each task, or 0."
     )
-    limit: int | None = Field(None, ge=1, description="Maximum number of documents per task, from the first.")
-    seed: int = Field(1234, ge=0, description="Seed of few-shot examples; default of lm-evaluation-harness.")
+    limit: int | None = Field(None, ge=1, description="Number of documents per task, from the first; unset: all.")
+    seed: int = Field(1234, ge=0, description="Seed of few-shot examples; by default that of lm-evaluation-harness.")
 
 
 #: Axes of every evaluation.
 BUILT_IN = ("bucket", "language", "domain", "length")
 
-#: Kind of a comparison's lines on the held-out text of a model's parent.
+#: Kind of the comparison lines for held-out text of a model's parent.
 PARENT_SLICES = "parent slices"
 
 #: Pattern of axis names, which become columns and keys of statistics.
@@ -77,7 +77,9 @@ AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 @extended("evaluation")
 class Evaluation(Frozen):
-    """Bits per byte on held-out slices and protected items, with two baselines on the same text; probes; tasks."""
+    """Evaluation: bits per byte on held-out slices and protected items, with two baselines on the same text; probes;
+    tasks.
+    """
 
     max_bytes_per_slice: int = Field(
         2**20,
@@ -107,7 +109,7 @@ class Evaluation(Frozen):
     )
 
     def of_held_out(self) -> dict[str, Any]:
-        """Return the parameters that bits per byte of held-out text and items depend on."""
+        """Return the parameters that affect bits per byte of held-out text and protected items."""
         return self.model_dump(mode="json", include={"max_bytes_per_slice", "slices"})
 
     @field_validator("slices")

@@ -26,8 +26,8 @@ from plinth.storage.store import Store
 # The asset `pii/data`: personal data left in training text after redaction, by bucket and kind.
 #
 # Every training document is scanned, without sampling. Upper limits are 95% limits of the share of documents with a
-# finding (Clopper and Pearson 1934): 500 documents without a finding give a limit of 0.6%. They do not account for
-# missed data; docs/languages-and-pii.md measures the detector's recall by kind.
+# finding (Clopper and Pearson 1934): 500 documents without a finding give a limit of 0.6%. The limits do not account
+# for data that the detector misses; docs/languages-and-pii.md has its recall by kind.
 
 ASSET: Final = "pii/data"
 VERSION: Final = "1"
@@ -118,7 +118,7 @@ class _Task:
 
 
 def _count(store: Store, task: _Task) -> tuple[Part, ...]:
-    """Return the findings in a part, and the number of documents with findings."""
+    """Write the findings in one part of training text, with the number of documents that have findings."""
     slot = task.slot
     stats: dict[str, Any] = {"documents": slot.documents.rows, "found": 0, "kinds": {}}
 
@@ -135,7 +135,7 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 def _with_finds(
     documents: pa.RecordBatch, sidecar: pa.RecordBatch, written: frozenset[str]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield documents with spans other than the recipe's own replacements."""
+    """Yield the documents that have findings other than the recipe's own replacements, with those findings."""
     found = sidecar.column("spans")
     rows = pa.array([row for row, length in enumerate(found.value_lengths().to_pylist()) if length], pa.int64())
     for document, spans in zip(documents.take(rows).to_pylist(), found.take(rows).to_pylist(), strict=True):
@@ -158,15 +158,15 @@ def _rows(document: Mapping[str, Any], spans: list[dict[str, Any]], stats: dict[
 
 # The detector of the corpus, with every kind of data that can identify a person.
 #
-# A recipe may redact fewer kinds; the others are counted here all the same. With the recipe's spaCy pipeline, names and
-# addresses are counted too.
+# All kinds are counted, even if the recipe redacts fewer. With the recipe's spaCy pipeline, names and addresses are
+# counted too.
 
 NAME = ANNOTATOR.name
 
 
 @dataclass(frozen=True)
 class PiiDetector:
-    """The annotator with parameters.
+    """The PII annotator with its parameters.
 
     Args:
         given: the recipe's parameters of the annotator `pii`; empty if there are none.
@@ -195,7 +195,7 @@ class PiiDetector:
 
     @property
     def written(self) -> frozenset[str]:
-        """Replacements for personal data from the recipe; they may look like personal data."""
+        """The recipe's replacements for personal data; they may look like personal data themselves."""
         return frozenset(self.given.get("replacements", {}).values())
 
     @property
@@ -210,18 +210,18 @@ class PiiDetector:
         return annotate.libraries(NAME, self.params.model_dump(mode="json"))
 
     def scan(self, ctx: Context, bucket: str, documents: Manifest) -> Manifest:
-        """Return the annotator's sidecar of some documents, from the step cache if it has their parts."""
+        """Return the annotator's sidecar for the given documents, from the step cache if it has their parts."""
         params = self.params.model_dump(mode="json")
         return annotate.run(ctx, bucket, NAME, params, documents, self.resources)
 
 
 def needs(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Keys of the assets that the detector reads with a recipe's parameters."""
+    """Return the keys of the assets that the detector reads under a recipe's parameters."""
     return ANNOTATOR.needs(annotate.parameters(NAME, given))
 
 
 def documents(ctx: Context, bucket: str, texts: Mapping[str, str]) -> Manifest:
-    """Return one part with a document per text, each with a URI of its own, in order."""
+    """Return a manifest with one part: one document per text, in order, each with its own URI."""
     rows = [_document(bucket, uri, text) for uri, text in texts.items()]
     part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
     return manifest(f"{bucket}/documents", Step(name=bucket, version="1"), {}, (part,))

@@ -1,7 +1,7 @@
 """Cost of serving a checkpoint: estimated for named devices, and measured on this machine.
 
 Estimates follow from the configuration alone, so they are an asset (`serving`). Measurements vary, so they are
-workspace records outside of all identities: the newest per checkpoint, with its machine.
+workspace records that are not part of any identity. Only the newest is kept per checkpoint, with the machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from plinth.model.parameters import Model
 from plinth.records import Manifest, Step
 from plinth.storage.atomic import write_bytes
 
-# Estimates for named devices: lower bounds that good implementations come close to.
+# Estimates for named devices. They are lower bounds on time that good implementations come close to.
 #
 #     B  sequences at once    T  tokens of context    P  parameters of matrices, the output projection included
 #     L  layers    H  query heads    K  key/value heads    E  head width
 #
-# A pass reads every weight and the keys and values of its sequences once, and computes; the slower of the two is the
-# bound (the roofline of Williams et al. 2009):
+# A pass reads every weight and the keys and values of its sequences once, and computes. The slower of reading and
+# computing is the bound (the roofline of Williams et al. 2009):
 #
 #     time of a pass = max(bytes / bandwidth, FLOPs / peak)
 #     one more token of B sequences   bytes = 2 P + B T k       FLOPs = B (2 P + 4 L H E T)
@@ -55,7 +55,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return bytes of weights and of keys and values, and the estimates for every device (`on`)."""
+    """Return the bytes of weights, the bytes of keys and values, and the estimates for every device (`on`)."""
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,
@@ -111,7 +111,7 @@ def _matrices(model: Model, vocab_size: int) -> int:
 
 
 def path(ctx: Context, checkpoint: str) -> Path:
-    """Return the path of a checkpoint's record, by its digest."""
+    """Return the path of a checkpoint's measurement record, which is named by the checkpoint's digest."""
     return ctx.workspace.costs / "serving" / f"{checkpoint[:12]}.json"
 
 
@@ -130,7 +130,7 @@ def measure(ctx: Context, checkpoint: Manifest) -> dict[str, Any]:
 
 
 def read(ctx: Context, checkpoint: str) -> dict[str, Any] | None:
-    """Return the record of a checkpoint; None if it was not measured in this workspace."""
+    """Return a checkpoint's measurement record, or None if it was not measured in this workspace."""
     try:
         found: dict[str, Any] = json.loads(path(ctx, checkpoint).read_bytes())
     except (OSError, ValueError):

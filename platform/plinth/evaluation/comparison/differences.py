@@ -1,4 +1,4 @@
-"""Paired differences with their intervals, corrections and explanations."""
+"""Paired differences between two models, with intervals, corrections and explanations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE = "all"
 LEVEL = 0.95
 #: Number of slices shown per axis, largest first.
 MOST_SLICES = 20
-#: Bootstrap draws for the interval of a single model, which no decision uses.
+#: Number of bootstrap draws for the interval of a single model. No decision uses that interval.
 _DRAWS_ALONE = 1_000
 
 A, B, NONE = "a", "b", ""
@@ -28,12 +28,12 @@ _LABEL = re.compile(r"<|\d+(?:\.\d+)?|[^<\d]+")
 
 
 class Difference(Frozen):
-    """One line of a comparison: a measure on all its items, or on a slice of them.
+    """One line of a comparison: a measure on all of its items, or on one slice of the items.
 
-    `adjusted` is p by Holm over all lines of its kind, separately for totals and slices. `better` is `a`, `b`, or empty
-    if the difference is not significant; then `smallest` is the minimum detectable effect (80% power at the level that
-    Holm leaves for this line), None if no effect is detectable. `clean` is the difference without the `seen` items,
-    which are contaminated.
+    `adjusted` is the p-value with Holm's correction over all lines of its kind, separately for totals and slices.
+    `better` is `a`, `b`, or empty if the difference is not significant. In that case `smallest` is the minimum
+    detectable effect (80% power at the level that Holm leaves for this line), or None if no effect is detectable.
+    `clean` is the difference without the contaminated items, of which there are `seen`.
     """
 
     kind: str
@@ -62,7 +62,7 @@ def in_order(stats: Mapping[str, Any]) -> list[Difference]:
 
 
 def label_key(label: str) -> list[tuple[int, float, str]]:
-    """Return a sort key with numbers by value: `< 1 KiB` before `1 to 4 KiB`, and `16` after `4`."""
+    """Return a sort key that orders numbers by value: `< 1 KiB` before `1 to 4 KiB`, and `16` after `4`."""
     return [
         (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
         for piece in _LABEL.findall(label)
@@ -70,7 +70,7 @@ def label_key(label: str) -> list[tuple[int, float, str]]:
 
 
 def corrected(found: Sequence[Difference]) -> list[Difference]:
-    """Return lines with corrected p, the better model, and the minimum detectable effect."""
+    """Return the lines with corrected p-values, the better model, and the minimum detectable effect."""
     lines = list(found)
     families: dict[tuple[str, bool], list[int]] = {}
     for i, line in enumerate(lines):
@@ -89,7 +89,7 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
 
 
 def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
-    """Return the better model, or "" if the interval includes 0 or p is not significant."""
+    """Return the better model, or an empty string if the interval includes 0 or p is not significant."""
     p = difference.p if p is None else p
     if not difference.excludes() or p is None or p >= 1 - LEVEL:
         return NONE
@@ -97,12 +97,12 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
 
 
 def omitted_slices(pairs: Pairs) -> int:
-    """Return the number of small slices that have no line."""
+    """Return the number of slices that are too small to have a line."""
     return largest_slices(pairs, MOST_SLICES)[1]
 
 
 def of_measure(pairs: Pairs, seed: int) -> Iterator[Difference]:
-    """Yield the line of all pairs, then the largest slices, uncorrected; nothing if there are no pairs."""
+    """Yield uncorrected lines: all pairs first, then the largest slices. Yield nothing if there are no pairs."""
     if not pairs.rows.num_rows:
         return
     yield _line(pairs, WHOLE, seed)
@@ -149,7 +149,7 @@ def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
 
 
 def finding(line: Difference) -> str:
-    """Return the finding of a line in words, without its minimum detectable effect."""
+    """Describe the finding of a line in words, without its minimum detectable effect."""
     if line.better != NONE:
         return f"{line.better.upper()} is better"
     if line.smallest is None:
@@ -158,7 +158,9 @@ def finding(line: Difference) -> str:
 
 
 def result_text(line: Difference) -> str:
-    """Return the finding of a line; "no significant difference" always names the minimum detectable effect."""
+    """Describe the finding of a line in words; "no significant difference" always names the minimum detectable
+    effect.
+    """
     if line.better != NONE or line.smallest is None:
         return finding(line)
     return f"{finding(line)}; minimum detectable effect {line.smallest:.2g}"
@@ -166,19 +168,19 @@ def result_text(line: Difference) -> str:
 
 # Reasons why the model that predicts held-out text better can be worse on a task, from the comparison alone.
 #
-# tokenizer      losses per token of different vocabularies cannot be compared; bits per byte can
+# tokenizer      losses per token under different vocabularies are not comparable; bits per byte are
 # distribution   the loss is lower on some slices only; the task may resemble the others
 # contamination  the difference is gone or reversed without items in training text
 # noise          the minimum detectable effect of the task
 
-#: Answers count as unlike held-out text if their bits per byte exceed its bits per byte by this factor.
+#: Answers count as unlike held-out text if their bits per byte exceed those of held-out text by this factor.
 _UNLIKE = 2.0
 #: Kinds that measure ability; the others measure loss.
 ABILITIES = ("probes", "tasks", "proxies")
 
 
 class Explanation(Frozen):
-    """One explanation with its numbers. `sort` is listed above, or `unexplained`."""
+    """One explanation with its numbers. `sort` is one of those listed above, or `unexplained`."""
 
     measure: str
     sort: str
@@ -188,12 +190,12 @@ class Explanation(Frozen):
 def reasons(
     lines: Sequence[Difference], same_tokenizer: bool, losses: tuple[float | None, float | None]
 ) -> list[Explanation]:
-    """Explain each measure whose better model is not the one with fewer bits per byte.
+    """Explain each measure on which the better model is not the model with fewer bits per byte.
 
     Args:
         lines: lines of the comparison.
-        same_tokenizer: True if both have the same tokenizer.
-        losses: final training losses in nats per token, None where unknown.
+        same_tokenizer: True if both models have the same tokenizer. losses: final training losses in nats per token,
+        None if unknown.
     """
     loss = next((one for one in lines if one.kind == "slices" and one.slice == WHOLE), None)
     if loss is None:
@@ -208,7 +210,7 @@ def reasons(
 
 
 def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float | None]) -> Iterator[Explanation]:
-    """Explain a lower training loss with more bits per byte."""
+    """Explain why a model with a lower training loss can have more bits per byte."""
     a, b = losses
     if a is None or b is None or loss.better == NONE or a == b or (a < b) == (loss.better == "a"):
         return
@@ -232,7 +234,7 @@ def _contamination(line: Difference) -> Iterator[Explanation]:
 
 
 def _distribution(line: Difference, lines: Sequence[Difference], loss: Difference) -> Iterator[Explanation]:
-    """Name slices of held-out text on which the model that is better on the task also has fewer bits."""
+    """Name the slices of held-out text on which the model that is better at the task also has fewer bits."""
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
@@ -263,7 +265,7 @@ def _unexplained(line: Difference, loss: Difference) -> str:
 
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Group reasons with the same text: their measures, and the text with its sort."""
+    """Group reasons with the same text; return the measures of each group, and its text with the sort."""
     found: dict[str, list[str]] = {}
     for one in reasons:
         found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])

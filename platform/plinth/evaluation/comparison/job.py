@@ -1,5 +1,5 @@
-"""The asset `comparison`: differences between two models, paired by item. Equal inputs give an equal manifest, from the
-step cache.
+"""The asset `comparison`: differences between two models, paired by item. For equal inputs the step cache returns an
+equal manifest.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) ->
 
 
 def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:
-    """Return the assets that measured only this model."""
+    """Return the assets that measured only the first model."""
     return sorted(asset for asset in set(one.measured) - set(other.measured) if reader(asset))
 
 
 def spans_of(made: Manifest) -> list[SpanDifference]:
-    """Return the spans of a comparison, without text. Manifests have no text, so takedowns need not search them."""
+    """Return the spans of a comparison, without text. Manifests contain no text, so takedowns need not search them."""
     return [SpanDifference(**one) for one in made.stats["spans"]]
 
 
@@ -158,7 +158,7 @@ def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict
 
 
 def alone(checkpoint: Manifest) -> Manifest:
-    """Return the comparison of a model without a reference yet: no lines."""
+    """Return the comparison for a model that has no reference yet. It has no lines."""
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED})
     stats = {"models": {"a": _model(checkpoint)}, "lines": [], "seed": SEED}
     return context.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)

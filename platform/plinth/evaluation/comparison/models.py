@@ -18,14 +18,14 @@ from plinth.tokens.tokenizer.template import same_tokenizer
 
 RECIPE, DATA, STEPS = "recipe", "data", "steps"
 ABSENT = "-"
-#: Parameters that change with any other difference, and are not listed.
+#: Parameters that change whenever anything else differs; they are not listed.
 _IDENTITIES = frozenset({"key", "run_id"})
-#: Assets that a stage was selected from: the parameters of the stage itself are listed.
+#: Assets that another stage selects from. Only the parameters of the selecting stage are listed.
 _SAID_ELSEWHERE = frozenset({"checkpoint", "run"})
 
 
 class ModelChange(Frozen):
-    """One difference. `sort` is recipe, data or steps; `where` names an asset and its parameter."""
+    """One difference between two models. `sort` is recipe, data or steps; `where` names an asset and its parameter."""
 
     sort: str
     where: str
@@ -53,7 +53,7 @@ def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
 
 
 def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
-    """Return the ancestry of a checkpoint, including itself, by asset; missing manifests are omitted."""
+    """Return the manifests of a checkpoint's ancestry, including its own, by asset. Missing manifests are omitted."""
     found, waiting = {manifest.asset: manifest}, [manifest]
     while waiting:
         for name, digest in sorted(waiting.pop().inputs.items()):
@@ -91,7 +91,7 @@ def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mo
 
 
 def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Yield assets of only one model, sources whose files differ, and stages of another version."""
+    """Yield assets that only one model has, sources whose files differ, and stages with different versions."""
     for asset in sorted(set(a) ^ set(b)):
         yield ModelChange(sort=DATA, where=asset, a=_held(a.get(asset)), b=_held(b.get(asset)))
     for asset in sorted((set(a) & set(b)) - _SAID_ELSEWHERE):
@@ -136,7 +136,7 @@ def _shown(value: Any) -> str:
 
 
 MODEL_ASSET = "weights"
-#: In a cache of the Hugging Face Hub: folders of links into `blobs/` next to it.
+#: Folder in a Hugging Face Hub cache. It contains links into the neighboring folder `blobs/`.
 SNAPSHOTS = "snapshots"
 
 
@@ -145,7 +145,7 @@ def weights(ctx: Context, folder: Path) -> Manifest:
 
     Raises:
         MissingError: the folder lacks weights in safetensors, configuration or a tokenizer.
-        SourceError: a file is a link out of the folder, off limits, or cannot be read.
+        SourceError: a file is a link that leaves the folder, is off limits (`storage.off_limits`), or cannot be read.
     """
     found = {path.name for path in folder.glob("*.safetensors")}
     found |= {name for name in (CONFIG, INDEX, TOKENIZER) if (folder / name).is_file()}
@@ -170,7 +170,7 @@ def open_file(folder: Path, name: str) -> IO[bytes]:
     """Open a file of the folder. A link may point to a file in the same folder or in the download cache around it.
 
     Raises:
-        SourceError: it points elsewhere, is off limits (`storage.off_limits`), or cannot be read.
+        SourceError: the link points elsewhere, or the file is off limits (`storage.off_limits`) or cannot be read.
     """
     path, real = folder / name, (folder / name).resolve()
     home = (folder.parents[1] if folder.parent.name == SNAPSHOTS else folder).resolve()

@@ -1,4 +1,4 @@
-"""Pairs: the same items measured on two models, stored as columns."""
+"""Paired items: the same items measured on two models, stored as columns."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Pairs:
         kind: kind of measure, such as `slices`; a key of the measurement's `headings`.
         measure: name within the kind.
         rows: table with the schema `ROWS`, sorted by item.
-        fewer_is_better: True for bits.
-        ratio: True if values are sums over `weight`, as bits over bytes; otherwise values are averaged.
-        only_a, only_b: number of unpaired items, which enter no difference.
+        fewer_is_better: True for bits. ratio: True if the measure is a ratio of sums (values over `weight`, such as
+        bits over bytes); otherwise values are averaged. only_a, only_b: number of items that only model a, or only
+        model b, has; no difference uses them.
     """
 
     kind: str
@@ -65,25 +65,26 @@ class Pairs:
         return found
 
     def clusters(self) -> NDArray[np.int64]:
-        """Return the cluster of each row, [N], numbered by first appearance."""
+        """Return the cluster number of each row [N], numbered by first appearance."""
         found: NDArray[np.int64] = _encoded(self.rows["cluster"])[0]
         return found
 
     def seen(self) -> NDArray[np.bool_]:
-        """Return True for each item that is contaminated or suspected, [N]."""
+        """Return a mask that is True for contaminated and suspected items [N]."""
         known = pc.is_in(self.rows["status"], value_set=pa.array(SEEN))
         found: NDArray[np.bool_] = known.to_numpy()
         return found
 
     def where(self, kept: NDArray[np.bool_]) -> Pairs:
-        """Return the pairs of some rows."""
+        """Return the pairs in the rows that the mask `kept` selects."""
         return Pairs(self.kind, self.measure, self.rows.filter(pa.array(kept)), self.fewer_is_better, self.ratio)
 
 
 def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better: bool, ratio: bool) -> Pairs:
-    """Return the rows of both models paired by item; the n-th occurrence of an item pairs with the other's n-th.
+    """Pair the rows of both models by item. The n-th occurrence of an item in `a` pairs with its n-th occurrence in
+    `b`.
 
-    An item whose value is not finite, or whose weight is 0, has no value.
+    An item whose value is not finite, or whose weight is 0, counts as unmeasured.
 
     Args:
         a, b: tables with columns `item` and `value`, optional others of `ROWS`, and `text`, which distinguishes items
@@ -124,7 +125,7 @@ def _cast(values: pa.Array | pa.ChunkedArray | NDArray[np.float64], kind: pa.Dat
 
 
 def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows of both sides with the same item, by item."""
+    """Return the row numbers on both sides that have the same item, sorted by item."""
     codes, names = _encoded(pa.chunked_array([*a.chunks, *b.chunks], pa.string()))
     rank = np.empty(len(names), dtype=np.int64)
     rank[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
@@ -135,7 +136,7 @@ def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], 
 
 
 def _encoded(names: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return codes of names by first appearance, and the names."""
+    """Return an integer code for each name, numbered by first appearance, and the names."""
     found = pa.chunked_array(names.chunks, names.type).combine_chunks().dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), found.dictionary
 
@@ -167,7 +168,9 @@ def _require_same(measure: str, a: pa.Table, b: pa.Table) -> None:
 
 
 def labelled(table: pa.Table, axes: dict[str, str]) -> pa.Array:
-    """Return the slices of every row: a label per column of `axes` (axis name by column), such as `bucket web`."""
+    """Return the slice labels of every row: one label per column in `axes` (axis name by column), such as `bucket
+    web`.
+    """
     named = [
         pc.binary_join_element_wise(axis, pc.cast(table[column], pa.string()), " ") for column, axis in axes.items()
     ]
@@ -181,8 +184,8 @@ def labelled(table: pa.Table, axes: dict[str, str]) -> pa.Array:
 def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]], int]:
     """Return the rows of the `most` largest slices per axis, by weight, and the number of slices omitted.
 
-    The axis is the first word of a label. A slice of all rows, and a slice with the same rows as another, are
-    redundant: they are omitted and not counted.
+    The axis is the first word of a label. A slice with all rows, or with the same rows as another slice, is redundant:
+    it is left out and not counted as omitted.
     """
     lists = pairs.rows["slices"].combine_chunks()
     owner = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
@@ -210,7 +213,9 @@ def part_table(store: Store, made: Manifest, name: str) -> pa.Table:
 
 
 def groups(column: str, *tables: pa.Table) -> Iterator[tuple[str, list[pa.Table]]]:
-    """Yield each value of a column with its rows in every table; no rows if a table lacks the value or the column."""
+    """Yield each value of a column with the matching rows of every table. A table without the value or the column has
+    no rows.
+    """
     known = [table for table in tables if column in table.schema.names]
     if known:
         every = [table if column in table.schema.names else known[0].slice(0, 0) for table in tables]
@@ -229,7 +234,7 @@ def chosen(
     text: str | None = None,
     slices: pa.Array | None = None,
 ) -> pa.Table:
-    """Return items with their values, from columns of these names; status and weight if the table has them."""
+    """Return items with values and weights from the named columns; also the status if the table has it."""
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}
@@ -240,7 +245,7 @@ def chosen(
 def by_name(
     kind: str, name: str, measure: str, sides: Sequence[pa.Table], value: str, weight: str | None, **columns: str
 ) -> Iterator[Pairs]:
-    """Yield the pairs of the items that have a value, by probe or family."""
+    """Yield, for each probe or family, the pairs of the items that have a value."""
     for group, own in groups(name, *sides):
         known = [side.filter(pc.is_valid(side[value])) for side in own]
         if any(len(side) for side in known):
@@ -256,13 +261,14 @@ Reader = Callable[[Store, Manifest, Manifest], Iterator[Pairs]]
 
 
 def reader(asset: str) -> Reader | None:
-    """Return the reader of an asset; None if the asset has no comparable measure."""
+    """Return the reader for an asset, or None if the asset has no comparable measure."""
     found = measurement_of(asset)
     return found.pairs if found else None
 
 
 def read(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Pairs]:
-    """Yield the pairs of every asset that measured both models, by name, including measures without a pair.
+    """Yield the pairs of every asset that measured both models, in order of asset name, including measures without a
+    pair.
 
     Raises:
         IntegrityError: the models were measured on different items.

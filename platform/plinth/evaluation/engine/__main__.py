@@ -1,4 +1,4 @@
-"""The child process: `python -m plinth.evaluation.engine FOLDER WORKERS`.
+"""Child process that holds the model: `python -m plinth.evaluation.engine FOLDER WORKERS`.
 
 The first line of standard input is the SHA-256 of the files by name, or null. The process loads the model in FOLDER and
 answers one call per further line, a JSON object: `call` (documents, likelihoods, generate, serving), `asked` and
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 # One thread computes one batch; set before torch reads it.
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
-# Waiting threads sleep when all threads share one batch: spinning costs seconds on a busy machine.
+# Threads that share one batch sleep while they wait, because spinning costs seconds on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class _Lines:
-    """Standard output reserved for protocol lines: file descriptor 1 is redirected to standard error."""
+    """Writer of protocol lines to standard output. For other output, file descriptor 1 is redirected to standard
+    error.
+    """
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "w", buffering=1)

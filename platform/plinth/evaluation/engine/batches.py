@@ -18,7 +18,7 @@ from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 
 class ScoredStream(NamedTuple):
-    """Tokens, scored from index `first` (at least 1) on."""
+    """Tokens of a text, of which those from index `first` (at least 1) on are scored."""
 
     ids: NDArray[np.int64]
     first: int
@@ -52,8 +52,8 @@ def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list
     """Return continuations after their prompts, tokenized as by lm-evaluation-harness (`TemplateLM._encode_pair`).
 
     White space at the end of a prompt moves to the continuation. Prompt and continuation are encoded together; the
-    tokens of the continuation start after the length of the prompt encoded alone. If a merge across the border leaves
-    none, the last token is scored.
+    tokens of the continuation start after the length of the prompt encoded alone. If a merge across the boundary
+    leaves no token, the last token is scored.
     """
     pairs = [_moved(one) for one in asked]
     texts = dict.fromkeys(text for prompt, continuation in pairs for text in _texts(prompt, continuation))
@@ -102,7 +102,7 @@ def _stream(
 
 
 def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
-    """Return the library's offsets in bytes, for tokens with placeholder characters."""
+    """Return token ends in bytes from the library's offsets, for tokens that contain placeholder characters."""
     sizes = np.cumsum([0, *(len(character.encode()) for character in text)])
     made = tokenizer.encode(text, add_special_tokens=False)
     return np.asarray(sizes[[end for _, end in made.offsets]], dtype=np.int64)
@@ -119,7 +119,9 @@ def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
 
 
 class ScoringWindow(NamedTuple):
-    """Inputs are stream[start : end], targets stream[start + 1 : end + 1]; those from `scored` on count."""
+    """Window of a stream: inputs stream[start : end], targets stream[start + 1 : end + 1]. Targets from `scored` on
+    are scored.
+    """
 
     start: int
     end: int
@@ -131,7 +133,7 @@ class ScoringWindow(NamedTuple):
 
 
 def carried(sequence_tokens: int) -> int:
-    """Return the number of context tokens at the beginning of every window but the first."""
+    """Return the number of context tokens at the beginning of every window except the first."""
     return sequence_tokens // 8
 
 
@@ -156,13 +158,14 @@ def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[Scori
 #     S  tokens of a row    B  rows of a batch    U  outputs asked    N  targets
 #
 # A row is one sequence of inputs: a prefix, then branches that continue the prefix and are masked from each other. A
-# stream with a prompt of its own is a row of one branch; answers to one question share a row, so the question is
-# computed once. Equal requests are computed once. Rows of similar length share a batch. No torch.
+# stream with its own prompt is a row with one branch. Answers to one question share a row, so the question is computed
+# once. Equal requests are computed once. Rows of similar length share a batch. No torch.
 
 #: Number of tokens per batch, padding included.
 BATCH_TOKENS = 4096
 
-#: Maximum total length of the branches of a row, unless the prefix is longer: attention within a row is quadratic.
+#: Maximum total length of the branches in a row, unless the prefix is longer. It is bounded because attention within a
+# row is quadratic.
 BRANCH_TOKENS = 128
 
 I64 = NDArray[np.int64]
@@ -177,7 +180,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Continuation:
-    """Targets [n] after a prefix; the inputs are the prefix and all targets but the last."""
+    """Targets [n] after a prefix. The inputs are the prefix and all targets except the last."""
 
     targets: I64
     jobs: tuple[Job, ...]
@@ -192,7 +195,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        """Tokens of input."""
+        """Number of input tokens."""
         return len(self.prefix) + sum(len(one.targets) - 1 for one in self.branches)
 
     @property
@@ -202,13 +205,13 @@ class Row:
 
     @property
     def shared(self) -> bool:
-        """True if the row needs an attention mask."""
+        """True if the row has several branches, so that it needs an attention mask."""
         return len(self.branches) > 1
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that are computed together: all with one branch, or all with several."""
+    """Rows that are computed together. Either all have one branch, or all have several."""
 
     rows: tuple[Row, ...]
 
@@ -241,7 +244,7 @@ class Batch:
 
 
 class BatchArrays(NamedTuple):
-    """Arrays of a batch; targets are ordered by output, `order` has their positions in the batch."""
+    """Arrays of a batch. Targets are ordered by output; `order` has the position of each target in the batch."""
 
     tokens: I64  # [B, S]
     positions: I64  # [B, S]

@@ -1,4 +1,4 @@
-"""Model of a folder with its tokenizer and limits, ready for scoring and generation."""
+"""Model loaded from a folder, with its tokenizer and limits, ready for scoring and generation."""
 
 from __future__ import annotations
 
@@ -114,13 +114,14 @@ class Checkpoint(NamedTuple):
 
 
 def load(folder: Path, digests: Digests = None) -> Checkpoint:
-    """Return a model with its tokenizer, on the CPU in FP32, or as saved on the first CUDA device.
+    """Load a model with its tokenizer: on the first CUDA device in the saved precision, or without one on the CPU in
+    FP32.
 
     Args:
-        digests: SHA-256 of its files, if known; checked on the bytes that are loaded.
+        digests: SHA-256 of its files, if known; they are compared with the bytes that are loaded.
 
     Raises:
-        CheckpointError: a file is missing, corrupt, of another digest, or inconsistent with the others.
+        CheckpointError: a file is missing or corrupt, has another digest, or does not fit the other files.
     """
     model = load_model(folder, digests)
     model = model.to("cuda") if torch.cuda.is_available() else model.float()
@@ -149,7 +150,7 @@ def load(folder: Path, digests: Digests = None) -> Checkpoint:
 
 
 def _ids(found: Any) -> tuple[int, ...]:
-    """Return the ids of a field with one id, several, or none."""
+    """Return the token ids in a configuration field that has one id, a list of ids, or none."""
     if found is None:
         return ()
     return tuple(int(one) for one in found) if isinstance(found, list) else (int(found),)
@@ -165,7 +166,7 @@ def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, An
     """Return seconds to the first token, tokens per second after it, and memory, as medians of a few repetitions.
 
     The prompt is half the training length, with all threads on one batch. `kv_bytes_per_token` depends on the
-    precision used here.
+    precision of the measurement.
     """
     prompt, new = max(1, sequence_tokens // 2), max(2, min(NEW, sequence_tokens // 2))
     _forget_peak(model)
@@ -205,7 +206,9 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _peak(model: Decoder) -> int:
-    """Return peak bytes since `_forget_peak`, of the device or of this process, Python and libraries included."""
+    """Return the peak memory in bytes since `_forget_peak`: of the device, or of this process including Python and
+    libraries.
+    """
     if model.embed_tokens.is_cuda:
         return int(torch.cuda.max_memory_allocated())
     with suppress(OSError, StopIteration):
@@ -215,7 +218,7 @@ def _peak(model: Decoder) -> int:
 
 
 def _forget_peak(model: Decoder) -> None:
-    """Reset the memory peak."""
+    """Reset the peak that `_peak` reports."""
     if model.embed_tokens.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         return

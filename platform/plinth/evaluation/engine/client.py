@@ -4,10 +4,10 @@
         scores = engine.documents(texts)
         answers = engine.likelihoods([Request("The capital of France is", " Paris")])
 
-The `with` starts the child or takes the idle child of an earlier engine (`SPARE`); the child loads the model while the
-caller prepares. Requests and answers are files in the workspace's `tmp`; commands, progress and errors are lines over
-pipes. Calls are independent of each other: if an idle child dies of leftovers of earlier calls, the call is repeated
-once in a new child.
+The `with` statement starts the child, or takes over the idle child of an earlier engine (`SPARE`). The child loads the
+model while the caller prepares. Requests and answers are files in the workspace's `tmp`; commands, progress and errors
+are lines over pipes. Calls are independent of each other: if a reused idle child dies, the call is repeated once in a
+new child.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Answer = TypeVar("Answer")
 
 
 class ModelEngine:
-    """Context manager; calls run one after the other.
+    """Client of a model in a child process, as a context manager. Calls run one after the other.
 
     Args:
         ctx: workspace and progress display.
@@ -48,7 +48,7 @@ class ModelEngine:
         tokenizer: tokenizer for a folder without one, such as a run's checkpoint.
         digests: SHA-256 of a folder's files by name, if known; parts have digests.
         label: label of the progress display.
-        workers: threads of the child, by default one per core; results do not depend on it
+        workers: threads of the child, by default one per core; results do not depend on the number.
         batch_tokens: tokens per batch; default: the child's.
     """
 
@@ -69,7 +69,7 @@ class ModelEngine:
         self._options = {"batch_tokens": batch_tokens} if batch_tokens else {}
         self._digests = digests if isinstance(files, Path) else {part.name: part.blob.sha256 for part in files}
         blobs = None if isinstance(files, Path) else tuple(f"{part.name} {part.blob}" for part in files)
-        #: Key for reuse; None for a folder, which may change between two engines.
+        #: Key under which the child can be reused; None for a folder, whose files may change between two engines.
         self._key = None if blobs is None else ModelKey(ctx.workspace.tmp, blobs, self._workers)
 
     @classmethod
@@ -77,13 +77,13 @@ class ModelEngine:
         """Return the engine of a checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint lacks a file that is needed.
+            CheckpointError: the checkpoint lacks a required file.
         """
         return cls(ctx, f"checkpoint {checkpoint.digest[:12]}", _needed(checkpoint), **options)
 
     @classmethod
     def of_folder(cls, ctx: Context, folder: Path, **options: Any) -> ModelEngine:
-        """Return the engine of a model folder, ours or Hugging Face's."""
+        """Return the engine for a model folder, in Plinth's or Hugging Face's layout."""
         return cls(ctx, str(folder), Path(folder).absolute(), **options)  # its process has another working directory
 
     def __enter__(self) -> ModelEngine:
@@ -109,8 +109,8 @@ class ModelEngine:
         """Return tokens and bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
-            TrainingError: the model could not be evaluated, with the end of its log.
-            CheckpointError: it could not be loaded.
+            TrainingError: the model could not be evaluated; the error has the end of the child's log. CheckpointError:
+            the model could not be loaded.
         """
         options = {"per_token": per_token, **self._options}
         found = self._call("documents", records.write_texts, records.read_scores, texts, **options)
@@ -132,8 +132,7 @@ class ModelEngine:
         """Generate text after prompts.
 
         Args:
-            prompts: text, or tokens that are taken as they are.
-            sampling: how tokens are chosen.
+            prompts: text, or tokens that are used unchanged. sampling: how tokens are chosen.
             spread: use all cores for a single batch; faster, but rounding may differ.
 
         Raises:
@@ -161,7 +160,7 @@ class ModelEngine:
         return ModelChild(self.ctx.workspace.tmp, self._model, self._workers, self._digests)
 
     def _model(self, folder: Path) -> Path:
-        """Return a folder with weights, configuration and tokenizer."""
+        """Return a folder that contains weights, configuration and tokenizer of the model."""
         made = folder / "model"
         if not isinstance(self._files, Path):
             checkout(self.ctx.store, self._files, made)
@@ -234,7 +233,7 @@ class ModelEngine:
         return content
 
     def _named(self, kind: str, what: str, found: str | None, expected: str | None, remedy: str | None) -> PlinthError:
-        """Return the child's error, of its own class."""
+        """Return the error that the child reported, in its original class."""
         cause = PlinthError(what, found=found, expected=expected)
         known = getattr(errors, kind, TrainingError)
         made: PlinthError = known(f"{self.name} could not be evaluated", found=cause, remedy=remedy)
@@ -268,7 +267,7 @@ def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
     return tuple(found[name] for name in required)
 
 
-# The child process from the engine's side: lines over its pipes, files in its folder. No torch.
+# The child process as the engine sees it: protocol lines over its pipes, and files in its folder. No torch.
 #
 # An idle process is kept for the next engine of the same checkpoint, so that the stages of an evaluation import torch
 # and load the model once. At most one is kept; it ends before another model is loaded, with the run (`SPARE.end`), and
@@ -278,7 +277,7 @@ TAIL_LINES = 25
 
 
 class ModelKey(NamedTuple):
-    """Key of interchangeable processes: location of the files, content of the model, threads."""
+    """Key of interchangeable child processes: location of the files, content of the model, number of threads."""
 
     tmp: Path
     blobs: tuple[str, ...]
@@ -286,7 +285,7 @@ class ModelKey(NamedTuple):
 
 
 class ModelChild:
-    """A process and its folder.
+    """A child process and its folder.
 
     Args:
         tmp: parent of the new folder.
@@ -353,14 +352,14 @@ class ModelChild:
         return content
 
     def ended(self) -> str:
-        """Return how a process ended, with the end of its log."""
+        """Describe how the process ended, with the end of its log."""
         code = self.process.wait()
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"the child process ended with {ended}\n{tail}".rstrip()
 
     def end(self) -> None:
-        """Kill the process, which holds no state."""
+        """Kill the process. It holds no state."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -371,14 +370,14 @@ class ModelChild:
 
 
 class SpareChild:
-    """The idle process, if any. After a fork it belongs to the parent."""
+    """Holder of the idle child process, if there is one. After a fork the process belongs to the parent."""
 
     def __init__(self) -> None:
         self._kept: tuple[int, ModelKey, ModelChild] | None = None
         atexit.register(self.end)
 
     def take(self, key: ModelKey | None) -> ModelChild | None:
-        """Return the idle process if it has this model; otherwise end it to free memory."""
+        """Return the idle process if it has loaded this model; otherwise end it to free its memory."""
         kept, self._kept = self._kept, None
         if kept is None or kept[0] != os.getpid():
             return None

@@ -38,7 +38,7 @@ Forward = Callable[..., Tensor]
 
 
 class StreamScores(NamedTuple):
-    """Scores by stream: total -log2 p, True if every token is the most probable one, and -log2 p of every token."""
+    """Scores by stream: total -log2 p, whether every token is the most probable one, and -log2 p of every token."""
 
     bits: NDArray[np.float64]  # [streams]
     greedy: NDArray[np.bool_]  # [streams]
@@ -60,12 +60,9 @@ def score(
 
     Args:
         forward: the model.
-        streams: what to score.
-        sequence_tokens: the training length.
-        device, dtype: of the model's activations.
-        workers: threads; one where the device is not the CPU.
-        batch_tokens: tokens of a batch, if not `tokens_of_batch`.
-        progress: callback for progress.
+        streams: streams to score. sequence_tokens: the training length. device, dtype: device and dtype of the model's
+        activations. workers: number of threads; 1 if the device is not the CPU. batch_tokens: tokens per batch, by
+        default `tokens_of_batch`. progress: callback for progress.
 
     Raises:
         TrainingError: a probability is not a number.
@@ -84,7 +81,7 @@ def score(
 
 
 def tokens_of_batch(device: torch.device | str) -> int:
-    """Return the number of tokens per batch on a device; it affects the last bits of scores."""
+    """Return the number of tokens per batch on a device. The number affects the last bits of scores."""
     return CPU_BATCH_TOKENS if torch.device(device).type == "cpu" else BATCH_TOKENS
 
 
@@ -109,7 +106,7 @@ def run(forward: Forward, batch: Batch, device: torch.device | str, dtype: torch
 def collect(
     streams: Sequence[ScoredStream], batches: Iterable[Batch], answers: Iterable[NDArray[np.float32]]
 ) -> StreamScores:
-    """Return the answers to batches, by stream.
+    """Combine the answers to batches into scores by stream.
 
     Raises:
         TrainingError: a probability is not a number.
@@ -140,10 +137,10 @@ def collect(
 # Generation: greedy or sampled, until a stop string, the end of a document, or a number of tokens.
 #
 # The prompts determine the batches; one thread computes each. Samples depend on the seed, the prompt, and the number of
-# earlier equal prompts; the other prompts of a batch matter only through rounding: logits differ by about 1e-6 of their
-# size, so a token can differ only if two are that close.
+# earlier equal prompts; other prompts in the batch matter only through rounding. Logits then differ by about 1e-6 of
+# their size, so a token can differ only if two logits are that close.
 
-#: Prompts per batch, and maximum tokens of keys and values per batch unless one prompt needs more.
+#: Number of prompts per batch, and maximum tokens of keys and values per batch unless a single prompt needs more.
 BATCH_PROMPTS = 16
 BATCH_SLOTS = 16_384
 
@@ -170,7 +167,7 @@ class Writer:
     ) -> None:
         self.model, self.tokenizer, self.start, self.ends = model, tokenizer, start, frozenset(ends)
         self.sequence_tokens, self.sampling = sequence_tokens, sampling
-        # a stop string of n bytes is in the last n tokens; more of them make whole characters
+        # a stop string of n bytes ends within the last n tokens; more tokens are decoded so that characters are whole
         self._tail = 4 + max((len(stop.encode()) for stop in sampling.stop), default=0)
 
     def write(
@@ -209,11 +206,13 @@ class Writer:
         return [one for one in found if one is not None]
 
     def _limit(self, length: int) -> int:
-        """Return the number of new tokens; a long prompt keeps its right end, at least half of the training length."""
+        """Return the maximum number of new tokens. A long prompt is truncated on the left to at least half of the
+        training length.
+        """
         return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
 
     def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
-        """Return a generator for each prompt, by seed, content and number of earlier equal prompts."""
+        """Return a random generator for each prompt, seeded by seed, content and number of earlier equal prompts."""
         seen: Counter[bytes] = Counter()
         found = []
         for one in ids:
@@ -275,7 +274,7 @@ class Writer:
 
 
 def _batches(ids: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:
-    """Return batches of prompts of similar length, longest first, independent of their order."""
+    """Group prompts of similar length into batches, longest first, independent of the order of the prompts."""
     batches: list[list[int]] = []
     slots = 0
     for index in sorted(range(len(ids)), key=lambda one: (-len(ids[one]), ids[one])):

@@ -18,8 +18,8 @@ from plinth.records import Frozen
 class Request(NamedTuple):
     """A continuation and its context.
 
-    Text contexts follow the start-of-document token; token contexts are used unchanged, and an empty one means that
-    token alone.
+    A text context is placed after the start-of-document token. A token context is used unchanged; an empty one means
+    the start-of-document token alone.
     """
 
     prompt: str | tuple[int, ...]
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class TokenBits(NamedTuple):
-    """-log2 p of every token of one text, and the byte offset of its end."""
+    """-log2 p of every token in one text, and the byte offset of each token's end."""
 
     ends: NDArray[np.int64]
     bits: NDArray[np.float64]
@@ -42,7 +42,7 @@ class Scores(NamedTuple):
     token_bits: NDArray[np.float64] | None = None  # [all tokens]
 
     def of(self, document: int) -> TokenBits:
-        """Return the tokens of one document; requires scores by token."""
+        """Return the token scores of one document. Requires that scores by token were requested."""
         assert self.ends is not None, "scores without per_token=True"
         assert self.token_bits is not None
         last = int(self.tokens[: document + 1].sum())
@@ -51,7 +51,7 @@ class Scores(NamedTuple):
 
 
 class Likelihoods(NamedTuple):
-    """Tokens, total -log2 p, and whether greedy decoding yields the continuation, per request."""
+    """Per request: number of tokens, total -log2 p, and whether greedy decoding yields the continuation."""
 
     tokens: NDArray[np.int64]  # [requests]
     bits: NDArray[np.float64]  # [requests]
@@ -70,7 +70,7 @@ class Sampling(Frozen):
     temperature: float = Field(0.0, ge=0, description="Divisor of the logits; 0: greedy decoding.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
     seed: int = Field(0, description="Random seed; samples of a prompt do not depend on the other prompts.")
-    stop: tuple[str, ...] = Field((), description="Stop strings; omitted from the text.")
+    stop: tuple[str, ...] = Field((), description="Stop strings; they are not part of the returned text.")
 
 
 class Generated(NamedTuple):
@@ -79,47 +79,47 @@ class Generated(NamedTuple):
     text: str  # without the stop string
     tokens: tuple[int, ...]  # all new tokens, without the end-of-document token
     ended: Literal["end_of_text", "stop", "length"]
-    cut: bool  # prompt truncated on the left: with the new tokens it exceeds the training length
+    cut: bool  # True if the prompt was truncated on the left, because prompt and new tokens exceed the training length
 
 
 _IDS = pa.list_(pa.int64())
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> None:
-    """Return a table of texts."""
+    """Write a table of texts."""
     pq.write_table(pa.table({"text": pa.array(texts, pa.large_string())}), path)
 
 
 def read_texts(path: Path) -> list[str]:
-    """Return the texts of such a table."""
+    """Read the texts in a table from `write_texts`."""
     found: list[str] = pq.read_table(path)["text"].to_pylist()
     return found
 
 
 def write_requests(path: Path, requests: Sequence[Request]) -> None:
-    """Return a table of requests; each side is text or ids."""
+    """Write a table of requests. Context and continuation are text or token ids."""
     sides = zip(*requests, strict=True) if requests else ((), ())
     _write_prompts(path, dict(zip(Request._fields, sides, strict=True)))
 
 
 def read_requests(path: Path) -> list[Request]:
-    """Return the requests of such a table."""
+    """Read the requests in a table from `write_requests`."""
     table = pq.read_table(path)
     return [Request(*pair) for pair in zip(*(_prompts(table, side) for side in Request._fields), strict=True)]
 
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
-    """Return a table of prompts; each is text or ids."""
+    """Write a table of prompts. Each prompt is text or token ids."""
     _write_prompts(path, {"prompt": prompts})
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Return the prompts of such a table."""
+    """Read the prompts in a table from `write_prompts`."""
     return _prompts(pq.read_table(path), "prompt")
 
 
 def write_scores(path: Path, scores: Scores) -> None:
-    """Return a table with a row per document; values of its tokens are lists."""
+    """Write a table with a row per document; values by token are lists."""
     columns: dict[str, Any] = {"tokens": scores.tokens, "bits": scores.bits}
     if scores.ends is not None:
         columns |= {name: _lists(scores, name) for name in ("ends", "token_bits")}
@@ -127,29 +127,29 @@ def write_scores(path: Path, scores: Scores) -> None:
 
 
 def read_scores(path: Path) -> Scores:
-    """Return the scores of such a table."""
+    """Read the scores in a table from `write_scores`."""
     return Scores(**_arrays(pq.read_table(path)))
 
 
 def write_likelihoods(path: Path, found: Likelihoods) -> None:
-    """Return a table with a row per request; values of its tokens are lists."""
+    """Write a table with a row per request; values by token are lists."""
     columns = found._asdict() | {"token_bits": _lists(found, "token_bits")}
     pq.write_table(pa.table(columns), path)
 
 
 def read_likelihoods(path: Path) -> Likelihoods:
-    """Return the answers of such a table."""
+    """Read the answers in a table from `write_likelihoods`."""
     return Likelihoods(**_arrays(pq.read_table(path)))
 
 
 def write_generated(path: Path, found: Sequence[Generated]) -> None:
-    """Return a table with a row per prompt."""
+    """Write a table with a row per prompt."""
     names = Generated._fields
     pq.write_table(pa.table({name: pa.array([getattr(one, name) for one in found]) for name in names}), path)
 
 
 def read_generated(path: Path) -> list[Generated]:
-    """Return the rows of such a table."""
+    """Read the rows of a table from `write_generated`."""
     rows = pq.read_table(path).to_pylist()
     return [Generated(**row | {"tokens": tuple(row["tokens"])}) for row in rows]
 

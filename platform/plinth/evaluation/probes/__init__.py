@@ -10,7 +10,7 @@
     scoring     bits per byte, margin, accuracy centered on chance and signal from likelihoods (pure)
     job         the asset: every probe on one checkpoint, as a part with statistics of probes and families (no torch)
 
-Six families: general knowledge, code, math, long context, languages, safety boundary. Every score has a control,
-so the mere likelihood of an answer is not read as ability. All text of the built-in probes was written for Plinth and
-is under its license. Bump `base.VERSION` with any change of a built-in item.
+Six families: general knowledge, code, math, long context, languages, safety boundary. Every score has a control, so an
+answer that is merely likely does not count as ability. All text of the built-in probes was written for Plinth and is
+under its license. Bump `base.VERSION` with any change of a built-in item.
 """

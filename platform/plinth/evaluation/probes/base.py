@@ -1,4 +1,4 @@
-"""Generated probes: their items, the record of a probe, validation of its items, and the catalog of all.
+"""Generated probes: items, the record of a probe, validation of items, and the catalog of all probes.
 
 The last section builds items from prompts and answers for the built-in probes. Every choice is by hash, so the items
 are the same bytes on every machine and every version of Python.
@@ -17,14 +17,14 @@ from plinth.errors import ExtensionError
 from plinth.evaluation.parameters import FAMILIES
 from plinth.extensions import Catalogue
 
-# One item of a probe, and the likelihoods it needs.
+# Items of probes, and the likelihoods that an item needs.
 #
 #     examples + prompt   -> gold        the score: bits of the correct answer
 #     examples + prompt   -> each wrong  the margin over the best wrong answer
 #     examples + control  -> gold        the control: the same answer after a context that does not imply it
 #
-# A prompt depends on its item only: examples are part of the item and never drawn from scored items, so subsets and
-# other orders give the same prompts.
+# A prompt depends only on its item. Examples are part of the item and never come from scored items, so prompts are the
+# same in any subset or order.
 
 
 class ProbeItem(NamedTuple):
@@ -39,7 +39,7 @@ class ProbeItem(NamedTuple):
         gold: correct continuation, with its leading white space.
         wrong: wrong continuations; empty if only the bits of `gold` matter.
         control: a prompt of the same form that does not imply `gold`: another item's context, or a shuffled one.
-        examples: few-shot examples before the prompt; empty, or ends with the separator.
+        examples: few-shot examples before the prompt, ending with the separator; may be empty.
     """
 
     item: str
@@ -54,19 +54,20 @@ class ProbeItem(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """Accuracy of guessing; 0 without wrong answers."""
+        """Accuracy of random guessing; 0 if there are no wrong answers."""
         return 1 / (1 + len(self.wrong)) if self.wrong else 0.0
 
     @property
     def text(self) -> str:
-        """Text that training must not contain: prompt, right and wrong answers, without the examples.
+        """Text that must not occur in training text: prompt, right and wrong answers, without the examples.
 
-        It includes wrong answers, because a page that states the same fact in its own words is not a copy of the item.
+        Wrong answers are included so that a page that states the same fact in other words does not count as a copy of
+        the item.
         """
         return "\n".join((self.prompt + self.gold, *self.wrong))
 
 
-#: Columns of a part of items; the comparison with training text reads `item` and `text`.
+#: Columns of a Parquet part with items. The comparison with training text reads `item` and `text`.
 SCHEMA = pa.schema(
     [
         pa.field("item", pa.string(), nullable=False),
@@ -96,7 +97,9 @@ def from_table(table: pa.Table) -> list[ProbeItem]:
 
 
 def pairs(item: ProbeItem) -> Iterator[tuple[str, str]]:
-    """Yield (context, continuation) of every likelihood of the item: gold, each wrong answer, gold under control."""
+    """Yield (context, continuation) for every likelihood that the item needs: gold, each wrong answer, gold after the
+    control.
+    """
     context = item.examples + item.prompt
     yield context, item.gold
     for answer in item.wrong:
@@ -160,7 +163,7 @@ def _faults(probe: Probe, made: Sequence[object]) -> Iterator[str]:
 
 
 def fault_of(one: ProbeItem) -> str:
-    """Return the reason why an item cannot be scored; "" if it can."""
+    """Return the reason why an item cannot be scored, or an empty string if it can."""
     texts = [getattr(one, field) for field in TEXTS]
     if not isinstance(one.wrong, tuple) or not all(isinstance(text, str) for text in (*texts, *one.wrong)):
         return f"{', '.join(TEXTS)} must be strings, and `wrong` a tuple of strings"
@@ -212,15 +215,17 @@ def versions(names: Sequence[str]) -> dict[str, str]:
 
 # Items from pairs of prompt and answer of one template.
 #
-# Wrong answers are correct answers of other pairs, so all are equally likely words; the control of a pair is the prompt
-# of another, so it differs from the prompt by its subject alone.
+# Wrong answers are the correct answers of other pairs, so that all answers are about equally likely words. The control
+# of a pair is the prompt of another pair, so that it differs from the prompt only by its subject.
 
 #: Number of wrong answers per item.
 WRONG = 3
 
 
 class Cloze(NamedTuple):
-    """A prompt with its answer; `near` and `control` replace wrong answers and control taken from other facts."""
+    """A prompt with its answer. If given, `near` and `control` are used instead of wrong answers and control from
+    other facts.
+    """
 
     prompt: str
     gold: str
@@ -229,13 +234,15 @@ class Cloze(NamedTuple):
 
 
 def table(pattern: str, rows: str) -> list[Cloze]:
-    """Return facts of rows `subject=answer`, separated by `;`. `{}` in the pattern is the subject."""
+    """Return one fact per row `subject=answer` in `rows`, which `;` separates. The subject replaces `{}` in the
+    pattern.
+    """
     pairs = (row.strip().split("=") for row in rows.split(";"))
     return [Cloze(pattern.format(subject), f" {answer}") for subject, answer in pairs]
 
 
 def items(family: str, template: str, facts: Sequence[Cloze], examples: str = "") -> list[ProbeItem]:
-    """Return the items of one template, named by position."""
+    """Return the items of one template. Their names have the position."""
     made = []
     for place, fact in enumerate(facts):
         name = f"{family}/{template}/{place:02d}"
@@ -259,7 +266,9 @@ def items(family: str, template: str, facts: Sequence[Cloze], examples: str = ""
 
 
 def with_examples(family: str, template: str, facts: Sequence[Cloze], count: int = 2) -> list[ProbeItem]:
-    """Return the items of a template whose last facts are the unscored examples before the others."""
+    """Return the items of a template. The last `count` facts are not scored; they are the few-shot examples of all
+    other items.
+    """
     shown = "".join(f"{one.prompt}{one.gold}\n" for one in facts[-count:])
     return items(family, template, facts[:-count], shown)
 
@@ -272,17 +281,17 @@ T = TypeVar("T")
 
 
 def words(text: str) -> list[str]:
-    """Split a list of words."""
+    """Split a text at white space."""
     return text.split()
 
 
 def number(name: str, low: int, high: int) -> int:
-    """Return a number from low to high, both included."""
+    """Return a number from low to high, both included, chosen by the hash of `name`."""
     return low + int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % (high - low + 1)
 
 
 def one(name: str, options: Sequence[T]) -> T:
-    """Return one of the options."""
+    """Return one of the options, chosen by the hash of `name`."""
     return options[number(name, 0, len(options) - 1)]
 
 
@@ -294,5 +303,5 @@ def shuffled(name: str, values: Sequence[T]) -> list[T]:
 
 
 def some(name: str, values: Sequence[T], count: int) -> list[T]:
-    """Return `count` different values."""
+    """Return `count` different values, chosen by the hash of `name`."""
     return shuffled(name, values)[:count]

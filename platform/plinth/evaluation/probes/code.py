@@ -73,7 +73,7 @@ not False => True
 {"a": 1, "b": 2}["b"] => 2
 str(12) + "3" => '123'
 """
-#: A docstring and the expression that fits it; the function's arguments are `a` and `b`.
+#: Docstrings, each with the expression that fits; the function's arguments are `a` and `b`.
 BODIES = """
 the sum of two numbers => a + b
 the difference of two numbers => a - b
@@ -101,7 +101,7 @@ const items = [1, 2, 3];|for (const item of items) {|    => console.log(
 FROM python:3.11|WORKDIR /app|COPY . .| => RUN
 all: program||program: main.o| => gcc
 """
-#: Beginnings of lines that every program has, and how they go on: what a small model learns first.
+#: Beginnings of lines that occur in every program, with their continuation. A small model learns these first.
 IDIOMS = """
 if __name__ =>  == "__main__":
 from __future__ import =>  annotations
@@ -238,7 +238,7 @@ def _known() -> Iterator[tuple[str, list[Cloze]]]:
 
 
 def _lines(rows: str, after: str) -> list[Cloze]:
-    """Return clozes of rows with their own white space; `|` is the end of a line."""
+    """Return clozes from rows that include their own white space; `|` stands for a line break."""
     pairs = (row.split(" => ", 1) for row in rows.strip("\n").splitlines())
     return [Cloze(prompt.replace("|", "\n"), answer + after) for prompt, answer in pairs]
 

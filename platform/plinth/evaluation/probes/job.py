@@ -1,6 +1,6 @@
 """The asset `probes`: scores of every probe for one checkpoint.
 
-Items longer than the training length are not scored. Contamination statuses are joined after scoring, so a change of
+Items longer than the training length are not scored. Contamination statuses are added after scoring, so a change of
 the corpus does not rescore items.
 """
 
@@ -92,11 +92,12 @@ def _table(rows: Sequence[dict[str, object]]) -> pa.Table:
 
 # Scores of items as a part, and their statistics by probe and family, with intervals clustered by template.
 #
-# Headline scores use items that fit the training length and were not found in training text; the other scored items are
-# reported apart as `held`.
+# Headline scores use items that fit the training length and were not found in training text. Other scored items are
+# reported separately as `held`.
 
 FILE = "items.parquet"
-#: Scores are null if the item does not fit the training length; margin and correctness also without wrong answers.
+#: Scores are null if the item does not fit the training length. Margin and correctness are also null without wrong
+# answers.
 SCHEMA = pa.schema(
     [
         pa.field("probe", pa.string(), nullable=False),
@@ -113,14 +114,15 @@ SCHEMA = pa.schema(
     ]
 )
 SEED = 0
-#: Bootstrap draws per template; few, because there are many templates and no decision uses them.
+#: Number of bootstrap draws per template. It is low because there are many templates, and no decision uses their
+# intervals.
 TEMPLATE_DRAWS = 1000
 
 Row = Mapping[str, Any]
 
 
 def measured(items: Sequence[ProbeItem], scores: Sequence[ItemScore | None]) -> list[dict[str, Any]]:
-    """Return rows of items, without a status; None is the score of an item that was not scored."""
+    """Return a row per item, without a contamination status. The score of an unscored item is None."""
     return [_row(one, score) for one, score in zip(items, scores, strict=True)]
 
 
@@ -135,7 +137,7 @@ def _row(one: ProbeItem, score: ItemScore | None) -> dict[str, Any]:
 
 
 def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return `probes` and `families` by name, with intervals; `templates` by probe, with intervals over their items."""
+    """Return the statistics `probes` and `families` by name, and `templates` by probe, all with intervals."""
     probes, families = _groups(rows, "probe"), _groups(rows, "family")
     templates = {name: _groups(_kept(own), "template") for name, own in probes.items()}
     return {
@@ -146,7 +148,7 @@ def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def estimates(row: Row) -> dict[str, Mapping[str, Any]]:
-    """Return the estimates of a probe's statistics, by name."""
+    """Return the estimates in a probe's statistics, by name."""
     return {name: found for name, found in row.items() if isinstance(found, Mapping) and "low" in found}
 
 
@@ -158,7 +160,7 @@ def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
 
 
 def _kept(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that headline scores use."""
+    """Return the rows that count for headline scores."""
     return [row for row in rows if row["bits"] is not None and row["status"] not in EXCLUDED]
 
 
@@ -173,7 +175,7 @@ def _of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return estimates of some rows, as JSON."""
+    """Return the estimates over the given rows, as JSON."""
     clusters = [f"{row['probe']}/{row['template']}" for row in rows]
     bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
     found = {

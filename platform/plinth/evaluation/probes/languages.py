@@ -9,7 +9,7 @@ from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 
 # Twenty-one languages: the numbers from one to six, six nouns, sentences; written for Plinth.
 #
-# The nouns are, in this order: water, house, book, sun, bread, dog. Sentences are divided by `|`. Words of a language
+# The nouns are, in this order: water, house, book, sun, bread, dog. Sentences are separated by `|`. Words of a language
 # without spaces are separated by a space here and joined on use.
 
 #: The nouns in English.
@@ -187,7 +187,7 @@ FAMILY = "languages"
 
 
 def _numbers(language: Language) -> list[Cloze]:
-    """Return two consecutive numbers with the third as answer; the control is another sequence."""
+    """Return pairs of consecutive numbers with the next number as the answer; the control is another sequence."""
     numbers = language.numbers.split()
     facts_ = []
     for place in range(4):
@@ -199,7 +199,7 @@ def _numbers(language: Language) -> list[Cloze]:
 
 
 def _nouns(language: Language) -> list[Cloze]:
-    """Return a noun in English, with its translation; the last two are examples before the others."""
+    """Return English nouns with their translation; the last two are the few-shot examples of the others."""
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [
         Cloze(f"The English word {english} is in {language.name}", f" {word}")
@@ -208,7 +208,7 @@ def _nouns(language: Language) -> list[Cloze]:
 
 
 def _sentences(language: Language) -> list[Cloze]:
-    """Return the end of a sentence after its beginning; wrong ends have the same words in another order."""
+    """Return sentence beginnings with the end as the answer; wrong answers have the same words in another order."""
     made, join = [], " " if language.spaced else ""
     sentences = [sentence.split(" ") for sentence in language.sentences.split("|")]
     for number, sentence in enumerate(sentences):

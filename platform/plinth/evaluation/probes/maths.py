@@ -9,8 +9,8 @@ from plinth.evaluation.probes.base import Cloze, Probe, ProbeItem, words
 
 # Math: results that a model must compute rather than remember. Wrong answers are near the correct one.
 #
-# Two worked examples of the same template precede each prompt, so the form of the answer is known and only the number
-# is asked for.
+# Two worked examples of the same template precede each prompt, so that the form of the answer is known and only the
+# number is tested.
 
 MATHS = "maths"
 #: Items per template, and further items used as its examples.
@@ -45,7 +45,7 @@ def in_roman(number: int) -> str:
 
 
 def _sentence(template: str, key: str, name: str, thing: str) -> tuple[str, int]:
-    """Return a prompt and its number, from numbers drawn by the key."""
+    """Return a prompt and the number that answers it. The numbers in it are drawn by the key."""
     a, b, c = base.number(f"{key}/a", 12, 79), base.number(f"{key}/b", 11, 39), base.number(f"{key}/c", 3, 9)
     match template:
         case "add_digits":
@@ -93,7 +93,7 @@ NUMBERS = words(
 
 
 def _number_facts(template: str) -> Iterator[Cloze]:
-    """Yield distinct prompts of one template, each with wrong numbers near its own."""
+    """Yield distinct prompts of one template, each with wrong numbers close to the correct one."""
     seen: set[str] = set()
     for place in range(1000):
         name = f"{MATHS}/{template}/{place}"
@@ -112,7 +112,7 @@ def _near(name: str, right: int) -> tuple[str, ...]:
 
 
 def _word_facts(template: str) -> Iterator[Cloze]:
-    """Yield facts of a template whose answers are words; wrong answers are those of other items."""
+    """Yield facts of a template whose answers are words; wrong answers are the answers of other items."""
     for place in range(1000):
         a = base.number(f"{MATHS}/{template}/{place}", 21, 99)
         match template:
@@ -142,7 +142,7 @@ MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words
 
 
 def _first(source: Iterator[Cloze]) -> list[Cloze]:
-    """Return the first facts with different prompts."""
+    """Return the first facts whose prompts differ from each other."""
     found: dict[str, Cloze] = {}
     while len(found) < ITEMS + EXAMPLES:
         one = next(source)
@@ -163,7 +163,7 @@ def _first(source: Iterator[Cloze]) -> list[Cloze]:
 # The control of an item is the same text with another passage, with other people's towns or other keys' numbers, or
 # with the list in another order: only the information that determines the answer changes.
 LONG_CONTEXT = "long_context"
-#: Approximate bytes between information and question, and number of items per template.
+#: Approximate number of bytes between information and question, and number of items per template.
 DISTANCES = {200: 12, 1_000: 12, 5_000: 6, 20_000: 3}
 
 ADJECTIVES = words(

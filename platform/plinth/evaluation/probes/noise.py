@@ -1,8 +1,9 @@
 """Reliability of a probe's score: noise, signal, and their ratio.
 
 Noise is the standard deviation of the score over the last checkpoints of a run (Heineman et al. 2025,
-signal-and-noise): the change caused by a few more or fewer steps. The trend of a falling score counts as noise, so the
-ratio is an underestimate. If runs that differ by seed alone exist, their deviation is used where it is larger.
+signal-and-noise), that is, the change that a few more or fewer steps cause. The trend of a falling score counts as
+noise, so the ratio is an underestimate. If there are runs that differ only by seed, their deviation is used when it is
+larger.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Number of checkpoints at the end of a run for the noise, and the minimum number.
+#: Number of checkpoints at the end of a run from which noise is estimated, and the minimum number.
 LAST, FEWEST = 5, 3
 
 
@@ -20,11 +21,11 @@ class Worth(NamedTuple):
     """Signal and noise of a probe in a run.
 
     Attributes:
-        signal: score less control.
+        signal: score minus control.
         noise: standard deviation of the score; None with too few checkpoints and no second seed.
         snr: |signal| / noise; None if the noise is unknown, infinite if it is 0.
-        checkpoints: number of checkpoints for the noise.
-        seeds: number of runs for the noise, if their deviation is larger.
+        checkpoints: number of checkpoints that the noise was estimated from. seeds: number of runs that it was
+        estimated from, if their deviation is larger.
     """
 
     signal: float
@@ -35,7 +36,9 @@ class Worth(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """True if the probe may stop a run or fail a gate: a positive signal above a known noise."""
+        """True if the probe can stop a run or fail a gate: its signal is positive and larger than its noise, which is
+        known.
+        """
         return self.signal > 0 and self.snr is not None and self.snr >= 1
 
 

@@ -1,8 +1,8 @@
 """The asset `probe_sets`: the items of every probe as parts, and their contamination statuses.
 
-The parts enter the comparison with training text (`corpus/protected`) as sets named `probes/NAME`: training documents
-with an item are dropped before training, and every item gets a status. The manifest has the version of built-in probes
-and the digest of every set.
+The parts are compared with training text (`corpus/protected`) as sets named `probes/NAME`. Training documents that
+contain an item are dropped before training, and every item gets a status. The manifest has the version of built-in
+probes and the digest of every set.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
 
 def outside(ctx: Context, params: Probes) -> str:
-    """Return the identity of custom probes' files and of probes from other packages."""
+    """Return the identity of everything outside the recipe: files of custom probes, and probes from other packages."""
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
     read = [[name, file.sha256] for name, found in files.items() for file in found]
     return fingerprint.digest([read, _packages(params)] if _packages(params) else read)
@@ -110,7 +110,7 @@ def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
 
 
 def _table(items: list[ProbeItem]) -> pa.Table:
-    """Return rows of items; compared text is normalized like documents, scored text is unchanged."""
+    """Return a row per item. Text for the comparison is normalized like documents; scored text is unchanged."""
     table = to_table(items)
     text = pa.array([normalize(one.text, Normalisation()) for one in items], pa.large_string())
     return table.set_column(SCHEMA.get_field_index("text"), SCHEMA.field("text"), text)
@@ -127,7 +127,7 @@ def _stats(items: list[ProbeItem]) -> dict[str, Any]:
 
 
 def _file(ctx: Context, name: str, given: UserProbe) -> tuple[str, bytes]:
-    """Return digest and content of a custom probe's file."""
+    """Return the digest and content of a custom probe's file."""
     files = listing.inventory(given.path, ctx.workspace.input)
     if len(files) != 1 or files[0].bytes > MAX_BYTES:
         raise SourceError(
@@ -146,8 +146,8 @@ def _file(ctx: Context, name: str, given: UserProbe) -> tuple[str, bytes]:
 #
 # `prompt` and `gold` are required; `wrong`, `id`, `template` and `control` are optional. White space at the end of a
 # prompt moves to the answers, as tokenizers expect; an answer that begins with a letter after a prompt that ends with a
-# letter gets a space. Without `template` an item is a cluster of its own; without `control` the words of its prompt are
-# shuffled.
+# letter gets a space. Without `template` an item forms its own cluster. Without `control`, the control is the prompt
+# with its words shuffled.
 #
 # Invalid lines are rejects with a reason; too high a share of them fails the stage.
 
@@ -164,7 +164,7 @@ class BadLine(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Content of a file: items, and rejected lines."""
+    """Result of reading a custom probe's file: items, and rejected lines."""
 
     items: list[ProbeItem]
     rejects: list[BadLine]
@@ -174,7 +174,7 @@ def read(name: str, given: UserProbe, data: bytes) -> Read:
     """Return the items of a file, examples before their prompts.
 
     Raises:
-        SourceError: no items other than examples, or the file is not text.
+        SourceError: the file has no items other than examples, or is not text.
         RejectRateError: too many lines are invalid.
     """
     found = read_lines(name, given, data)
@@ -258,7 +258,7 @@ def _text(row: dict[str, Any], field: str) -> str:
 
 
 def _joined(prompt: str, space: str, answer: str) -> str:
-    """Return an answer with the white space that separates it from the prompt."""
+    """Return an answer together with the white space that separates it from the prompt."""
     if space:
         return space + answer.lstrip()
     return f" {answer}" if re.match(r"\w", answer) and re.search(r"[\w.:;,?!)]$", prompt) else answer

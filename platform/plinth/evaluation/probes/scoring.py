@@ -1,8 +1,8 @@
 """Scores of probe items from likelihoods, and their noise. Pure functions, used in the loop and offline.
 
-Bits are -log2 p of an answer after its context, summed over its tokens; per byte they are over its UTF-8 bytes, so
-models with different tokenizers are comparable. The answer with the fewest bits per byte is chosen (`acc_norm` in
-lm-evaluation-harness), so short answers have no advantage.
+Bits are -log2 p of an answer after its context, summed over its tokens. Bits per byte divide them by its UTF-8 bytes,
+so that models with different tokenizers are comparable. The answer with the fewest bits per byte is chosen (`acc_norm`
+in lm-evaluation-harness), so short answers have no advantage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ItemScore(NamedTuple):
         bytes: UTF-8 bytes of the correct answer.
         bits: bits of the correct answer after the prompt.
         control_bits: bits of the correct answer after the control.
-        margin: bits per byte of the best wrong answer minus those of the correct one; NaN without wrong answers.
+        margin: bits per byte of the best wrong answer minus those of the correct answer; NaN without wrong answers.
         centred: accuracy centered on chance, (correct - r) / (1 - r) with r = 1 / answers: 1 or -1 / (answers - 1); NaN
             without wrong answers. With shuffled answers (each wrong answer in turn taken as correct) a model is
             correct in (1 - correct) / (answers - 1) of them: the difference to that control is this number.
@@ -41,7 +41,7 @@ class ItemScore(NamedTuple):
 
 
 def requests(items: Iterable[ProbeItem]) -> list[tuple[str, str]]:
-    """Return (context, continuation) of every likelihood of the items, item by item."""
+    """Return (context, continuation) for every likelihood that the items need, item by item."""
     return [pair for one in items for pair in pairs(one)]
 
 
@@ -83,7 +83,7 @@ class ProbeScore(NamedTuple):
 
     Attributes:
         items: number of scored items.
-        bits_per_byte: bits per byte of correct answers, a ratio of sums; noise is that of this score.
+        bits_per_byte: bits per byte of correct answers, a ratio of sums; a probe's noise is that of this score.
         signal: bits per byte of correct answers after the control minus `bits_per_byte`.
         margin: mean over items with wrong answers; NaN without any.
         accuracy: mean accuracy centered on chance, over the same items.
@@ -105,7 +105,7 @@ def by_probe(items: Sequence[ProbeItem], scores: Sequence[ItemScore]) -> dict[st
 
 
 def summed(scores: Sequence[ItemScore]) -> ProbeScore:
-    """Return the scores of one probe from its items."""
+    """Combine the scores of a probe's items."""
     size = sum(one.bytes for one in scores)
     bits, control = (
         math.fsum(values) for values in zip(*((one.bits, one.control_bits) for one in scores), strict=True)
@@ -131,7 +131,7 @@ def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str])
 def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> list[bool]:
     """Return True for each item that fits the training length.
 
-    Longer requests lose their beginning, which may contain the answer.
+    Longer requests would lose their beginning, which may contain the answer.
 
     Args:
         items: the items.

@@ -1,4 +1,4 @@
-"""Selection of held-out documents and items of protected sets, and the axes of every document."""
+"""Selection of held-out documents and of protected items, and the slices of every document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plinth.records import Manifest, Part
 from plinth.storage.parts import iter_batches, read_table
 from plinth.storage.store import Store
 
-# Selection of held-out documents: per bucket by smallest id, up to a number of bytes.
+# Selection of held-out documents: per bucket the smallest ids, up to a number of bytes.
 #
 # Ids are hashes, so the smallest ids are an unbiased sample that does not depend on the order of parts. The last
 # document is truncated at a character, so a bucket yields exactly the configured bytes, if available.
@@ -29,7 +29,7 @@ from plinth.storage.store import Store
 
 @dataclass(frozen=True)
 class Document:
-    """A held-out document as all models see it. `text` may be truncated."""
+    """A held-out document as given to every model. `text` may be truncated."""
 
     id: bytes
     bucket: str
@@ -37,12 +37,12 @@ class Document:
 
     @property
     def data(self) -> bytes:
-        """Bytes that bits per byte divide by."""
+        """Bytes of the text: the denominator of bits per byte."""
         return self.text.encode()
 
 
 def choose_documents(store: Store, curated: Mapping[str, Manifest], max_bytes: int) -> list[Document]:
-    """Return held-out documents of every bucket, buckets by name, documents by id.
+    """Return the held-out documents of every bucket, sorted by bucket name and document id.
 
     Raises:
         StageError: a bucket has no held-out text.
@@ -74,7 +74,7 @@ def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> 
 
 
 def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[bytes, str]]:
-    """Return documents by id up to `max_bytes`; memory is their text and one row group."""
+    """Return the documents with the smallest ids, up to `max_bytes`. Memory holds their text and one row group."""
     kept: list[tuple[int, bytes, str]] = []  # a heap with the largest id on top
     held = 0
     for part in curated.named("heldout-"):
@@ -95,7 +95,7 @@ def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[byt
 
 @dataclass(frozen=True)
 class ScoredItem:
-    """An item as all models see it. `text` may be truncated."""
+    """A protected item as given to every model. `text` may be truncated."""
 
     set: str
     item: str
@@ -104,12 +104,12 @@ class ScoredItem:
 
     @property
     def data(self) -> bytes:
-        """Bytes that bits per byte divide by."""
+        """Bytes of the text: the denominator of bits per byte."""
         return self.text.encode()
 
 
 def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest], max_bytes: int) -> list[ScoredItem]:
-    """Return items of every set and status, up to `max_bytes` of each, by a hash of their text.
+    """Return items of every set and status, up to `max_bytes` for each, selected by a hash of their text.
 
     Raises:
         IntegrityError: the comparison has different items.
@@ -156,7 +156,7 @@ def _first(items: Sequence[ScoredItem], max_bytes: int) -> Iterator[ScoredItem]:
 # (`language.label`, `pii.spans`); a list column has the length of the list.
 
 UNKNOWN = "unknown"
-#: Upper bounds of the slices by length, in scored bytes, each four times the previous.
+#: Upper bounds of the length slices in scored bytes; each is four times the previous one.
 LENGTH_BOUNDS = (2**10, 2**12, 2**14, 2**16)
 LENGTHS = ("< 1 KiB", "1 to 4 KiB", "4 to 16 KiB", "16 to 64 KiB", "64 KiB and more")
 
@@ -166,7 +166,7 @@ _BY_COLUMN = {"uri": "documents.uri", "domain": "documents.domain", "language": 
 
 
 def labels(store: Store, ledger: Manifest, documents: pa.Table, slices: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the label of every document on every axis, and its `uri`.
+    """Return the label of every document on every axis, and the document's `uri`.
 
     Args:
         ledger: ledger of the corpus.
@@ -196,7 +196,9 @@ def columns(store: Store, ledger: Manifest) -> dict[str, pa.DataType]:
 
 
 def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return the ledger's types of sidecar columns: the length of a list, the hex digits of a 16-byte id."""
+    """Return the types that sidecar columns have in the ledger: a list becomes its length, a 16-byte id its hex
+    digits.
+    """
     found = {name: pa.int32() if pa.types.is_list(kind) else kind for name, kind in types.items()}
     return {name: pa.string() if pa.types.is_fixed_size_binary(kind) else kind for name, kind in found.items()}
 
@@ -204,7 +206,7 @@ def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 def from_other_stages(text: str, known: Sequence[str]) -> bool:
     """Return True if an expression names ledger columns that are not in `known`.
 
-    These are columns of documents, or of stages over all buckets.
+    Such columns belong to documents, or to stages that run over all buckets.
     """
     try:
         nodes = list(ast.walk(syntax(text)))
@@ -215,7 +217,7 @@ def from_other_stages(text: str, known: Sequence[str]) -> bool:
 
 
 def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
-    """Return a checked condition, or a column whose values are the slices.
+    """Parse and check a slice expression: a condition, or a column whose values are the slices.
 
     Raises:
         RecipeError: the expression is invalid, names a missing column, or is a column of fractions or times.
@@ -242,14 +244,14 @@ def _evaluated(expression: Expression, rows: Mapping[str, pa.Array], count: int)
 
 
 def _values(column: pa.Array | None, count: int) -> list[str]:
-    """Return values as text, nulls as unknown."""
+    """Return the values as text; null becomes `unknown`."""
     if column is None:
         return [UNKNOWN] * count
     return list(pc.fill_null(pc.cast(column, pa.string()), UNKNOWN).to_pylist())
 
 
 def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[str]) -> dict[str, pa.Array]:
-    """Return columns of documents, by name, in the order of `ids`; memory is their rows and one batch.
+    """Return columns for documents, by name, in the order of `ids`. Memory holds their rows and one batch.
 
     Raises:
         IntegrityError: a document is not in the ledger.
@@ -277,7 +279,7 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
 
 
 def _chosen(batch: pa.RecordBatch, wanted: pa.Array) -> pa.Array:
-    """Return the held-out rows of the wanted ids; a dropped duplicate may have the same id."""
+    """Return the rows with the wanted ids that are held out, because a dropped duplicate may have the same id."""
     return pc.and_(pc.equal(batch.column("decision"), "heldout"), pc.is_in(batch.column("id"), value_set=wanted))
 
 

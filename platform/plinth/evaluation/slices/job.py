@@ -28,7 +28,7 @@ from plinth.tokens.tokenizer.sample import sample, sampled_texts
 
 #: Seed of every bootstrap.
 SEED = 0
-#: Maximum labels of an axis; the labels with the least text are merged into one slice.
+#: Maximum number of labels on an axis. The labels with the least text are merged into one slice.
 MOST_SLICES, OTHERS = 24, "(others)"
 WORST = 20
 _BASELINES = ("gzip", "trigram")
@@ -36,12 +36,12 @@ _DIGITS = 6
 
 
 def axis_totals(table: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the totals of a table of documents: axis -> slice -> row (see `row`)."""
+    """Return the totals over a table of documents: axis -> slice -> row (see `row`)."""
     return {axis: _slices(table, column, axis) for axis, column in axes_of(table).items()}
 
 
 def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return the totals of items of protected sets: set -> status -> row."""
+    """Return the totals over protected items: set -> status -> row."""
     found: dict[str, dict[str, Any]] = {}
     names, statuses = _strings(table, "set"), _strings(table, "status")
     for name, status in sorted(set(zip(names, statuses, strict=True))):
@@ -51,7 +51,7 @@ def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def row(table: pa.Table, *, paired: bool = False) -> dict[str, Any]:
-    """Return the totals of some texts; `paired` also compares the model with each baseline.
+    """Return the totals over the texts in a table; with `paired`, also compare the model with each baseline.
 
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
@@ -88,7 +88,7 @@ def _difference(bits: NDArray[np.float64], others: NDArray[np.float64], sizes: N
 
 
 def interval(row: Mapping[str, Any], digits: int = 4) -> str:
-    """Format the interval of a row; `none` if the spread is unknown, as for one document."""
+    """Format the interval of a row, or `none` if the spread is unknown, as for a single document."""
     if statistics.DEGENERATE in row.get("flags", ()):
         return "none"
     return f"{row['low']:.{digits}f} to {row['high']:.{digits}f}"
@@ -100,7 +100,7 @@ def exact_sum(bits: NDArray[np.float64]) -> float:
 
 
 def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
-    """Return the documents with the most bits above the average of their bucket, most first.
+    """Return the documents whose bits exceed the average of their bucket by the most, largest excess first.
 
     Returns:
         `id`, `bucket`, `uri`, `bytes`, `model` (bits per byte) and `excess_bits` of each.
@@ -121,7 +121,7 @@ def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
 
 
 def in_order(axis: str, slices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of an axis's slices in display order: lengths from short to long, others by text."""
+    """Return an axis's slice names in display order: lengths from short to long, other names alphabetically."""
     if axis == "length":
         return [name for name in LENGTHS if name in slices]
     return sorted(slices, key=lambda name: (name == OTHERS, -slices[name]["bytes"], name))
@@ -148,17 +148,17 @@ def _strings(table: pa.Table, name: str) -> NDArray[np.object_]:
 
 # Bits per token by position in the document: shows whether, and up to which length, context helps.
 #
-# Every token has a position, so the bins add up to the total. Late positions exist in long documents only, which differ
-# from short ones: `long` is the same curve over documents that fill the context alone, in which every bin has the same
-# documents. A token at a position below the context length is predicted from all tokens before it, a later one from at
-# least an eighth of the context (`engine.batches.windows`).
+# Every token has a position, so the bins add up to the total. Late positions occur only in long documents, which
+# differ from short ones. `long` is therefore the same curve over only those documents that fill the context, so that
+# every bin has the same documents. A token at a position below the context length is predicted from all tokens before
+# it, a later one from at least an eighth of the context (`engine.batches.windows`).
 
 #: Start of the second bin; each later bin starts at twice the position of the previous.
 FIRST = 8
 
 
 def by_position(tokens: Sequence[TokenBits], context_tokens: int) -> dict[str, Any]:
-    """Return the loss by position.
+    """Return the loss by token position in the document.
 
     Args:
         tokens: tokens of every document.
@@ -193,7 +193,9 @@ def _rows(tokens: Sequence[TokenBits], edges: NDArray[np.int64]) -> list[dict[st
 
 
 def _binned(bits: NDArray[np.float64], edges: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return bits and tokens of one document in each bin; sums are of multiples of a grid, so differences are exact."""
+    """Return one document's bits and tokens in each bin. Bits are multiples of a grid, so differences of sums are
+    exact.
+    """
     upto = np.minimum(edges, len(bits))
     return np.diff(np.concatenate(([0.0], np.cumsum(bits)))[upto]), np.diff(upto)
 
@@ -220,7 +222,8 @@ ASSET = "evaluation"
 PARENT = f"{ASSET}/parent"
 VERSION = "3"
 
-#: Bytes of training text for the trigram baseline, divided evenly among buckets; chosen by hash of id.
+#: Bytes of training text for the trigram baseline, divided evenly among buckets. Documents are chosen by the hash of
+# their id.
 TRIGRAM_BYTES = 64 * 2**20
 
 
@@ -245,7 +248,7 @@ def run(
     (`totals.by_position`); `worst` (`totals.worst`); `trigram_bytes` (text the trigram was trained on).
 
     Raises:
-        CheckpointError: the checkpoint lacks a file , or does not load.
+        CheckpointError: the checkpoint lacks a file or does not load.
         IntegrityError: the ledger has other documents.
         RecipeError: an expression of `slices` is invalid for the ledger.
         StageError: a bucket has no held-out text.
@@ -268,7 +271,7 @@ def run(
 
 
 def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: Mapping[str, Manifest]) -> Manifest:
-    """Return bits per byte of a checkpoint on held-out text of another run, by that run's buckets; needs no ledger.
+    """Evaluate a checkpoint on the held-out text of another run, by that run's buckets. Needs no ledger.
 
     Raises:
         CheckpointError, StageError, TrainingError: as `run`.
@@ -282,7 +285,7 @@ def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: M
 
 
 def _scores(params: Evaluation) -> Step:
-    """Return the step of the scores, which do not depend on slices."""
+    """Return the cache step of the scores. The scores do not depend on slices."""
     return Step(name=f"{ASSET}/scores", version=VERSION, params={**params.of_held_out(), "slices": {}})
 
 
@@ -294,7 +297,7 @@ def _measured(
     protected: Manifest | None,
     sets: Mapping[str, Manifest] | None,
 ) -> tuple[Part, ...]:
-    """Score documents, their tokens, and items, if any, with the model and the baselines."""
+    """Score documents, their tokens, and any protected items with the model and the baselines."""
     chosen = choice.choose_documents(ctx.store, curated, params.max_bytes_per_slice)
     asked = choice.choose_items(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
     with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
@@ -312,7 +315,7 @@ def _measured(
 
 
 def _sliced(ctx: Context, params: Evaluation, ledger: Manifest, measured: Part) -> Part:
-    """Return the documents with their slices."""
+    """Return the part of documents with their slice labels added."""
     table = read_table(ctx.store, measured)
     labels = choice.labels(ctx.store, ledger, table, params.slices)
     return write_table(ctx.store, tables.DOCUMENTS, tables.with_labels(table, labels), stats=measured.stats)

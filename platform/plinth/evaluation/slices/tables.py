@@ -26,7 +26,8 @@ from plinth.storage.state import Refs
 from plinth.storage.store import Store
 from plinth_text.compiled import compiled
 
-#: Bits are multiples of this: sums below 2^33 bits, a gigabyte at eight bits a byte, are exact in any order.
+#: Bits are multiples of this number. Sums below 2^33 bits (a gigabyte at eight bits per byte) are then exact in any
+# order.
 GRID = 2.0**-20
 
 #: Names of the parts, and the column prefix of a recipe's axes.
@@ -46,7 +47,7 @@ DOCUMENT_COLUMNS = pa.schema(
         *_BITS,
     ]
 )
-#: One row per document, in the same order: bytes of each token, and its -log2 p.
+#: One row per document, in the order of the documents: bytes and -log2 p of each token.
 TOKEN_COLUMNS = pa.schema(
     [
         pa.field("bytes", pa.list_(pa.int32()), nullable=False),
@@ -64,7 +65,7 @@ def on_grid(bits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def by_text(scores: Scores) -> list[TokenBits]:
-    """Return the tokens of every text; requires scores by token."""
+    """Return the token scores of every text. Requires that scores by token were requested."""
     assert scores.ends is not None, "scores without per_token=True"
     assert scores.token_bits is not None
     cuts = np.cumsum(scores.tokens)[:-1]
@@ -73,12 +74,12 @@ def by_text(scores: Scores) -> list[TokenBits]:
 
 
 def text_digest(data: bytes) -> bytes:
-    """Return a 16-byte digest; equal if two evaluations scored the same text."""
+    """Return a 16-byte digest, by which two evaluations recognize the same text."""
     return hashlib.sha256(data).digest()[:16]
 
 
 def documents(chosen: Sequence[Document], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """Return documents without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
+    """Return the table of documents without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
     names = {
         "id": [each.id for each in chosen],
         "text": [text_digest(each.data) for each in chosen],
@@ -89,7 +90,7 @@ def documents(chosen: Sequence[Document], tokens: Sequence[TokenBits], trigram: 
 
 
 def with_labels(table: pa.Table, labels: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Return documents with the label of each axis, and their URI; axes of the recipe come last, by name."""
+    """Return the table of documents with URI and axis labels added. The recipe's own axes come last, by name."""
     fixed = {name: pa.array(labels[name], pa.string()) for name in ("uri", *BUILT_IN)}
     own = {f"{AXIS}{name}": pa.array(labels[name], pa.string()) for name in sorted(set(labels) - set(fixed))}
     columns = {name: table[name] for name in table.schema.names} | fixed
@@ -98,13 +99,13 @@ def with_labels(table: pa.Table, labels: Mapping[str, Sequence[str]]) -> pa.Tabl
 
 
 def items(asked: Sequence[ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """Return a table with a row per item of a protected set."""
+    """Return a table with one row per protected item."""
     names = {name: [getattr(each, name) for each in asked] for name in ITEM_COLUMNS.names[:3]}
     return _scored(pa.Table.from_pydict(names, pa.schema(list(ITEM_COLUMNS)[:3])), asked, tokens, trigram)
 
 
 def write_tokens(store: Store, tokens: Sequence[TokenBits]) -> Part:
-    """Return the tokens of every document."""
+    """Write the token scores of every document as a part."""
     columns = [
         pa.array([np.diff(each.ends, prepend=0) for each in tokens], TOKEN_COLUMNS.field("bytes").type),
         pa.array([on_grid(each.bits) for each in tokens], TOKEN_COLUMNS.field("bits").type),
@@ -113,7 +114,7 @@ def write_tokens(store: Store, tokens: Sequence[TokenBits]) -> Part:
 
 
 def read_tokens(store: Store, part: Part) -> list[TokenBits]:
-    """Read the part of `write_tokens`."""
+    """Read a part from `write_tokens`."""
     table = read_table(store, part)
     pairs = zip(table["bytes"], table["bits"], strict=True)
     return [
@@ -130,7 +131,7 @@ def axes_of(table: pa.Table) -> dict[str, str]:
 def _scored(
     names: pa.Table, texts: Sequence[Document | ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram
 ) -> pa.Table:
-    """Return the names of texts, with their sizes and the bits of the model and the baselines."""
+    """Return a table of named texts with their sizes, and their bits under the model and the baselines."""
     columns: list[Any] = [[len(each.data) for each in texts], [len(each.bits) for each in tokens]]
     columns.append([float(on_grid(each.bits).sum()) for each in tokens])
     columns.append([float(gzip_bits(each.data)) for each in texts])
@@ -147,19 +148,19 @@ def _scored(
 #     p(c | h) = (count(h c) + kinds(h) p(c | shorter h)) / (count(h) + kinds(h))
 #
 # with contexts of two bytes, one, none, then 1/256; kinds(h) is the number of different bytes after h. The model has no
-# hyperparameters. Documents begin as if after two NUL bytes, in training and in scoring.
+# hyperparameters. In training and in scoring, every document is treated as if it followed two NUL bytes.
 
-#: Documents per call of a kernel, to amortize the cost of a call (1 us).
+#: Number of documents per kernel call, so that the cost of a call (1 us) is amortized.
 BLOCK = 32
 
 
 def gzip_bits(data: bytes) -> int:
-    """Return the bits of the document alone under `gzip -9`, including the header."""
+    """Return the size in bits of a document compressed alone by `gzip -9`, including the header."""
     return 8 * len(gzip.compress(data, compresslevel=9, mtime=0))
 
 
 class Trigram:
-    """Byte counts by the two preceding bytes; always 64 MiB."""
+    """Trigram model: byte counts by the two preceding bytes. It always takes 64 MiB."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(1 << 24, dtype=np.uint32)  # [before, last, byte]
@@ -167,7 +168,7 @@ class Trigram:
         self.trained_bytes = 0
 
     def train(self, documents: Iterable[bytes]) -> Trigram:
-        """Count documents; may be called again with more. At most 2^32 - 1 bytes in total."""
+        """Count the bytes of documents. Call it again to add more documents, up to 2^32 - 1 bytes in total."""
         remaining = iter(documents)
         while block := list(islice(remaining, BLOCK)):
             offsets = np.cumsum([0, *map(len, block)])
@@ -188,7 +189,9 @@ class Trigram:
 
 
 def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]:
-    """Return pair counts [last, byte]; (total, kinds) by [before, last], by [last]; p(byte) without context [byte]."""
+    """Return the tables of lower orders: pair counts [last, byte]; (total, kinds) by [before, last] and by [last];
+    p(byte) without context [byte].
+    """
     cube = counts.reshape(256, 256, 256)
     pairs = cube.sum(axis=0, dtype=np.float64)
     singles = pairs.sum(axis=0)
@@ -216,13 +219,13 @@ def total_bits(
     """Return the total -log2 p of a document's bytes; tables as `_lower_orders` returns them."""
 
 
-# Two models on the same text, byte span by byte span, for any two tokenizers.
+# Two models compared on the same text, byte span by byte span, for any two tokenizers.
 #
 # Two tokenizers split a document at different bytes, but share some boundaries. Between two shared boundaries the bits
-# of each model are a sum of whole tokens, so nothing is divided or estimated. A span joins the fewest such stretches
-# that reach a minimum number of bytes, so its bits add up to the document's.
+# of each model are a sum over whole tokens, so no token's bits are divided or estimated. A span joins neighboring
+# ranges between shared boundaries until it has a minimum number of bytes. The spans' bits add up to the document's.
 
-#: Minimum bytes of a span, about ten words; a shorter document is one span.
+#: Minimum bytes of a span, about ten words. A shorter document is a single span.
 SPAN_BYTES = 64
 MOST_SPANS = 20
 #: Documents of each model read at once.
@@ -230,7 +233,7 @@ _HELD = 64
 
 
 class Spans(NamedTuple):
-    """Spans of a document: end of each in bytes, and the bits of both models."""
+    """Spans of a document: the end of each span in bytes, and its bits under both models."""
 
     ends: NDArray[np.int64]  # [spans]
     a: NDArray[np.float64]  # [spans]
@@ -251,7 +254,7 @@ class SpanDifference:
     text: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields, without the text."""
+        """Return the fields as a dict, without the text."""
         return {name: value for name, value in asdict(self).items() if name != "text"}
 
     @property
@@ -275,10 +278,10 @@ def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
 def largest(
     store: Store, refs: Refs, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
 ) -> list[SpanDifference]:
-    """Return the spans of held-out text with the largest differences of two models, with their text.
+    """Return the spans of held-out text on which two models differ most, with their text.
 
     Args:
-        a, b: manifests of the asset `evaluation`; documents scored by only one of them are omitted.
+        a, b: manifests of the asset `evaluation`; documents that only one of them scored are omitted.
 
     Raises:
         MissingError: the evaluations have no text in common.
@@ -290,7 +293,7 @@ def largest(
 def places(
     store: Store, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
 ) -> list[SpanDifference]:
-    """Return the spans without their text. Memory: the spans found and a few documents.
+    """Return the same spans as `largest`, without text. Memory holds the found spans and a few documents.
 
     Raises:
         MissingError, IntegrityError: as `largest`.
@@ -307,7 +310,7 @@ def places(
 
 
 def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDifference]) -> list[SpanDifference]:
-    """Add the text of spans, from the curated text of the evaluation."""
+    """Add the text to spans, from the curated text of the evaluation."""
     if not found:
         return []
     wanted = {one.id for one in found}
@@ -316,7 +319,7 @@ def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDif
 
 
 class _Scored(NamedTuple):
-    """A scored document, with its sort key in evaluations."""
+    """A scored document, with the key by which evaluations sort documents."""
 
     place: tuple[str, bytes]  # bucket and id
     text: bytes
@@ -334,7 +337,7 @@ def _differences(store: Store, a: Manifest, b: Manifest, span_bytes: int) -> Ite
 
 
 def _shared(a: Iterator[_Scored], b: Iterator[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
-    """Yield documents whose identical text both models scored; both inputs are sorted."""
+    """Yield the documents that both models scored with identical text; both inputs are sorted."""
     ours, theirs = next(a, None), next(b, None)
     while ours and theirs:
         if ours.place == theirs.place and ours.text == theirs.text:
@@ -344,7 +347,7 @@ def _shared(a: Iterator[_Scored], b: Iterator[_Scored]) -> Iterator[tuple[_Score
 
 
 def _scored_spans(store: Store, made: Manifest) -> Iterator[_Scored]:
-    """Yield documents of an evaluation, sorted by bucket and id.
+    """Yield the scored documents of an evaluation, sorted by bucket and id.
 
     Raises:
         IntegrityError: they are out of order.
@@ -372,7 +375,7 @@ def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
 
 
 def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
-    """Drop ends so that spans have at least `span_bytes`; the remainder joins the last span."""
+    """Drop span ends so that every span has at least `span_bytes`. The remainder joins the last span."""
     kept: list[int] = []
     for end in ends.tolist():
         if end - (kept[-1] if kept else 0) >= span_bytes:
@@ -381,6 +384,6 @@ def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
 
 
 def _between(one: TokenBits, ends: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the bits up to each end from the previous one; exact, since bits are multiples of a grid."""
+    """Return the bits between successive span ends. They are exact, since bits are multiples of a grid."""
     upto = np.concatenate(([0.0], np.cumsum(one.bits)))[np.searchsorted(one.ends, ends, side="right")]
     return np.diff(upto, prepend=0.0)

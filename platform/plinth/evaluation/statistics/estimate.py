@@ -1,4 +1,4 @@
-"""An estimate with its interval, rows summed by cluster, and always-valid sequential tests.
+"""Estimates with intervals, sums of rows by cluster, and always-valid sequential tests.
 
 N  rows
 C  clusters
@@ -21,15 +21,15 @@ Floats = NDArray[np.float64]
 #: One label per row; None if every row is a cluster of its own.
 Clusters = Sequence[Any] | NDArray[Any] | None
 
-#: The standard error is exactly 0, or there is one cluster: the spread is unknown, so no claim follows.
+#: Flag: the standard error is exactly 0, or there is only one cluster. The spread is unknown, so no claim can be made.
 DEGENERATE = "degenerate"
-#: Fewer than `FEW` clusters: the interval is Student's t, and assumes a normal distribution.
+#: Flag: there are fewer than `FEW` clusters. The interval is Student's t, which assumes a normal distribution.
 FEW_CLUSTERS = "few_clusters"
-#: Items are missing; the interval holds for any scores they might have had.
+#: Flag: items are missing. The interval is valid for any scores that they might have had.
 MISSING = "missing"
 
 FEW = 10
-#: A spread below this share of the summed magnitudes is rounding error.
+#: A spread below this share of the summed magnitudes counts as rounding error.
 ROUNDING = 1e-12
 #: Significant digits of interval ends, so that the order of additions in a processor does not show; values are exact
 #: sums (`math.fsum`).
@@ -39,11 +39,12 @@ DIGITS = 12
 class Estimate(Frozen):
     """A value with its two-sided interval.
 
-    `n` is the number of rows, `clusters` the number of samples; `p` is the p-value of "no effect", if the method tests.
-    An interval without width, always flagged `DEGENERATE`, has no information.
+    `n` is the number of rows, `clusters` the number of clusters. `p` is the p-value of "no effect", if the method has
+    a test. An interval without width is always flagged `DEGENERATE` and carries no information.
 
     `unit` and `freedom` determine intervals at other levels: distances from the truth are Student's t with `freedom`
-    degrees, times `unit`; exact tests of pairs have no freedom, and `unit` is the maximum difference of one pair.
+    degrees, times `unit`; for exact tests of pairs there is no `freedom`, and `unit` is the maximum difference in one
+    pair.
     """
 
     value: float
@@ -60,14 +61,14 @@ class Estimate(Frozen):
     flags: tuple[str, ...] = ()
 
     def excludes(self, value: float = 0.0) -> bool:
-        """Return True if the interval excludes a value; an interval without width excludes none."""
+        """Return True if the interval excludes a value. An interval without width excludes no value."""
         return self.low < self.high and not self.low <= value <= self.high
 
     def smallest_effect(self, power: float = 0.8, tests: int = 1) -> float | None:
-        """Return the minimum detectable effect at this power; None if no effect is detectable.
+        """Return the minimum detectable effect at this power, or None if no effect is detectable.
 
-        One of several `tests` must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). If the
-        distribution at that level is unknown, the normal critical value is scaled to the interval's half width.
+        With several `tests`, each must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). If
+        the distribution at that level is unknown, the normal critical value is scaled to the interval's half width.
         """
         if self.low == self.high:
             return None
@@ -97,10 +98,10 @@ def rounded(value: float) -> float:
 
 
 def checked(values: ArrayLike, like: Floats | None = None) -> Floats:
-    """Return values as FP64 [N].
+    """Return the values as FP64 [N] after checking them.
 
     Raises:
-        ValueError: no values, one that is not finite, or a length other than that of `like`.
+        ValueError: there are no values, a value is not finite, or the length differs from that of `like`.
     """
     out = np.asarray(values, dtype=np.float64)
     if out.ndim != 1 or not out.size or not np.isfinite(out).all():
@@ -111,7 +112,7 @@ def checked(values: ArrayLike, like: Floats | None = None) -> Floats:
 
 
 def codes_of(clusters: Clusters, rows: int) -> NDArray[np.int64]:
-    """Return the number of each row's cluster, [N], numbered in the order of their labels.
+    """Return each row's cluster number [N]; clusters are numbered in the order of their labels.
 
     Raises:
         ValueError: the number of labels is not `rows`.
@@ -135,7 +136,8 @@ def sums(values: Floats, codes: NDArray[np.int64]) -> Floats:
 def spread(residuals: Floats, total: float, size: float) -> float:
     """Return the standard error of a mean or ratio from residuals summed by cluster, [C], over the total weight.
 
-    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); exactly 0 for one cluster, and if only rounding (`unrounded`).
+    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); The error is exactly 0 for a single cluster, and if it is only
+    rounding error (`unrounded`).
 
     Args:
         size: sum of the magnitudes of all terms of the residuals.
@@ -147,12 +149,14 @@ def spread(residuals: Floats, total: float, size: float) -> float:
 
 
 def unrounded(error: float, size: float) -> float:
-    """Return the error, or exactly 0 if it is only rounding of numbers of this size."""
+    """Return the error, or exactly 0 if it is only the rounding error of numbers of this size."""
     return error if error > ROUNDING * size else 0.0
 
 
 def fewest_pairs(alpha: float) -> int:
-    """Return the number of pairs, all differing the same way, that an exact test needs: 2 (1/2)^k < alpha."""
+    """Return how many pairs, all differing in the same direction, an exact test needs to be significant: 2 (1/2)^k <
+    alpha.
+    """
     return math.floor(1 - math.log2(alpha)) + 1
 
 
@@ -162,14 +166,14 @@ def critical(level: float, freedom: float) -> float:
 
 
 def two_sided(t: float, freedom: float) -> float:
-    """Return the probability of |t| of at least this value under the null hypothesis."""
+    """Return the two-sided p-value: the probability under the null hypothesis that |t| is at least this large."""
     return 2 * student_cdf(freedom, -abs(t))
 
 
 def student(
     value: float, error: float, freedom: float, level: float, *, n: int, clusters: int, method: str, test: bool
 ) -> Estimate:
-    """Return an estimate whose error follows Student's t; flagged and without p if the error is 0."""
+    """Return an estimate whose error follows Student's t. If the error is 0, it is flagged and has no p."""
     flags = (*((DEGENERATE,) if error == 0 else ()), *((FEW_CLUSTERS,) if clusters < FEW else ()))
     half = critical(level, freedom) * error if error else 0.0
     p = (two_sided(value / error, freedom) if error else 1.0) if test else None
@@ -234,7 +238,7 @@ def gamma_tail(a: float, x: float) -> float:
     return float(gammaincc(a, x))
 
 
-# Always-valid test of a mean, and its interval: may be evaluated after every observation.
+# Always-valid test of a mean, with its interval. It can be evaluated after every observation.
 #
 # A mixture sequential probability ratio test (Robbins 1970; Johari, Pekelis and Walsh 2015) in the form with unknown
 # variance: with g = 1 + n tau^2 and nu = n - 1, the likelihood ratio of "the mean is N(0, tau^2) standard deviations"
@@ -249,7 +253,7 @@ def gamma_tail(a: float, x: float) -> float:
 
 
 class Sequential(Frozen):
-    """State of a sequential test; immutable, so that it can be stored between interim analyses.
+    """Immutable state of a sequential test, which can be stored between interim analyses.
 
     `effect` is tau: the effect size, in standard deviations, with the highest power. Observations are one
     per cluster: differences of documents, requests, items. Interim analyses before observation
@@ -266,10 +270,11 @@ class Sequential(Frozen):
     first_look: int = 2
 
     def add(self, values: ArrayLike) -> Sequential:
-        """Return the state after further observations, in order; `p` as if analyzed after each.
+        """Return the state after further observations, in order. `p` is as if the test was evaluated after each of
+        them.
 
         Raises:
-            ValueError: a value that is not finite.
+            ValueError: a value is not finite.
         """
         n, mean, squares, p, above = self.n, self.mean, self.squares, self.p, self.above
         for value in np.asarray(values, dtype=np.float64).ravel().tolist():
@@ -313,7 +318,9 @@ class Sequential(Frozen):
         )  # fmt: skip
 
     def _half_width(self) -> float:
-        """Return the distance at which the likelihood ratio reaches 1 / alpha; infinite if none does."""
+        """Return the distance from the mean at which the likelihood ratio reaches 1 / alpha, or infinity if it never
+        does.
+        """
         if self.n < 2:
             return math.inf
         g = 1 + self.n * self.effect**2
@@ -322,7 +329,7 @@ class Sequential(Frozen):
 
 
 def _p(n: int, mean: float, squares: float, effect: float) -> float:
-    """Return 1 / BF, at most 1; 1 while the values have no variance."""
+    """Return the p-value 1 / BF, at most 1. It is 1 while the values have no variance."""
     if n < 2 or squares <= 0:
         return 1.0
     g, ratio = 1 + n * effect**2, n * mean**2 / squares  # t^2 / nu
@@ -330,7 +337,7 @@ def _p(n: int, mean: float, squares: float, effect: float) -> float:
     return math.exp(-max(0.0, log))
 
 
-# Always-valid test that later values have the distribution of earlier ones.
+# Always-valid test that later values have the same distribution as earlier values.
 #
 # A conformal test martingale (Vovk, Nouretdinov and Gammerman 2003): the rank of every later value among all values so
 # far, with random tie-breaking, is uniform and independent of earlier ranks as long as all values are exchangeable,
@@ -349,14 +356,16 @@ EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
-    """Return the share of all values so far that are larger than each later one, [n]: small for a large value.
+    """Return, for each later value, the share of all values so far that are larger [n]; the share is small for a large
+    value.
 
     Args:
-        draws: uniform on [0, 1), [n]: the part of ties, and of the value itself, that counts as larger. They must not
+        draws: uniform on [0, 1) [n]: the fraction of ties, and of the value itself, that counts as larger. They must
+        not
             depend on the values.
 
     Raises:
-        ValueError: no reference, no later value, one that is not finite, or a wrong number of draws.
+        ValueError: there is no reference or no later value, a value is not finite, or the number of draws is wrong.
     """
     held, new = sorted(checked(reference).tolist()), checked(later)
     shares = checked(draws, new)
@@ -375,7 +384,7 @@ def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
         starts: possible starts of a change, increasing from 0; chosen independently of the ranks.
 
     Raises:
-        ValueError: no rank, one outside [0, 1], or starts that do not increase from 0.
+        ValueError: there is no rank, a rank is outside [0, 1], or the starts do not increase from 0.
     """
     found = checked(uniform)
     if found.min() < 0 or found.max() > 1 or list(starts) != sorted({0, *starts}) or starts[-1] >= len(found):
@@ -397,7 +406,8 @@ def _bet(found: Floats) -> Floats:
 
 
 def exchangeable_p(reference: ArrayLike, later: ArrayLike, draws: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """Return the always-valid p after each later value, [n]: the smallest so far, valid under optional stopping.
+    """Return the always-valid p-value after each later value [n]. It is the smallest so far, and valid under optional
+    stopping.
 
     Raises:
         ValueError: as `ranks` and `wealth`.

@@ -1,6 +1,4 @@
-"""Means, ratios of sums and their differences, with clustered intervals; bootstrap intervals; slopes.
-bootstrap samples, and the slope of a line.
-"""
+"""Means, ratios of sums and their differences, with clustered intervals; bootstrap intervals; slopes."""
 
 from __future__ import annotations
 
@@ -37,7 +35,8 @@ from plinth.evaluation.statistics.shares import FEW_PAIRS, mcnemar, share, tango
 
 
 def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
-    """Return the mean of values [N]. If all are 0 or all 1: Wilson's interval of the clusters, flagged as degenerate.
+    """Return the mean of values [N]. If all values are 0, or all are 1, the interval is Wilson's over the clusters,
+    flagged as degenerate.
 
     Raises:
         ValueError: no values, one that is not finite, or a wrong number of labels.
@@ -52,10 +51,11 @@ def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
-    """Return the mean of a - b, [N] both, paired by row; p is for "no difference".
+    """Return the mean of a - b, both [N] and paired by row. `p` tests "no difference".
 
     If fewer than 25 clusters differ, all by the same amount (right or wrong answers), p is McNemar's exact p and the
-    interval is Tango's, widened to include 0 if p is not significant: 3 wins to 0 have p = 0.25, whatever their spread.
+    interval is Tango's, widened to include 0 if p is not significant. For example, 3 wins to 0 have p = 0.25, whatever
+    their spread.
 
     Raises:
         ValueError: as `mean`.
@@ -77,10 +77,11 @@ def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, 
 def difference(
     a: ArrayLike, b: ArrayLike, clusters_a: Clusters = None, clusters_b: Clusters = None, *, level: float = 0.95
 ) -> Estimate:
-    """Return the mean of a minus the mean of b, of different items (Welch 1947); pair equal items instead.
+    """Return the mean of a minus the mean of b, for different items (Welch 1947). For equal items, use
+    `paired_difference`.
 
-    If the values of a side are all 0 or all 1, its error is that of Wilson's interval. If another side has no spread,
-    such as a single value, the difference has no interval and supports no claim.
+    If the values of a side are all 0 or all 1, its error is that of Wilson's interval. If a side has no spread for
+    another reason, such as a single value, the difference has no interval and supports no claim.
 
     Raises:
         ValueError: as `mean`.
@@ -121,7 +122,7 @@ def _alike(values: NDArray[Any]) -> bool:
 
 
 def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: float) -> Estimate:
-    """Estimate a difference of few clusters, each of `scale` or -scale."""
+    """Estimate a difference in which few clusters differ, each by `scale` or -`scale`."""
     wins, losses = int((contested > 0).sum()), int((contested < 0).sum())
     p = mcnemar(wins, losses)
     low, high = (scale * end for end in tango(wins, losses, clusters, level))
@@ -136,14 +137,14 @@ def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: fl
 
 # Ratios of sums, such as bits per byte (total bits over total bytes), with an interval from a bootstrap over clusters.
 #
-# The bootstrap is studentized and symmetric: the interval is the ratio -+ q SE, with q the quantile of |t| over draws
-# and t each draw's distance from the ratio in its own standard errors (Hall 1988, "On symmetric bootstrap confidence
-# intervals"). With 30 to 300 documents of log-normal lengths, 95% intervals held in 94 to 96% of 2,000 simulations;
-# percentile intervals in 90 to 94%, BCa in 87 to 93%, Student's t in 91 to 95%.
+# The bootstrap is studentized and symmetric: the interval is the ratio -+ q SE, where t is a draw's distance from the
+# ratio in the draw's own standard errors, and q the quantile of |t| over draws (Hall 1988, "On symmetric bootstrap
+# confidence intervals"). With 30 to 300 documents of log-normal lengths, 95% intervals held in 94 to 96% of 2,000
+# simulations; percentile intervals in 90 to 94%, BCa in 87 to 93%, Student's t in 91 to 95%.
 #
-# Draws resolve no p below 1 / B, and a correction for many tests needs smaller ones. So p comes from the Student's t
-# whose scale and degrees of freedom (at most C - 1) match the draws' critical values at 95 and 99%. p is below 0.05 if
-# and only if the interval excludes 0. Under "no difference", at 30 documents
+# Draws cannot resolve a p below 1 / B, and a correction for many tests needs smaller values. So p comes from the
+# Student's t whose scale and degrees of freedom (at most C - 1) match the draws' critical values at 95 and 99%. p is
+# below 0.05 if and only if the interval excludes 0. Under "no difference", at 30 documents
 # with heavy tails, p fell below 0.01, 0.001 and 0.0001 in 1.0, 0.9 and 2.5 times as many of 12,000 simulations as it
 # should; p of the linearized ratio by Student's t in 2.5, 4 and 4 times as many.
 #
@@ -151,11 +152,11 @@ def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: fl
 #     B  draws
 
 DRAWS = 10_000
-#: Number of clusters from which Student's t is used: the bootstrap would give the same, slowly.
+#: Number of clusters from which Student's t is used, because the bootstrap would give the same result more slowly.
 MANY = 5_000
 #: Number of weights in memory at once.
 _WEIGHTS = 1 << 22
-#: Factor between alpha and the second level at which critical values are read.
+#: Factor between alpha and the second level at which critical values are computed.
 STRICTER = 5
 
 
@@ -173,7 +174,8 @@ def ratio(
     With fewer than 10 clusters or more than 5,000 the interval is Student's, from the linearized standard error.
 
     Raises:
-        ValueError: no values, one that is not finite, a wrong number of labels, or a sum of denominators not above 0.
+        ValueError: there are no values, a value is not finite, the number of labels is wrong, or the denominators' sum
+        is not above 0.
     """
     above = checked(numerator)
     return _ratio(above, denominator, clusters, seed, draws, level, test=False, size=float(np.abs(above).sum()))
@@ -189,9 +191,10 @@ def ratio_difference(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Return the sum of a - b over the sum of denominators, [N] all: such as bits per byte of two models.
+    """Return the sum of a - b over the sum of denominators, all [N], such as the difference in bits per byte of two
+    models.
 
-    `p` is for "no difference".
+    `p` tests "no difference".
 
     Raises:
         ValueError: as `ratio`.
@@ -238,9 +241,10 @@ def _ratio(
 
 
 def freedom_of(ratio: float, level: float, most: float) -> float:
-    """Return the degrees of freedom of Student's t whose critical values at both levels have this ratio: 1 to `most`.
+    """Return the degrees of freedom, from 1 to `most`, for which Student's critical values at both levels have this
+    ratio.
 
-    The ratio falls as they rise, from 5 at one degree to 1.31 for the normal distribution, at 95 and 99%.
+    At 95 and 99% the ratio falls from 5 at one degree of freedom to 1.31 for the normal distribution.
     """
     low, high = 1.0, float(most)
     for _ in range(50):
@@ -251,7 +255,7 @@ def freedom_of(ratio: float, level: float, most: float) -> float:
 
 
 def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
-    """Return |ratio of a draw - value| in standard errors of the draw, [B], from terms [2, C]."""
+    """Return each draw's |ratio - value| in the draw's standard errors [B], from terms [2, C]."""
     above, below = terms
     count = len(above)
     columns = np.stack([above, below, above * above, above * below, below * below], axis=1)  # [C, 5]
@@ -271,7 +275,7 @@ def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
 
 
 def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, level: float = 0.95) -> Estimate:
-    """Return the percentile interval (Efron 1979) of a statistic of N items.
+    """Return the percentile interval (Efron 1979) for a statistic of N items.
 
     Args:
         value: value over all items.
@@ -317,10 +321,11 @@ def prediction(
 def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
     """Return the slope of y over x by ordinary least squares, [N] both, with Student's interval (N - 2 degrees).
 
-    Points exactly on a line have no interval and no p: flagged `DEGENERATE`, as the residual spread is unknown.
+    If the points are exactly on a line, the residual spread is unknown: the slope has no interval and no p, and is
+    flagged `DEGENERATE`.
 
     Raises:
-        ValueError: fewer than three points, or all at the same x.
+        ValueError: there are fewer than three points, or all have the same x.
     """
     along = checked(x)
     values = checked(y, along)
@@ -346,15 +351,17 @@ def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
 #
 # The 95% interval is the value -+ sqrt(t_seeds^2 V_seeds + t_documents^2 V_documents), each variance with the critical
 # value of its own degrees of freedom (Banerjee 1960, "Approximate confidence interval for linear functions of means of
-# k populations"). In 1,500 simulations each, of 100 documents of log-normal lengths and seeds' noise from none to 30
-# times what documents give, it held the truth in 93.4 to 98.9% with 2 seeds, 94.7 to 97.7% with 3, 93.6 to 96.8% with 5
-# and 10 (standard error 0.6). The sum of components (Cameron, Gelbach and Miller 2011) with Satterthwaite's degrees of
-# freedom held in 86.8% at worst with 2 seeds and 91.3% with 3: it believes a small variance of seeds.
+# k populations"). In 1,500 simulations per setting, with 100 documents of log-normal lengths and seed noise from 0 to
+# 30 times the documents' noise, the interval contained the true value in 93.4 to 98.9% with 2 seeds, 94.7 to 97.7%
+# with 3, 93.6 to 96.8% with 5 and 10 (standard error 0.6). The sum of components (Cameron, Gelbach and Miller 2011)
+# with Satterthwaite's degrees of freedom contained it in only 86.8% at worst with 2 seeds and 91.3% with 3, because it
+# trusts a small estimated seed variance.
 #
 #     K  seeds
 #     D  documents
 
-#: The interval covers other documents but not other trainings: there is one seed, or seeds have no effect.
+#: Flag: the interval covers other documents but not other training runs, because there is one seed or seeds have no
+# effect.
 DOCUMENTS_ONLY = "documents_only"
 
 #: ln p of the smallest p distinguishable from 0.
@@ -370,7 +377,7 @@ def crossed_difference(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Return the mean over seeds of sum(a - b) / sum(weights); `n` is seeds times documents, `clusters` documents.
+    """Return the mean over seeds of sum(a - b) / sum(weights). `n` is seeds times documents, `clusters` is documents.
 
     Args:
         a, b: bits of both sides, [K, D], row by row of the same seed; or scores of items with weights of 1.
@@ -423,14 +430,14 @@ def _table(values: ArrayLike) -> Floats:
 
 
 def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
-    """Return the variance that neither seeds nor documents explain, as part of the estimate; `runs` minus the value."""
+    """Return the part of the estimate's variance that neither seeds nor documents explain; `runs` minus the value."""
     seeds, documents = gaps.shape
     left, total = gaps - mean - np.outer(runs, below), float(below.sum())
     return float((left**2).sum() / (seeds * (seeds - 1)) * documents / (documents - 1) / total**2)
 
 
 def _p(distance: float, half_width: Callable[[float], float]) -> float:
-    """Return the level at which the interval reaches 0, by bisection of its logarithm."""
+    """Return the p-value: the level at which the interval reaches 0, found by bisection of its logarithm."""
     low, high = _LEAST, 0.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Shares of items, also with missing scores; corrections for multiple tests, and sample sizes."""
+"""Shares of items (some scores may be missing), corrections for multiple tests, and sample sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     """Return a share with Wilson's interval (1927), for items sampled independently.
 
     Raises:
-        ValueError: no items, or more successes than items.
+        ValueError: there are no items, or more successes than items.
     """
     _check(successes, n)
     low, high = wilson(successes, n, normal_quantile((1 + level) / 2))
@@ -58,12 +58,12 @@ def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
 
 
 def share_with_missing(successes: int, scored: int, missing: int, *, level: float = 0.95) -> Estimate:
-    """Return the share of all items if some have no score, without assumptions about the missing.
+    """Return the share of all items if some have no score, without assumptions about the missing scores.
 
-    The value is the share of the scored items. The interval holds for any scores of the missing items: from Wilson's
-    lower end with all of them wrong to his upper end with all of them right, at the critical value of Imbens and Manski
-    (2004), which is between the one-sided one (many missing) and the two-sided one (none). Both ends account for the
-    randomness of missingness; a stretched interval of the scored items would be too narrow.
+    The value is the share of the scored items. The interval is valid for any scores of the missing items. It runs from
+    Wilson's lower end with all of them wrong to the upper end with all of them right, at the critical value of Imbens
+    and Manski (2004), which is between the one-sided value (many missing) and the two-sided value (none missing). Both
+    ends account for the randomness of missingness; a stretched interval of the scored items would be too narrow.
 
     Raises:
         ValueError: as `share`.
@@ -84,7 +84,7 @@ def share_with_missing(successes: int, scored: int, missing: int, *, level: floa
 
 
 def _imbens_manski(width: float, level: float) -> float:
-    """Return c with Phi(c + width) - Phi(-c) = level; `width` of the unknown part is in standard errors."""
+    """Return c with Phi(c + width) - Phi(-c) = level; `width` is the width of the unknown part in standard errors."""
     low, high = normal_quantile(level), normal_quantile((1 + level) / 2)
     for _ in range(60):
         middle = (low + high) / 2
@@ -102,13 +102,14 @@ FEW_PAIRS = 25
 
 
 def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
-    """Return the two-sided p of "both are right alone equally often": binomial over discordant pairs (McNemar 1947).
+    """Return the two-sided p-value of "each model is equally often the only correct one": binomial over discordant
+    pairs (McNemar 1947).
 
     Args:
         a_only: items that only the first answered correctly.
         b_only: items that only the second answered correctly.
-        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013): closer to its level, but no longer guaranteed to
-            keep it.
+        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013), which is closer to the nominal level but not
+        guaranteed to keep it.
 
     Raises:
         ValueError: a negative number.
@@ -147,7 +148,7 @@ def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float,
 
 
 def _crossing(after: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the point from which a condition holds, by bisection."""
+    """Return the point between `low` and `high` from which a condition is true, by bisection."""
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if after(middle) else (middle, high)
@@ -155,10 +156,11 @@ def _crossing(after: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def holm(p_values: ArrayLike) -> Floats:
-    """Return p-values [T] adjusted for their number (Holm 1979): rejecting below alpha keeps the familywise error rate.
+    """Return p-values [T] adjusted for multiple tests (Holm 1979). Rejecting those below alpha keeps the familywise
+    error rate.
 
     Raises:
-        ValueError: no values, or one outside [0, 1].
+        ValueError: there are no values, or a value is outside [0, 1].
     """
     given = checked(p_values)
     if ((given < 0) | (given > 1)).any():
@@ -171,7 +173,7 @@ def holm(p_values: ArrayLike) -> Floats:
 
 
 def smallest_effect(error: float, *, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Return the minimum detectable effect of a two-sided test at this power, from the standard error of its estimate.
+    """Return the minimum detectable effect of a two-sided test at this power, from the standard error of the estimate.
 
     Raises:
         ValueError: the standard error is not above 0, or power or alpha is not a probability.

@@ -8,6 +8,6 @@
 
 lm-evaluation-harness builds the prompts and judges the answers; it has no model. Its requests go to the parent, which
 passes them to `plinth.evaluation.engine`. Its own standard errors and its cache of answers, which is not keyed by the
-model, are unused: intervals come from `plinth.evaluation.statistics`, and a finished task is a record of the step cache
-keyed by the digests of checkpoint and task files.
+model, are unused. Intervals come from `plinth.evaluation.statistics`, and a finished task is a record in the step
+cache, keyed by the digests of checkpoint and task files.
 """

@@ -22,8 +22,8 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def main(path: str) -> int:
-    """Run the tasks of the configuration. Returns the exit code."""
-    isolate()  # before imports that start threads: a process with threads cannot leave its namespace
+    """Run the tasks in the configuration; return the exit status."""
+    isolate()  # call before imports that start threads, because a process with threads cannot enter a new namespace
     config = json.loads(Path(path).read_text())
     from plinth.evaluation.tasks.job import Channel
 
@@ -49,7 +49,7 @@ def main(path: str) -> int:
 
 
 def isolate() -> bool:
-    """Move the process into a network namespace of its own, without a network, if the system permits.
+    """Move the process into its own network namespace, which has no network, if the system permits.
 
     Otherwise the libraries are set to offline mode, and a task with data outside the folder is rejected.
     """
@@ -65,7 +65,7 @@ def isolate() -> bool:
 
 
 def _lost(damaged: Sequence[DamagedLine], files: Sequence[str]) -> list[str]:
-    """Return the damaged lines of a task's data, as reasons."""
+    """Return a reason for each damaged line in a task's data."""
     names = {Path(file).as_posix() for file in files}
     return [f"{one.file}, line {one.line}: {one.reason}" for one in damaged if one.file in names]
 

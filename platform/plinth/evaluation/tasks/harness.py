@@ -23,7 +23,8 @@ from plinth.evaluation.tasks.lm import CheckpointLM
 #: Seeds of lm-evaluation-harness' command, set before every task so that tasks are independent.
 PYTHON_SEED, NUMPY_SEED = 0, 1234
 
-#: Number of first documents to drop while the task cannot be constructed from them.
+#: Maximum number of documents dropped from the start of a file while the task cannot be constructed from its first
+# document.
 FIRST = 8
 
 OUTPUT_CHARACTERS = 4000
@@ -33,12 +34,12 @@ DRAWS, FEW_DRAWS, MANY = 1000, 200, 1000
 
 
 def load(folder: Path, names: Sequence[str], damaged: list[DamagedLine]) -> dict[str, Task]:
-    """Return the tasks of these names (groups and tags by their members), or all tasks of the folder, by name.
+    """Return the tasks with these names (for groups and tags, their members), or else all tasks in the folder, by name.
 
     If the task cannot be constructed from the first document of a file, that document counts as damaged.
 
     Raises:
-        MissingError: a name that neither the folder nor lm-evaluation-harness has.
+        MissingError: neither the folder nor lm-evaluation-harness has a task of this name.
         StageError: a task cannot be loaded, usually because its data is not in the folder.
     """
     manager = TaskManager(include_path=str(folder), include_defaults=False)
@@ -88,7 +89,7 @@ def _load(manager: TaskManager, name: str, folder: Path, damaged: list[DamagedLi
 
 
 def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) -> None:
-    """Reject data outside the folder: its digest would not be part of the task's identity."""
+    """Reject data outside the folder, because its digest would not be part of the task's identity."""
     files = (given or {}).get("data_files") or []
     flat = list(files.values()) if isinstance(files, Mapping) else [files]
     named = [one for some in flat for one in ([some] if isinstance(some, str) else some)]
@@ -112,7 +113,7 @@ def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
 
 
 def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: Exception) -> bool:
-    """Remove the first line of a file; return False if it has none."""
+    """Remove the first line of a task's data file; return False if there is none."""
     line, _, rest = data.read_bytes().lstrip(b"\n").partition(b"\n")
     reason = f"{type(error).__name__}: {error}"[:200]
     dropped.append(DamagedLine(data.relative_to(folder).as_posix(), len(dropped) + 1, reason))
@@ -165,7 +166,7 @@ def run(
 
 
 def _configure(task: Task, params: Mapping[str, Any]) -> None:
-    """Set the few-shot examples as lm-evaluation-harness' command does."""
+    """Set the few-shot examples as the lm-evaluation-harness command does."""
     fixed = task.get_config("num_fewshot")
     asked = params["fewshot"] if params["fewshot"] is not None and fixed != 0 else fixed
     task.set_config(key="num_fewshot", value=asked or 0)
@@ -173,7 +174,7 @@ def _configure(task: Task, params: Mapping[str, Any]) -> None:
 
 
 def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str, Any]]]:
-    """Return indices of the first valid documents, and rows of the invalid documents before them."""
+    """Return the indices of the first `limit` valid documents, and rows for the invalid documents among them."""
     good: list[int] = []
     bad: list[dict[str, Any]] = []
     for index, document in enumerate(task.eval_docs):
@@ -188,7 +189,7 @@ def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str,
 
 
 def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return why a document cannot be scored, tested with placeholder answers; None if it can."""
+    """Return the reason why a document cannot be scored, or None if it can. Tested with placeholder answers."""
     try:
         context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
         asked = task.construct_requests(document, context, metadata=(task.config.task, 0, 1))
@@ -203,7 +204,7 @@ def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
 
 
 def _label(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return the reason if no choice is correct: lm-evaluation-harness would count the document as wrong."""
+    """Return a reason if no choice is correct, or None. lm-evaluation-harness would count such a document as wrong."""
     right, choices = _right(task, document), task.doc_to_choice(document)
     if right is None or all(isinstance(one, int) and 0 <= one < len(choices) for one in right):
         return None
@@ -211,7 +212,7 @@ def _label(task: Task, document: Mapping[str, Any]) -> str | None:
 
 
 def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
-    """Return the indices of the correct choices; None if the choices are contexts."""
+    """Return the indices of the correct choices, or None if the choices are contexts."""
     if task.multiple_input:
         return None
     found, choices = task.doc_to_target(document), task.doc_to_choice(document)
@@ -220,7 +221,7 @@ def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one document and filter."""
+    """Yield the rows for one document and filter."""
     bits, size, output = _answer(task, sample)
     for metric in sample["metrics"]:
         score, weight = _score(sample[metric])
@@ -265,7 +266,7 @@ def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | 
 
 
 def _score(value: Any) -> tuple[float | None, float | None]:
-    """Return a number, or numerator and denominator; otherwise None."""
+    """Return score and weight: a number without weight, a numerator with its denominator, or None for other values."""
     if isinstance(value, bool | int | float | np.number):
         return _number(value), None
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int | float | np.number) for one in value):
@@ -274,7 +275,7 @@ def _score(value: Any) -> tuple[float | None, float | None]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number; None for other results of an aggregation."""
+    """Return an aggregation's result if it is a finite number, otherwise None."""
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -283,7 +284,7 @@ def _number(value: Any) -> float | None:
 
 
 def _replicates(task: Task, samples: Sequence[Mapping[str, Any]], key: str, seed: int) -> list[float | None]:
-    """Return values of a metric over bootstrap samples of the documents."""
+    """Return a metric's values over bootstrap samples of the documents."""
     metric, _, filtered = key.partition(",")
     scores = [one[metric] for one in samples if one["filter"] == filtered and metric in one]
     draws = np.random.default_rng(seed).integers(
@@ -298,7 +299,7 @@ def _aggregation(task: Task, metric: str) -> str:
     return names.get(function, getattr(function, "__name__", "mean")) if function else "mean"
 
 
-# Lines of a data file that are not valid items, set aside and counted.
+# Lines of a data file that are not valid items. They are removed and counted.
 #
 # `datasets` rejects a whole file for one line that is not JSON, or has a field of a different type than earlier lines.
 # Here such a line costs one item. A damaged line is not UTF-8, is not a JSON object, lacks a field that most lines
@@ -317,7 +318,7 @@ class DamagedLine(NamedTuple):
 
 
 def set_aside(folder: Path) -> list[DamagedLine]:
-    """Rewrite every JSONL file below a folder without its damaged lines; return those."""
+    """Rewrite every JSONL file below a folder without its damaged lines; return the damaged lines."""
     found: list[DamagedLine] = []
     for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
         lines = path.read_bytes().split(b"\n")
@@ -330,7 +331,7 @@ def set_aside(folder: Path) -> list[DamagedLine]:
 
 
 def damaged(lines: Sequence[bytes]) -> dict[int, str]:
-    """Return the numbers of the damaged lines, from 1, with the reason; blank lines are not damaged."""
+    """Return the numbers (from 1) of the damaged lines with the reasons. Blank lines are not damaged."""
     reasons: dict[int, str] = {}
     records: dict[int, dict[str, str]] = {}  # type of each field, by line
     for number, line in enumerate(lines, start=1):
@@ -356,7 +357,7 @@ def damaged(lines: Sequence[bytes]) -> dict[int, str]:
 
 
 def _usual(records: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return the type that most lines have, of each field that most lines have."""
+    """Return, for each field that most lines have, the type that it has in most lines."""
     kinds: dict[str, Counter[str]] = {}
     for fields in records:
         for name, kind in fields.items():
@@ -379,7 +380,7 @@ def _fits(kind: str, usual: str) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Return the type of a JSON value, which must be the same in all rows of a table."""
+    """Return the type of a JSON value. All rows of a table must have the same type in a column."""
     match value:
         case None:
             return "null"

@@ -1,9 +1,9 @@
-"""The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric; and the protocol
-of the two processes: questions, answers, scores of items.
+"""The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric. Also the
+protocol between the two processes: questions, answers, scores of items.
 
 Two children: one runs lm-evaluation-harness on a copy of the task files, without a model or network access; the other
-has the model (`evaluation.engine`) and is started at the first question. A finished task is a record of the step cache,
-so a killed run continues with the current task.
+has the model (`evaluation.engine`) and is started at the first question. A finished task is a record in the step
+cache, so a killed run continues with the current task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from plinth.storage.atomic import join, named_failures
 from plinth.storage.parts import write_table
 from plinth.storage.state import checkout
 
-# Protocol between the process that runs lm-evaluation-harness and the one that has the model.
+# Protocol between the process that runs lm-evaluation-harness and the process that has the model.
 #
 # A line of JSON on a pipe reports an event, or names a JSON file with a question; the parent answers in the same form.
 # Output of libraries goes to standard error, so the pipe has protocol lines only.
@@ -57,7 +57,7 @@ class Answerer(Protocol):
 
 
 class EngineAnswerer:
-    """A model in an engine's process."""
+    """Answerer that passes requests to a `ModelEngine`."""
 
     def __init__(self, engine: ModelEngine) -> None:
         self._engine = engine
@@ -74,14 +74,14 @@ class EngineAnswerer:
 
 
 class Channel:
-    """The child's end of the protocol; as an `Answerer` it asks the parent."""
+    """The child's end of the protocol. As an `Answerer` it asks the parent."""
 
     def __init__(self, folder: Path, answers: IO[str], lines: IO[str]) -> None:
         self._folder, self._answers, self._lines, self._asked = folder, answers, lines, 0
 
     @classmethod
     def standard(cls, folder: Path) -> Channel:
-        """Connect standard input and output; later prints go to standard error."""
+        """Connect to standard input and output. Anything printed later goes to standard error."""
         lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         sys.stdout = sys.stderr
@@ -157,15 +157,15 @@ ITEMS = pa.schema(
     ]
 )
 
-#: Metrics that are means or ratios of sums; intervals of others come from values over bootstrap samples.
+#: Metrics that are means or ratios of sums. Intervals of other metrics come from their values over bootstrap samples.
 LINEAR = ("mean", "perplexity", "bits_per_byte", "weighted_perplexity")
 
-#: The metric has no value for some bootstrap samples, so its spread is unknown.
+#: Flag: the metric has no value for some bootstrap samples, so its spread is unknown.
 WITHOUT_INTERVAL = "without_interval"
 
 
 def estimates(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return every metric of a task: its value as aggregated by lm-evaluation-harness, with our interval.
+    """Return every metric of a task: the value as aggregated by lm-evaluation-harness, with Plinth's interval.
 
     Args:
         rows: rows of `ITEMS`.
@@ -187,7 +187,7 @@ def estimates(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], seed:
 
 
 def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, seed: int) -> Estimate | None:
-    """Estimate a mean or a ratio of sums; damaged items may have been correct or wrong."""
+    """Estimate a mean or a ratio of sums; the interval allows for damaged items being correct or wrong."""
     scores, weights = [row["score"] for row in rows], [row["weight"] for row in rows]
     if not rows or None in scores or aggregation not in LINEAR:
         return None
@@ -203,7 +203,7 @@ def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, s
 
 
 def _falling(found: Estimate, through: Callable[[float], float]) -> Estimate:
-    """Return the estimate of a falling function of a rate of log-likelihood, which is never above 0."""
+    """Transform the estimate of a log-likelihood rate (never above 0) by a decreasing function, such as perplexity."""
     low, high = through(min(found.high, 0.0)), through(found.low)
     return found.model_copy(update={"value": through(found.value), "low": low, "high": high})
 
@@ -217,7 +217,7 @@ TAIL_LINES = 25
 #: Distributions that affect prompts and scores.
 LIBRARIES = ("lm_eval", "datasets", "evaluate", "jinja2", "sacrebleu", "rouge_score", "nltk")
 
-#: Environment of the child: libraries stay offline and read nothing outside its folder.
+#: Environment variables of the child, so that libraries stay offline and read nothing outside its folder.
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -231,7 +231,8 @@ OFFLINE = {
 
 
 def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> Manifest:
-    """Measure a checkpoint on a set of tasks; a part per task with a row per document and metric (`exchange.ITEMS`).
+    """Evaluate a checkpoint on a set of tasks. The manifest has a part per task, with a row per document and metric
+    (`exchange.ITEMS`).
 
     Stats: `tasks` (task -> `metrics` with value, interval, n and seed; `documents`, `damaged`, `fewshot`, `version`,
     `output_type`), `damaged`, `seed`.
@@ -254,7 +255,7 @@ def _step(params: TaskSet, more: Mapping[str, Any]) -> Step:
 
 
 class _Harness:
-    """One run of the child, and of the engine if there are requests."""
+    """One run of the child process, and of the engine if there are requests."""
 
     def __init__(self, ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> None:
         self.ctx, self.name, self.params, self.checkpoint, self.files = ctx, name, params, checkpoint, files
@@ -274,7 +275,7 @@ class _Harness:
         return tuple(part for _, parts in sorted(self._found.items()) for part in parts)
 
     def _converse(self, folder: Path) -> None:
-        """Start the child and answer until it ends."""
+        """Start the child and answer its questions until it ends."""
         checkout(self.ctx.store, self.files.parts, folder / "files")
         wanted = [part for part in self.checkpoint.parts if part.name in (CONFIG, TOKENIZER)]
         checkout(self.ctx.store, wanted, folder / "model")
@@ -307,7 +308,7 @@ class _Harness:
                 return  # it has exited: exit code and log give the reason
 
     def _on_loaded(self, tasks: list[str]) -> list[str]:
-        """Return the tasks without a record."""
+        """Return the tasks that have no record in the step cache and must run."""
         found = self.ctx.cache.get_many([self._key(task) for task in tasks])
         self._found = {task: parts for task, parts in zip(tasks, found, strict=True) if parts is not None}
         missing = [task for task in tasks if task not in self._found]
@@ -368,7 +369,7 @@ def task_files(ctx: Context, name: str, location: str) -> Manifest:
         Manifest of one part per file, under its path in the folder. Statistics: `files`, `bytes`.
 
     Raises:
-        SourceError: the folder is missing, or a file is unreadable, a link out of the folder, or special.
+        SourceError: the folder is missing, or a file is unreadable, a link that leaves the folder, or a special file.
     """
     made = lists.run(ctx, name, location)
     if not any(part.name.endswith((".yaml", ".yml", ".jsonl", ".json", ".parquet", ".csv")) for part in made.parts):

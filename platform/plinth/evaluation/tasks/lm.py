@@ -22,7 +22,7 @@ from plinth.errors import StageError
 from plinth.evaluation.tasks.job import Answerer
 from plinth.model.hugging_face import CONFIG, TOKENIZER
 
-#: Supported generation settings of a task; others are rejected rather than ignored.
+#: Supported generation settings of a task. Other settings are rejected, not ignored.
 GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_p"}
 
 
@@ -48,7 +48,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
         )
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Return ln p of each continuation after its context, and whether it is greedy."""
+        """Return ln p of each continuation after its context, and whether greedy decoding yields the continuation."""
         found = self.model.likelihoods([one.args for one in requests])
         return [(-bits * math.log(2), greedy) for bits, greedy in found]
 
@@ -108,7 +108,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
 
 
 def _first(*values: int | Sequence[int] | None) -> int:
-    """Return the first id of a configuration field with one, several or no ids."""
+    """Return the first token id in a configuration field that has one id, several, or none."""
     for value in values:
         if isinstance(value, int):
             return value
