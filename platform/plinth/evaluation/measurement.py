@@ -29,7 +29,7 @@ from plinth.extensions import Catalogue, NoParams
 from plinth.records import Frozen, Manifest
 
 #: State of a gate. `skipped` means that the sample is too small to decide, `not applicable` that there is nothing to
-# compare.
+#: compare.
 #: Neither is a pass. `waived` is set from a signed waiver only, never by a gate.
 GateState = Literal["passed", "waived", "skipped", "not applicable", "pending", "failed"]
 #: States that block promotion.

@@ -33,12 +33,12 @@ class JobStatus(StrEnum):
 
     @property
     def alive(self) -> bool:
-        """True if the job runs, or will run without another submission."""
+        """True if the job is running, or will run without another submission."""
         return self is not JobStatus.GONE
 
 
 class Handle(Frozen):
-    """Submitted job, durable: from `handle.json` in the job's directory, any process can find it again.
+    """Durable handle of a submitted job. Any process can find the job again from `handle.json` in the job's directory.
 
     `started` is the launcher's own proof that the identifier still means the same job. `host` is the machine or cluster
     that knows the identifier.
@@ -54,17 +54,17 @@ class Launcher(Protocol):
     """Submits jobs and finds them again. All methods may be called from any process at any time."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Start a job, or return the live one in this directory; there are never two at once.
+        """Start a job, or return the live job of this directory. A directory never has two live jobs.
 
         Raises:
-            LaunchError: it could not be started.
+            LaunchError: the job could not be started.
         """
         ...
 
     def find(self, directory: Path) -> Handle | None:
-        """Return the handle last written in this directory; its job may be gone.
+        """Return the handle that was last written in this directory, or None. Its job may be gone.
 
-        If no handle was written, because the submitter died first, this may be that of the live job.
+        If the submitter died before it wrote a handle, some launchers can still return the handle of the live job.
 
         Raises:
             LaunchError: the file is not a handle.
@@ -80,7 +80,7 @@ class Launcher(Protocol):
         ...
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """Signal the job to stop, wait at most `grace_s`, then end all its processes."""
+        """Signal the job to stop, wait at most `grace_s` seconds, then end all of its processes."""
         ...
 
     def logs(self, log: Path, lines: int) -> str:
@@ -119,7 +119,9 @@ _LOG_TAIL_BYTES = 1 << 16
 
 
 class _HandleFile(Handle):
-    """Handle, and its directory: in a copy of that directory, it belongs to the original's job."""
+    """Content of `handle.json`: the handle and its directory. In a copy of the directory, the handle belongs to the
+    original's job.
+    """
 
     directory: str = ""
 
@@ -149,7 +151,7 @@ def read_handle(directory: Path) -> Handle | None:
 
 
 def excluded_hosts(directory: Path) -> list[str]:
-    """Return the machines on which a run of this folder must not be placed."""
+    """Return the machines on which this run must not be placed."""
     path = directory / EXCLUDED
     return path.read_text().split() if path.exists() else []
 
@@ -167,7 +169,7 @@ def submit_once(
     ask: Callable[[Handle], JobStatus],
     start: Callable[[], Handle],
 ) -> Handle:
-    """Return the live job of this directory, or start one now; its handle is written.
+    """Return the live job of this directory, or start a new job and write its handle.
 
     Args:
         find: returns the job that was submitted here last.
@@ -182,7 +184,9 @@ def submit_once(
 
 
 def tail(log: Path, lines: int) -> str:
-    """Return the last lines of `log`; empty if there is none. For a link and the like, a note that it is not read."""
+    """Return the last lines of `log`, or an empty string if there is no log. A link or special file is not read; a
+    note says so.
+    """
     try:
         with atomic.opened(log, one_name=True, remedy=atomic.DELETE) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
@@ -195,7 +199,9 @@ def tail(log: Path, lines: int) -> str:
 
 
 def locked(directory: Path) -> AbstractContextManager[None]:
-    """One submission at a time, on any machine that sees the directory; the lock dies with its holder."""
+    """Context that allows one submission at a time, on all machines that share the directory. The lock ends with its
+    holder.
+    """
     return atomic.locked(directory / "submit.lock")
 
 
@@ -212,7 +218,7 @@ SILENCE_S = 900.0
 
 
 class StatusCache:
-    """Last answer of `ask`, no older than `every_s`."""
+    """Cache of the last answer of `ask`, which is at most `every_s` old."""
 
     def __init__(
         self, ask: Callable[[Handle], JobStatus], every_s: float = EVERY_S, silence_s: float = SILENCE_S
@@ -225,7 +231,7 @@ class StatusCache:
         """Return the status of the job from the last answer.
 
         Raises:
-            LaunchError: the scheduler has not answered for `silence_s`, or never has.
+            LaunchError: the scheduler has not answered for `silence_s`, or has never answered.
         """
         known, now = self._answers.get(handle), time.monotonic()
         if known is not None and (known[0] is JobStatus.GONE or now - self._asked < self._every_s):
@@ -260,7 +266,7 @@ LAUNCHERS = Catalogue(
 
 
 def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
-    """Return the launcher of a kind with the settings of the recipe.
+    """Return a launcher of this kind, with the settings from the recipe.
 
     Args:
         kind: kind in the recipe or in a handle.
@@ -284,8 +290,7 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
     """Return the script for `sbatch`, manifests for `kubectl apply -f -`, or the request of an installed launcher.
 
     Raises:
-        LaunchError: this kind has none.
-        RecipeError: no launcher of this kind.
+        LaunchError: this launcher has no such text. RecipeError: there is no launcher of this kind.
     """
     kind = LAUNCHERS.find(launch.kind)
     if kind.preview is None:
@@ -305,10 +310,11 @@ TERMINATE = 'kill -TERM "$job" 2>/dev/null;'
 
 
 def waiting(words: str, ask: str = TERMINATE) -> list[str]:
-    """Return lines of bash that run `words`, do `ask` at SIGTERM, and leave the status in `$status`.
+    """Return lines of bash that run the command `words`, run `ask` on SIGTERM, and leave the exit status in `$status`.
 
     A signal before `words` start prevents them from starting; a signal during their start is repeated once they have a
-    process id. If SIGTERM ends them before they could handle it, nothing was done: status `LEFT`.
+    process id. If SIGTERM ends the command before it could handle the signal, nothing was done, and the status is
+    `LEFT`.
 
     The shell polls twice per second instead of waiting: if the signal ends the command at the moment it interrupts
         `wait`, bash 5.2 may wait forever.

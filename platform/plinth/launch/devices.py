@@ -47,7 +47,7 @@ def _of(
     gigabytes: int, teraflops: float, memory: float, within: float, between: float, watts: float, price: float,
     host: float, host_gigabytes: int,
 ) -> Device:  # fmt: skip
-    """Return a device; bandwidths in GB/s."""
+    """Return a device, from sizes in GB, TFLOP/s and bandwidths in GB/s."""
     return Device(
         memory_bytes=gigabytes * 10**9,
         bf16_flops=teraflops * 1e12,
@@ -82,7 +82,7 @@ _OWN = TypeAdapter(dict[str, Device])
 
 
 def read(path: Path | None) -> dict[str, Device]:
-    """Return the table, preceded by the devices of a YAML file: name -> fields of `Device`.
+    """Return the built-in table, preceded by the devices in a YAML file (name -> fields of `Device`).
 
     Raises:
         RequestError: the file is not such a table.
@@ -101,7 +101,7 @@ def read(path: Path | None) -> dict[str, Device]:
 
 
 def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
-    """Return a device by its name in any case; `a100` is the one with 80 GB.
+    """Return a device by its name, ignoring case; `a100` is the A100 with 80 GB.
 
     Raises:
         RequestError: the table has no such device.
@@ -120,7 +120,9 @@ def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
 
 
 def called(name: str, table: Mapping[str, Device] = DEVICES) -> str | None:
-    """Return the table's name of a driver's device name such as `NVIDIA H100 80GB HBM3`; None if there is none."""
+    """Return the table's name for a driver's device name such as `NVIDIA H100 80GB HBM3`, or None if the table lacks
+    the device.
+    """
     words = re.findall(r"[a-z0-9]+", name.lower())
     fits = [key for key in table if all({part, f"{part}gb"} & set(words) for part in key.lower().split("-"))]
     return max(fits, key=len, default=None)

@@ -32,7 +32,7 @@ TIMEOUT_S = 30.0
 
 POLL_S = 0.5
 
-#: Seconds for an ended Job to disappear before the next one of its name is created.
+#: Maximum seconds to wait until an ended Job has disappeared, before the next Job with its name is created.
 VANISH_S = 120.0
 
 NOT_FOUND, CONFLICT = 404, 409
@@ -48,7 +48,7 @@ class KubernetesLauncher:
         self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Create the Job, or return the live one; a finished one is deleted first."""
+        """Create the Job, or return the live Job. A finished Job is deleted first."""
         directory, log = directory.absolute(), log.absolute()
         wanted = manifest.job(self._launch, self._grace_s, command, directory, log)
         with locked(directory):
@@ -58,7 +58,7 @@ class KubernetesLauncher:
             return write_handle(directory, self._handle(made))
 
     def find(self, directory: Path) -> Handle | None:
-        """Return the handle in `directory`, or else the Job of its name."""
+        """Return the handle in `directory`, or else the handle of the Job with the run's name."""
         handle = read_handle(directory)
         if handle is None:
             found = self._read(manifest.job_name(directory.absolute()))
@@ -66,7 +66,7 @@ class KubernetesLauncher:
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the Job from an answer that is at most some seconds old."""
+        """Return the status of the Job from a server answer that is at most a few seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
@@ -85,7 +85,7 @@ class KubernetesLauncher:
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """Return the last lines of the run's log; before it exists, those of the first pod."""
+        """Return the last lines of the run's log, or of the first pod's log if the run's log does not exist yet."""
         written = tail(log, lines)
         if written:
             return written
@@ -98,7 +98,7 @@ class KubernetesLauncher:
         return ""
 
     def _create(self, wanted: manifest.Manifest) -> Any:
-        """Return the live Job of this name, created now or before."""
+        """Create the Job, or return the live Job of this name if it exists."""
         name, until = wanted["metadata"]["name"], time.monotonic() + VANISH_S
         while time.monotonic() < until:
             try:
@@ -143,7 +143,7 @@ class KubernetesLauncher:
             self._call("delete_namespaced_job", name, propagation_policy="Foreground")
 
     def _pods(self, name: str) -> list[Any]:
-        """Return the pods of a Job, that of node 0 first."""
+        """Return the pods of a Job, with the pod of node 0 first."""
         found = self._call("list_namespaced_pod", label_selector=f"batch.kubernetes.io/job-name={name}").items
         return sorted(found, key=lambda pod: str(pod.metadata.name))
 
@@ -197,7 +197,9 @@ class _Exists(Exception):
 
 
 def _status(job: Any) -> JobStatus:
-    """Return GONE if it is complete or failed; a Job being deleted counts as alive until its pods have ended."""
+    """Return GONE if the Job is complete or has failed. A Job that is being deleted counts as alive until its pods
+    have ended.
+    """
     for condition in job.status.conditions or ():
         if condition.type in ("Complete", "Failed") and condition.status == "True":
             return JobStatus.GONE

@@ -23,21 +23,23 @@ DIRECTORY = "PLINTH_JOB_DIRECTORY"
 
 
 class LocalLauncher:
-    """Launcher of detached processes, each with its own session: they survive the submitting process."""
+    """Launcher of detached processes. Each has its own session, so it survives the submitting process."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start `command` with its output appended to `log`, or return the job that already runs there."""
         return submit_once(directory, self.find, self.poll, lambda: self._start(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
-        """Return the handle in `directory`, or else that of a live job whose submitter died before writing it."""
+        """Return the handle in `directory`, or else a handle for a live job whose submitter died before it wrote
+        one.
+        """
         handle = read_handle(directory)
         if handle is None or not _is_of(handle, directory):  # any writer of the file could name any process
             return _without_handle(directory)
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Return ALIVE for a process with this id and start time that is not a zombie.
+        """Return ALIVE if a process with this id and start time exists and is not a zombie.
 
         Raises:
             LaunchError: the job was submitted on another machine.
@@ -53,8 +55,9 @@ class LocalLauncher:
         return JobStatus.RUNNING if process is not None else JobStatus.GONE
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """Send SIGTERM to the job's leader, which forwards it to its children; after `grace_s`, SIGKILL to the
-        group."""
+        """Send SIGTERM to the job's leader, which forwards it to its children; after `grace_s` seconds, send SIGKILL
+        to the group.
+        """
         if self.poll(handle) is JobStatus.GONE:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -68,7 +71,7 @@ class LocalLauncher:
             os.killpg(int(handle.id), signal.SIGKILL)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """Return the last lines of `log`; empty if there is none."""
+        """Return the last lines of `log`, or an empty string if there is no log."""
         return tail(log, lines)
 
     def _start(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
@@ -99,7 +102,7 @@ def _handle(process: psutil.Process) -> Handle:
 def _is_of(handle: Handle, directory: Path) -> bool:
     """Return False for a live process of this user that is not the job of this directory.
 
-    A directory that was moved while its job runs keeps its own job; a finished job does no harm.
+    A directory that was moved while its job runs keeps its job. A finished job is harmless.
     """
     process = _process(handle) if handle.host == socket.gethostname() else None
     if process is None:
@@ -123,18 +126,20 @@ def _without_handle(directory: Path) -> Handle | None:
     return None
 
 
-#: Children of this process, to be reaped so that an ended one does not count as alive.
+#: Children of this process. They are reaped so that an ended child does not count as alive.
 _children: list[subprocess.Popen[bytes]] = []
 
 
 def _default_signals() -> None:
-    """Restore signals: a shell's background job ignores SIGINT and SIGTERM, and its children inherit that."""
+    """Restore default signal handling, because a shell's background job ignores SIGINT and SIGTERM and its children
+    inherit that.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def _process(handle: Handle) -> psutil.Process | None:
-    """Return the live process of a handle; a recycled process id has another start time."""
+    """Return the live process of a handle, or None. A recycled process id is recognized by its start time."""
     for child in _children:
         child.poll()
     try:

@@ -1,11 +1,12 @@
 """Job of a run with one pod per node, and the Service that finds the first pod, as plain dictionaries.
 
-The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): on 75, or an eviction
-or preemption, the pod is recreated without a penalty; a named failure ends the Job; anything else counts against
-`BACKOFF_LIMIT`. A pod has the recipe's grace period to save before it is killed.
+The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): on 75, an eviction or
+a preemption, the pod is recreated without counting as a failure; a named failure ends the Job; any other end counts
+against `BACKOFF_LIMIT`. A pod has the recipe's grace period to save before it is killed.
 
 Pods comply with the Pod Security Standard `restricted`: not root, no privilege escalation, no capabilities, the
-runtime's seccomp profile. RDMA (IPC_LOCK) and host networking do not, and are used only if a recipe requests them.
+runtime's seccomp profile. RDMA (IPC_LOCK) and host networking do not comply, and are used only if a recipe requests
+them.
 
 The volume claim is mounted at the path of the workspace on the submitting machine, so paths are equal everywhere.
 """
@@ -116,7 +117,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
 
 
 def service(launch: Launch, directory: Path) -> Manifest | None:
-    """Return the headless Service that names the pods of several nodes; None for one node."""
+    """Return the headless Service that names the pods of several nodes, or None for a single node."""
     if launch.nodes == 1:
         return None
     return {
@@ -213,14 +214,16 @@ def _container(launch: Launch, command: Sequence[str], directory: Path, log: Pat
 
 
 def _elsewhere(hosts: list[str]) -> Manifest:
-    """Return an affinity to all other nodes: these failed the checks of an earlier Job of the run."""
+    """Return a node affinity that excludes these nodes, which failed the checks of an earlier Job of the run."""
     # only `metadata.name` can be matched, with one value per requirement; all requirements must hold
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]}]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
 
 def _places(launch: Launch, directory: Path) -> list[Manifest]:
-    """Return environment for a pod's place: its machine; for several nodes its index and the first pod's name."""
+    """Return the environment variables with a pod's place: its machine and, with several nodes, its index and the
+    first pod's name.
+    """
     host: Manifest = {"name": "PLINTH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     if launch.nodes == 1:
         return [host]

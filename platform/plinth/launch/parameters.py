@@ -11,19 +11,19 @@ from pydantic import Field, model_validator
 
 from plinth.records import Frozen, internal
 
-#: A key of the block, and the reason why it is invalid: found, expected.
+#: Key of the block that is invalid, with what was found and what is expected.
 Refusal = tuple[str, str]
 
 #: Time formats of Slurm: minutes, minutes:seconds, hours:…, days-hours:… (sbatch(1), --time).
 _TIME_LIMIT = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
 
-#: Options of sbatch that Plinth sets; another value would lose the job or its log.
+#: Options of sbatch that Plinth sets. With another value the job or its log would be lost.
 _SLURM_OWN = (
     "job-name J comment nodes N ntasks n ntasks-per-node requeue no-requeue signal open-mode output o error e "
     "array a chdir D parsable wait W"
 )
 
-#: Environment variables that Plinth sets for each rank; other values would separate the ranks.
+#: Environment variables that Plinth sets for each rank. With other values the ranks would not find each other.
 _RANK_OWN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR")
 
 #: Fields of a toleration (core/v1), and the values of two of them.
@@ -45,7 +45,7 @@ class HostChecks(Frozen):
     bound_s: float = Field(60.0, gt=0, description="Timeout of all checks in seconds; a node without a report fails.")
     free_bytes: int = Field(0, ge=0, description="Minimum free bytes in the run's folder; saves check their own space.")
     disk_bytes: int = Field(2**23, ge=1, description="Size of the disk test; at most a quarter of the free space.")
-    disk_bytes_per_s: int = Field(0, ge=0, description="Minimum speed of that test; 0: no limit.")
+    disk_bytes_per_s: int = Field(0, ge=0, description="Minimum speed of the disk test; 0: no limit.")
     memory_bytes: int = Field(2**28, ge=0, description="Minimum free memory of the machine.")
     clock_s: float = Field(1.0, gt=0, description="Maximum clock difference between nodes, in seconds.")
     temperature_c: float = Field(88.0, description="Maximum GPU temperature in degrees Celsius.")
@@ -53,10 +53,10 @@ class HostChecks(Frozen):
 
 
 class Supervision(Frozen):
-    """Restarts within the allocation."""
+    """Limits on restarts, hangs and the grace period of a job."""
 
     max_restarts: int = Field(3, ge=0, description="Maximum restarts from the last committed checkpoint.")
-    backoff_s: float = internal(1.0, ge=0, description="Seconds before the first restart; doubles each time.")
+    backoff_s: float = internal(1.0, ge=0, description="Seconds before the first restart; doubles with each restart.")
     hang_s: float = Field(300.0, gt=0, description="Seconds without an event until ranks count as hanging.")
     grace_s: float = Field(60.0, gt=0, description="Grace period in seconds to save and exit after SIGTERM.")
     host_checks: HostChecks = HostChecks()
@@ -120,7 +120,9 @@ class Kubernetes(Frozen):
 
 
 class Queueing(Frozen):
-    """Owner and priority of a run in each scheduler's terms. Not part of identity; the budget's team pays."""
+    """Owner and priority of a run, in each scheduler's terms. Not part of identity. Costs are charged to the budget's
+    team.
+    """
 
     team: str = Field(
         "",
@@ -134,14 +136,14 @@ class Queueing(Frozen):
 
 
 class SubmissionRate(Frozen):
-    """Rate limit of submissions to the launcher, by all processes of a workspace on a machine together."""
+    """Rate limit of submissions to the launcher. It covers all processes of a workspace on one machine together."""
 
     per_hour: float = Field(600.0, gt=0, description="Sustained submissions per hour.")
     burst: int = Field(100, ge=1, description="Maximum burst of submissions.")
     backoff_s: float = Field(
-        5.0, ge=0, description="Pause in seconds after a refused submission; doubles with each consecutive refusal."
+        5.0, ge=0, description="Pause in seconds after a refused submission; it doubles with each consecutive refusal."
     )
-    wait_s: float = Field(1800.0, ge=0, description="Maximum wait in seconds; after it the submission fails.")
+    wait_s: float = Field(1800.0, ge=0, description="Maximum wait in seconds, after which the submission fails.")
 
 
 class Launch(Frozen):
@@ -189,7 +191,7 @@ class Launch(Frozen):
 
 
 def problems(launch: Launch) -> Iterator[Refusal]:
-    """Yield why this block cannot run, one reason per key; nothing if it can."""
+    """Yield the reasons why this block is invalid, one per key. A valid block yields nothing."""
     if launch.ranks % launch.nodes:
         yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
     if launch.nodes > 1 and launch.kind == "local":
@@ -260,7 +262,7 @@ def _kubernetes(launch: Launch) -> Iterator[Refusal]:
 
 
 def _toleration(entry: Mapping[str, str | int]) -> Iterator[str]:
-    """Yield why the API server would refuse a toleration (core/v1, ValidateTolerations)."""
+    """Yield the reasons why the API server would refuse a toleration (core/v1, ValidateTolerations)."""
     if unknown := sorted(set(entry) - _TOLERATION):
         yield f"{', '.join(unknown)} is not a field of a toleration; expected {', '.join(sorted(_TOLERATION))}"
     operator = entry.get("operator", "Equal")

@@ -69,7 +69,7 @@ class RayLauncher:
         self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Submit, or return the live job, even if its handle was never written."""
+        """Submit the job, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
         self._status.forget()
         return submit_once(directory, self.find, self._ask, lambda: self._submit(command, directory, log))
@@ -83,14 +83,15 @@ class RayLauncher:
         return self._handle(alive[0]) if alive else None
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the job from an answer that is at most some seconds old."""
+        """Return the status of the job from a cluster answer that is at most a few seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """Send SIGTERM to all its processes. The cluster kills those that outlive the recipe's grace period.
+        """Send SIGTERM to all processes of the job. The cluster kills those that outlive the recipe's grace period.
 
-        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated. If asked even
-        earlier, it starts the entry point and then signals it; therefore the entry point first reads a file.
+        The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated. If the request
+        comes even earlier, the cluster starts the entry point and then signals it; the entry point therefore reads a
+        file first.
         """
         self._status.forget()
         until, asked = time.monotonic() + grace_s, False
@@ -104,7 +105,7 @@ class RayLauncher:
             time.sleep(POLL_S)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """Return the last lines of the run's log; before it exists, those that the cluster has kept."""
+        """Return the last lines of the run's log, or of the cluster's own log if the run's log does not exist yet."""
         written = tail(log, lines)
         handle = read_handle(log.parent)
         if written or handle is None:
@@ -162,7 +163,7 @@ class RayLauncher:
         }
 
     def _queueing(self) -> dict[str, str]:
-        """Return the owner as metadata for people: Ray has no accounts, and no order of jobs."""
+        """Return the owner as metadata for people, since Ray has no accounts and does not order jobs."""
         asked = self._launch.queueing
         team = {"plinth_team": asked.team} if asked.team else {}
         return team | ({"plinth_priority": asked.priority} if asked.priority != NORMAL else {})
@@ -192,19 +193,21 @@ class RayLauncher:
 
 
 def _found(handle: Handle) -> dict[str, Any] | None:
-    """Return the cluster's record of a handle's job; None if the name belongs to another job or to none."""
+    """Return the cluster's record of a handle's job, or None if the id belongs to another job or to no job."""
     found: dict[str, Any] | None = _request(handle.host, "GET", handle.id)
     same = found is not None and (found["metadata"] or {}).get("plinth_mark") == handle.started
     return found if same else None
 
 
 def _trust() -> dict[str, str]:
-    """Return the folder of the pinned root, if set: the cluster's processes do not have this environment."""
+    """Return the variable with the folder of the pinned root, if it is set, because the cluster's processes do not
+    inherit it.
+    """
     return {name: os.environ[name] for name in (TRUST_VARIABLE,) if name in os.environ}
 
 
 def _bundle(asked: Ray) -> dict[str, float]:
-    """Return the resources of each of several nodes as a bundle of a placement group; Ray refuses an empty one."""
+    """Return one node's resources as a bundle for a placement group. Ray refuses an empty bundle."""
     return {name: amount for name, amount in {"CPU": 1.0, **asked.resources}.items() if amount} or {"CPU": 0.001}
 
 
@@ -252,7 +255,9 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _token() -> dict[str, str]:
-    """Return the cluster's token as Ray itself finds it: the variable, the file it names, the file in the home."""
+    """Return the cluster's token from where Ray itself looks: a variable, a file that a variable names, or a file in
+    the home folder.
+    """
     if os.environ.get("RAY_AUTH_MODE", "token") == "disabled":
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN", "")

@@ -6,14 +6,14 @@ The entry point of a job of several nodes (ray_jobs). NODES bundles of the resou
 different nodes (STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to
 stop is forwarded to all of them. The exit status is that of node 0.
 
-If a node is lost, node 0's supervisor ends after its lease (or, if node 0 itself is lost, the others'), and the command
-is restarted on available nodes, like a requeued job: from the last commit, at most `REPLACEMENTS` times, then with
-status 75.
+If a node is lost, node 0's supervisor ends after its lease; if node 0 itself is lost, the other supervisors end. The
+command is then restarted on available nodes from the last commit, like a requeued job, at most `REPLACEMENTS` times;
+after that the exit status is 75.
 
 The same happens if a supervisor has excluded nodes, by Ray's identifiers (PLINTH_HOST), in the file named by
 PLINTH_EXCLUDED: nothing is placed on those again.
 
-Needs Ray, of the cluster's version, in its interpreter.
+Needs Ray in the cluster's version in its interpreter.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ REPLACEMENTS = 6
 
 PR_SET_PDEATHSIG = 1
 
-#: Resources that Ray's actor options name; all others are given as `resources`.
+#: Resources that have their own actor option in Ray. All others are passed as `resources`.
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 class Node:
-    """Actor that runs the command on its node. Imports nothing of Plinth, which Ray's workers may lack."""
+    """Actor that runs the command on its node. It imports nothing from Plinth, which Ray's workers may not have
+    installed.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,7 +91,7 @@ class Node:
 
 
 def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event) -> int:
-    """Run a command on each of `nodes` nodes, again if one is lost; return the status of the first."""
+    """Run a command on each of `nodes` nodes, and again if a node is lost; return the exit status of the first node."""
     for left in reversed(range(REPLACEMENTS + 1)):
         before = excluded()
         status, lost = _run_once(nodes, bundle, command, asked, before)
@@ -110,7 +112,8 @@ def excluded() -> list[str]:
 def _run_once(
     nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event, without: Sequence[str]
 ) -> tuple[int, list[int]]:
-    """Return the status of the first node, and the lost nodes, once none of them runs the command.
+    """Run the command once; return the exit status of the first node and the lost nodes after the command has ended
+    everywhere.
 
     Args:
         without: identifiers of nodes to exclude.
@@ -155,7 +158,7 @@ def _run_once(
 
 
 def _status(end: Any) -> int | None:
-    """Return the exit status of a command; None if its node was lost."""
+    """Return the exit status of a command, or None if its node was lost."""
     import ray
 
     try:

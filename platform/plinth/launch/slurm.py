@@ -38,7 +38,7 @@ SCRIPT = "job.sbatch"
 
 TIMEOUT_S = 60.0
 
-#: States in which a job holds no nodes but will (squeue(1), JOB STATE CODES).
+#: States in which a job has no nodes yet, but will get them (squeue(1), JOB STATE CODES).
 _WAITING = "CONFIGURING PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
 
 _ENDED = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT"
@@ -54,7 +54,7 @@ class SlurmLauncher:
         self._status = StatusCache(self._ask, every_s)
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
-        """Submit, or return the live job, even if its handle was never written."""
+        """Submit the job, or return the live job, even if its handle was never written."""
         directory, log = directory.absolute(), log.absolute()
         self._status.forget()
         return submit_once(
@@ -62,7 +62,7 @@ class SlurmLauncher:
         )
 
     def find(self, directory: Path) -> Handle | None:
-        """Return the handle in `directory`; if there is only a script, the job submitted from it."""
+        """Return the handle in `directory`, or if there is only a script, the handle of the job submitted from it."""
         handle = read_handle(directory)
         if handle is not None and handle.started != job_name(directory):  # a file in the workspace: any job's number
             handle = None
@@ -71,7 +71,7 @@ class SlurmLauncher:
         return handle
 
     def poll(self, handle: Handle) -> JobStatus:
-        """Return the status of the job from an answer that is at most some seconds old."""
+        """Return the status of the job from a scheduler answer that is at most a few seconds old."""
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
@@ -89,7 +89,7 @@ class SlurmLauncher:
             _call("scancel", handle.id, check=False)
 
     def logs(self, log: Path, lines: int = 50) -> str:
-        """Return the last lines of `log`, to which all nodes write; empty if there is none."""
+        """Return the last lines of `log`, to which all nodes write, or an empty string if there is no log."""
         return tail(log, lines)
 
     def _ask(self, handle: Handle) -> JobStatus:
@@ -163,7 +163,8 @@ _ADDRESS = (
     'export PLINTH_ADDRESS="${PLINTH_ADDRESS:-$first}"',
 )
 
-#: One supervisor per node. The first decides when all end, so none is ended for another's status.
+#: Runs one supervisor per node. The first supervisor decides when all end, so srun must not end one because another
+#: has exited.
 _SRUN = (
     "srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --input=none "
     "${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} "
@@ -174,8 +175,8 @@ _SRUN = (
 def _requeue(directory: Path) -> list[str]:
     """Return lines that requeue the job, never onto an excluded machine (`training.supervise.host_checks`).
 
-    Slurm accepts a new list of excluded nodes only for a pending job: the job is requeued on hold, given the list and
-        released. When it is requeued, Slurm sends this script SIGTERM and, after KillWait, SIGKILL; it keeps running
+    Slurm accepts a new list of excluded nodes only for a pending job, so the job is requeued on hold, given the list,
+    and released. When it is requeued, Slurm sends this script SIGTERM and, after KillWait, SIGKILL; it keeps running
         until then.
     """
     excluded = shlex.quote(str(directory / EXCLUDED))
@@ -194,7 +195,7 @@ _ASK_ALL = 'scancel --signal=TERM "$SLURM_JOB_ID" &'
 
 
 def job_name(directory: Path) -> str:
-    """Return the job's name; with the directory in its comment, it finds a job whose handle was lost."""
+    """Return the job's name. A job whose handle was lost is found by this name and by the directory in its comment."""
     return f"plinth-{directory.name}"
 
 
@@ -215,7 +216,7 @@ def _status(state: str) -> JobStatus:
 
 
 def _cluster() -> str:
-    """Return the cluster's name, for people; queries go to the cluster that this machine is configured for."""
+    """Return the cluster's name for display. Queries go to the cluster that this machine is configured for."""
     for line in _call("scontrol", "show", "config").stdout.splitlines():
         name, _, value = line.partition("=")
         if name.strip() == "ClusterName":

@@ -24,7 +24,9 @@ LONGEST_PAUSE_S = 900.0
 
 
 class RateState(Frozen):
-    """Available submissions and the time of that number; consecutive refusals and the time of the last one."""
+    """State of the rate limit: available submissions and when they were counted; consecutive refusals and the time of
+    the last refusal.
+    """
 
     tokens: float
     at: float
@@ -33,7 +35,9 @@ class RateState(Frozen):
 
 
 def taken(state: RateState, rate: SubmissionRate, now: float) -> tuple[RateState, float]:
-    """Take a token. Return the new state and 0, or the same tokens and the seconds to wait before the next attempt."""
+    """Take a token. Return the new state and 0, or if there is no token, the state without change of tokens and the
+    seconds to wait.
+    """
     elapsed = max(0.0, now - state.at)
     tokens = min(float(rate.burst), state.tokens + elapsed * rate.per_hour / 3600.0)
     filled = state.model_copy(update={"tokens": tokens, "at": now})
@@ -62,10 +66,10 @@ def submit_within(
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Handle:
-    """Submit as soon as the rate of a launcher permits.
+    """Submit as soon as the launcher's rate limit permits.
 
     Raises:
-        LaunchError: it would take longer than `rate.wait_s`, or the submission fails.
+        LaunchError: the wait would exceed `rate.wait_s`, or the submission fails.
     """
     path, waited = workspace / FOLDER / f"{kind}.json", 0.0
     while (wait := _step(path, rate, lambda state: taken(state, rate, clock()), clock)) > 0.0:
@@ -96,7 +100,7 @@ def _pause(state: RateState, rate: SubmissionRate) -> float:
 def _step(
     path: Path, rate: SubmissionRate, change: Callable[[RateState], tuple[RateState, float]], clock: Callable[[], float]
 ) -> float:
-    """Change the state of a file under its lock; reset it if damaged. Return the seconds to wait."""
+    """Update the state file under its lock, resetting it if damaged. Return the seconds to wait."""
     with locked(path.with_suffix(".lock")):
         try:
             state = RateState.model_validate_json(path.read_bytes())

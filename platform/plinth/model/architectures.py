@@ -77,7 +77,7 @@ OLMO2 = Architecture(
 
 
 class ParameterCounts(Frozen):
-    """Parameters by place; `norms` counts gains and biases, which are not matrices."""
+    """Parameter counts by place in the model; `norms` counts gains and biases, which are not matrices."""
 
     embedding: int
     attention: int
@@ -91,7 +91,7 @@ class ParameterCounts(Frozen):
 
 
 def parameters(model: Model, vocab_size: int) -> ParameterCounts:
-    """Return the parameter counts of a model; a tied output projection has none."""
+    """Return the parameter counts of a model. A tied output projection counts as 0."""
     block = architecture(model.architecture).counts(model)
     return ParameterCounts(
         embedding=vocab_size * model.dim,
@@ -103,8 +103,9 @@ def parameters(model: Model, vocab_size: int) -> ParameterCounts:
 
 
 def flops_6n(model: Model, vocab_size: int) -> int:
-    """Return training FLOPs per token as 6 N, N all parameters (Hoffmann et al. 2022; Kaplan et al. 2020 leave out
-    embeddings)."""
+    """Return training FLOPs per token as 6 N, where N counts all parameters (Hoffmann et al. 2022; Kaplan et al. 2020
+    leave out embeddings).
+    """
     return 6 * parameters(model, vocab_size).total
 
 
@@ -119,7 +120,7 @@ def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
 
 
 def keys_per_token(documents: Sequence[int]) -> float:
-    """Return the mean number of keys a token attends to, itself included, for documents of these lengths.
+    """Return the mean number of keys that a token attends to, including itself, for documents of these lengths.
 
     The sum of l (l + 1) / 2 over the sum of l; (S + 1) / 2 if rows of S tokens are one document.
     """
@@ -130,7 +131,7 @@ def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
     """Return training FLOPs per token that the result requires: `flops_exact` with only the keys that a token sees.
 
     Args:
-        keys: keys per token, from `keys_per_token`; with document masks, those of its own document.
+        keys: keys per token, from `keys_per_token`; with document masks, a token sees only keys in its own document.
     """
     return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * keys
 
@@ -155,7 +156,7 @@ def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: in
 
 
 def _matrices(model: Model, vocab_size: int) -> int:
-    """Return the number of matrix parameters, which every token is multiplied with."""
+    """Return the number of parameters in matrices that every token is multiplied with."""
     counted = parameters(model, vocab_size)
     return counted.attention + counted.feed_forward + vocab_size * model.dim
 

@@ -47,7 +47,7 @@ class LayerKeyValues(NamedTuple):
         slots = self.positions[:, 0]
         self.keys[self.sequences, :, slots], self.values[self.sequences, :, slots] = k[:, :, 0], v[:, :, 0]
         seen = self.mask.shape[-1]
-        # query heads that share keys take the place of queries, without a copy
+        # query heads that share a key head are folded into the query dimension, without a copy
         grouped_q = q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
         found = functional.scaled_dot_product_attention(
             grouped_q, self.keys[:, :, :seen], self.values[:, :, :seen], attn_mask=self.mask, scale=scale
@@ -110,7 +110,7 @@ class UlyssesAttention(nn.Module):
 
 @cache
 def _flex() -> Any:
-    """Compile FlexAttention, once per process; it is fast only when compiled."""
+    """Return FlexAttention, compiled once per process; it is fast only when compiled."""
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -122,13 +122,13 @@ def _block_mask() -> Any:
 def attention_mask(
     segments: Tensor | None, dtype: torch.dtype, *, whole: bool | None = None, path: AttentionPath = "auto"
 ) -> Mask:
-    """Return the mask that keeps tokens within their document; None if none is needed.
+    """Return the mask that keeps attention within each document, or None if no mask is needed.
 
     Args:
         segments: document number of each token [B, S], or None.
         dtype: dtype of the queries.
-        whole: True if no document ends within a sequence; None checks the segments on CPUs, where this does not wait.
-        path: kernel that uses the mask.
+        whole: True if no document ends within a sequence; if None, the segments are checked on CPUs, where that does
+        not wait for a device. path: kernel that uses the mask.
     """
     if segments is None or whole:
         return None
@@ -189,11 +189,13 @@ def scaled(frequency: Tensor, config: Model) -> Tensor:
 
 
 def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
-    """Return YaRN's frequencies (arXiv:2309.00071, section 3.2), with bounds at whole dimensions as in its code."""
+    """Return YaRN's frequencies (arXiv:2309.00071, section 3.2), with bounds rounded to whole dimensions as in YaRN's
+    code.
+    """
     pairs = len(frequency)
 
     def dimension(turns: float) -> float:
-        """Return the pair with this number of turns within the original context."""
+        """Return the pair of dimensions that makes this number of turns within the original context."""
         return pairs * math.log(scaling.original_tokens / (turns * 2 * math.pi)) / math.log(theta)
 
     low = max(math.floor(dimension(scaling.beta_fast)), 0)
@@ -218,7 +220,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-# Key/value cache: a further token costs the work of one token.
+# Key/value cache: generating one more token costs the work of a single token.
 #
 #     B  sequences    K  key/value heads    E  head width    T  slots    G  query heads that share a key/value head
 #
@@ -239,12 +241,12 @@ class KeyValues:
         return LayerKeyValues(self._held[0, index], self._held[1, index], self._sequences, positions, mask)
 
     def keep(self, sequences: Tensor) -> None:
-        """Keep only some of the sequences, by index."""
+        """Keep only the sequences with these indices."""
         self._held = self._held.index_select(2, sequences)
         self._sequences = self._sequences[: len(sequences)]
 
 
-# Layout of tokens in a forward pass other than plain training, and the requested outputs.
+# Layout of tokens and requested outputs, for forward passes other than plain training.
 #
 #     B  sequences    S  tokens of a sequence given    K  visible keys    N  targets    U  requested outputs
 #
@@ -258,7 +260,7 @@ class Layout(NamedTuple):
     positions: Tensor  # [B, S]
     mask: Tensor | None = None  # additive [B, 1, S, K]; None: causal over the sequence
     outputs: Tensor | None = None  # flat indices into [B x S], ascending [U]; None: all
-    which: Tensor | None = None  # output that predicts each target, ascending indices into `outputs` [N]
+    which: Tensor | None = None  # index into `outputs` of the output that predicts each target, ascending [N]
     targets: Tensor | None = None  # ids [N]; None: return logits
     cache: KeyValues | None = None  # key/value cache; a mask then covers its slots
 
@@ -289,7 +291,8 @@ class SliceTargets(NamedTuple):
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask [B, 1, S, S]: a token sees earlier ones of the prefix (branch 0) and of its branch.
+    """Return the additive mask [B, 1, S, S]: a token sees earlier tokens in the prefix (branch 0) and in its own
+    branch.
 
     Args:
         branches: branch of each token [B, S]; the tokens of a branch follow the prefix.

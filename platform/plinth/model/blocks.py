@@ -118,10 +118,10 @@ class Block(nn.Module, ABC):
         self.index = index  # index within the whole model
 
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
-        """Add attention, then feed-forward, to the residual stream. Without a mask attention is causal.
+        """Add attention, then feed-forward, to the residual stream. Without a mask, attention is causal.
 
-        With `outputs`, flat indices into [B x S], return only their activations [U, D]: the last layer needs only keys
-        and values of the other tokens.
+        With `outputs`, flat indices into [B x S], return only their activations [U, D], because the last layer needs
+        only keys and values of the other tokens.
         """
         q, k, v = self.before(x, rotation)
         return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
@@ -136,7 +136,7 @@ class Block(nn.Module, ABC):
 
 
 def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
-    """Return [B, S, D] unchanged, or [U, D] of outputs."""
+    """Return `x` [B, S, D] unchanged, or only the rows in `outputs` [U, D]."""
     return x if outputs is None else x.flatten(0, 1)[outputs]
 
 

@@ -52,7 +52,7 @@ class Decoder(nn.Module):
         self.config, self.vocab_size, self.division = config, vocab_size, division
         block, stage = architecture(config.architecture).block_class(), division.stage
         self.attention: AttentionPath = "auto"
-        #: Copy of the first stage's matrix on the last stage, if embeddings are tied.
+        #: Copy of the first stage's embedding matrix on the last stage, if embeddings are tied.
         self.borrowed_embedding: Tensor | None = None
         if stage.first:
             self.embed_tokens = nn.Parameter(torch.empty(vocab_size, config.dim))
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
                 self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
 
     def attend_by(self, path: AttentionPath) -> None:
-        """Set another path for the attention of `forward`; the model is the same."""
+        """Set the attention path of `forward`. The model itself does not change."""
         self.attention = path
         for module in self.modules():
             if isinstance(module, CoreAttention):
@@ -71,7 +71,7 @@ class Decoder(nn.Module):
 
     @property
     def blocks(self) -> list[Block]:
-        """Blocks of this rank, in order."""
+        """Return the blocks on this rank, in order."""
         return [cast(Block, block) for block in self.layers.values()]
 
     def forward(
@@ -184,7 +184,7 @@ class Decoder(nn.Module):
 
     @property
     def output_matrix(self) -> Tensor:
-        """Rows of the output projection on this rank."""
+        """Return this rank's rows of the output projection."""
         if not self.config.tied_embeddings:
             return self.lm_head
         return self.embed_tokens if self.borrowed_embedding is None else self.borrowed_embedding
@@ -196,7 +196,7 @@ class Decoder(nn.Module):
 
 
 def times(x: Tensor, factor: float) -> Tensor:
-    """x * factor, and nothing at all where the factor is 1."""
+    """Return x * factor, or `x` itself if the factor is 1."""
     return x if factor == 1.0 else x * factor
 
 
@@ -244,7 +244,7 @@ def build(config: Model, vocab_size: int, seed: int) -> Decoder:
 #
 # The batch runs until its last sequence has ended; ended sequences are removed once they are half of the batch.
 
-#: Chooses the next token of sequences, by number, from their logits [B, V].
+#: Function that chooses the next token of each sequence, by sequence number, from the logits [B, V].
 Choose = Callable[[Tensor, Sequence[int]], list[int]]
 
 
@@ -292,7 +292,7 @@ def generate(
 
 
 def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cache: KeyValues) -> Tensor:
-    """Return logits [B, V] after the prompts; padding is last, so no token attends to it."""
+    """Return logits [B, V] after the prompts. Padding is at the end, so no token attends to it."""
     longest = max(len(one) for one in prompts)
     tokens = torch.tensor([[*one, *[0] * (longest - len(one))] for one in prompts], device=lengths.device)
     positions = torch.arange(longest, device=lengths.device).expand(len(prompts), -1)

@@ -30,7 +30,7 @@ from plinth.compute.engine import torch_threads
 from plinth.model.loss import IGNORED
 from plinth.model.parameters import Model
 
-#: Role of a parameter, which determines its initial values; `residual` projects into the residual stream.
+#: Role of a parameter; it determines the initial values. `residual` marks projections into the residual stream.
 Role = Literal["matrix", "residual", "embedding", "gain", "bias"]
 
 
@@ -62,7 +62,7 @@ def declarations(model: nn.Module) -> dict[str, Declaration]:
 
 
 class Placement(NamedTuple):
-    """Place of a rank's part in the whole parameter."""
+    """Where a rank's part is in the whole parameter."""
 
     shape: tuple[int, ...]  # shape of the whole parameter
     row: int = 0  # first row of the part
@@ -76,7 +76,7 @@ def bounds(size: int, parts: int, index: int) -> tuple[int, int]:
 
 
 class TensorRanks:
-    """The ranks that share every matrix; this class is one rank alone."""
+    """The ranks that share every matrix. This class is the case of a single rank."""
 
     size = 1
     index = 0
@@ -103,7 +103,7 @@ class TensorRanks:
 
 
 class SequenceRanks:
-    """The ranks that share every sequence, of which each holds one slice; this class is one rank alone.
+    """The ranks that share every sequence; each holds one slice. This class is the case of a single rank.
 
     B  sequences    S  tokens of a sequence    n  ranks    H  heads    E  head width
     """
@@ -122,8 +122,9 @@ class SequenceRanks:
         return torch.arange(self.index * length, (self.index + 1) * length, device=x.device)
 
     def loss_weight(self, targets: Tensor) -> Tensor | int:
-        """Return the factor of this slice's mean loss with which the mean over the ranks is that of all targets [B, S]
-        that are scored."""
+        """Return the factor for this slice's mean loss, such that the mean over ranks equals the mean over all scored
+        targets [B, S].
+        """
         if self.size == 1:
             return 1
         return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
@@ -171,7 +172,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class Division:
-    """Part of a decoder on one rank, and the ranks with the other parts."""
+    """The part of a decoder on one rank, and the groups of ranks that hold the other parts."""
 
     stage: PipelineStage = PipelineStage()
     tensor: TensorRanks = field(default_factory=TensorRanks)
@@ -244,7 +245,7 @@ class _CrossEntropy(torch.autograd.Function):
         return slope.to(ctx.dtype), None, None, None, None, None
 
 
-# Loss of every single target, and whether the model would have chosen it, for scoring.
+# Loss of each target, and whether greedy decoding would choose the target; used for scoring.
 #
 #     U  outputs    N  targets    D  model width    V  vocabulary
 #
@@ -280,7 +281,7 @@ def token_losses(
 
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Return loss and greedy match of targets, from logits [u, V / ranks] of some outputs."""
+    """Return loss and greedy match of targets, from the logits [u, V / ranks] of some outputs."""
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()
@@ -312,7 +313,7 @@ def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: Tenso
 #: Truncation of `trunc-normal`, in standard deviations.
 CUT = 3.0
 
-#: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Values depend on them.
+#: Rows and columns of a tile: 1 MiB of FP32, which stays in a core's cache. Initial values depend on the tile size.
 TILE = (256, 1024)
 
 

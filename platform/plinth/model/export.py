@@ -49,7 +49,7 @@ class Exported(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """One parameter on its way: its published name, its shape, and the factor it is multiplied by."""
+    """One parameter of an export: published name, shape, and the factor that it is multiplied by."""
 
     name: str
     shape: tuple[int, ...]
@@ -98,8 +98,8 @@ def require_same(source: Path, known: Mapping[str, str], folder: Path, written: 
     """Compare an export with its source model folder: every tensor, and every other file.
 
     Args:
-        known: SHA-256 of the files of `source`, as its trainer signed them; hashed as they are read.
-        written: SHA-256 of the files of `folder`; hashed as they are read.
+        known: SHA-256 of the files of `source`, as signed by the trainer; files are hashed as they are read.
+        written: SHA-256 of the files of `folder`; files are hashed as they are read.
 
     Raises:
         IntegrityError: tensors or files differ, are missing or were added.
@@ -123,7 +123,7 @@ def require_same(source: Path, known: Mapping[str, str], folder: Path, written: 
 
 
 def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
-    """Return True if a tensor has the bytes of these blocks, in order."""
+    """Return True if a tensor consists of exactly the bytes of these blocks, in order."""
     own, at = tensor.contiguous().view(-1).view(torch.uint8).numpy().data, 0
     for block in blocks:
         if own[at : at + block.nbytes] != block:
@@ -183,7 +183,7 @@ def _write_weights(
 
 
 def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) -> Iterator[memoryview]:
-    """Write a file's header and tensors."""
+    """Yield the bytes of a tensor file: the header, then the tensors."""
     kind = tensor_file.DTYPES[_name(dtype)]
     described = {one.name: (kind, one.shape, one.elements * dtype.itemsize) for one in group}
     yield memoryview(tensor_file.header(described, {"format": "pt"}))
@@ -192,7 +192,7 @@ def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) ->
 
 
 def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
-    """Yield the tensor's bytes for the file, a block of rows at a time; computed in FP32."""
+    """Yield a tensor's bytes for the file, one block of rows at a time. Factors are applied in FP32."""
     rows = saved.rows(one.name)
     width = one.elements // max(one.shape[0], 1)
     step = max(1, BLOCK_BYTES // (4 * max(width, 1)))
@@ -204,7 +204,7 @@ def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[m
 
 
 def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str) -> dict[str, str]:
-    """Return every file except tensors, by name. `config` is the source's."""
+    """Return the text of every file except tensor files, by name. `config` is the configuration of the source."""
     from tokenizers import Tokenizer
 
     plain = model.config.model_copy(update={"mup": None})

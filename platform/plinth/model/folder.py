@@ -1,6 +1,6 @@
 """Reading of model folders: `config.json` and weights in one safetensors file or several.
 
-    load_model      the decoder in a folder, ours or Hugging Face's
+    load_model      the decoder in a folder, in Plinth's or Hugging Face's layout
     load_weights    weights for an existing model
     SavedWeights    single tensors
 
@@ -34,7 +34,7 @@ from plinth.storage.tensor_file import DTYPES
 #: Buffer in old Llama files, derived from the configuration.
 DERIVED = "rotary_emb.inv_freq"
 
-#: SHA-256 of a folder's files by name, if a trusted party has stated them.
+#: SHA-256 of a folder's files by name, if known from a trusted party.
 Digests = Mapping[str, str] | None
 
 
@@ -42,11 +42,11 @@ class SavedWeights:
     """The tensors of a model folder, mapped, so that only those in use are read. A context manager.
 
     Args:
-        digests: SHA-256 by file name, if known: then files are read whole and hashed.
+        digests: SHA-256 by file name, if known; files are then read whole and hashed.
         names: tensors that will be used, by published name; files that hold none of them are not opened.
 
     Raises:
-        CheckpointError: there are none, a file is broken, or has another digest.
+        CheckpointError: there are no tensors, or a file is broken or has another digest.
     """
 
     def __init__(self, folder: Path, digests: Digests = None, names: Collection[str] | None = None) -> None:
@@ -105,7 +105,7 @@ class SavedWeights:
         """Raise unless the tensors are exactly those of the model; a tied matrix may occur twice.
 
         Raises:
-            CheckpointError: with every tensor that is missing, unknown or of another shape.
+            CheckpointError: tensors are missing, unknown or have another shape; the error lists all of them.
         """
         wanted = {hf_name(name): tuple(parameter.shape) for name, parameter in model.named_parameters()}
         found = {name: tuple(self.rows(name).get_shape()) for name in self._file}
@@ -126,13 +126,13 @@ class SavedWeights:
 
 
 def load_model(directory: Path | str, digests: Digests = None) -> Decoder:
-    """Return the decoder in a folder of ours or of Hugging Face's, in one file or several.
+    """Load the decoder from a folder in Plinth's or Hugging Face's layout, with one weight file or several.
 
-    On the CPU, in the saved dtype, ready to evaluate. `digests` as `SavedWeights` has them.
+    The decoder is on the CPU, in the saved dtype and in evaluation mode. `digests` are as for `SavedWeights`.
 
     Raises:
-        CheckpointError: a file is missing, broken or another, tensors and configuration disagree, or the
-            architecture is one that our decoder does not compute.
+        CheckpointError: a file is missing, broken or has another digest, tensors and configuration disagree, or the
+        architecture is unsupported.
     """
     folder = Path(directory)
     model = described_model(read_config(folder, digests), folder)
@@ -147,7 +147,8 @@ def load_weights(
     dtype: torch.dtype | None = None,
     digests: Digests = None,
 ) -> None:
-    """Give a whole model on the meta device the tensors of a folder, on a device; in the saved dtype or another.
+    """Load a folder's tensors into an undivided model on the meta device; place them on `device`, in the saved dtype
+    unless `dtype` is given.
 
     Raises:
         CheckpointError: the files are missing or broken, or their tensors are not those of the model.
@@ -162,7 +163,7 @@ def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:
     """Return a folder's `config.json`.
 
     Raises:
-        CheckpointError: it is missing or broken.
+        CheckpointError: the file is missing or broken.
     """
     try:
         found: dict[str, Any] = json.loads(read_text(folder, CONFIG, digests))
@@ -175,8 +176,7 @@ def read_text(folder: Path, name: str, digests: Digests = None) -> str:
     """Return a text file of a model folder.
 
     Raises:
-        CheckpointError: it has another digest.
-        OSError, ValueError: it cannot be read, or is not UTF-8.
+        CheckpointError: the file has another digest. OSError, ValueError: it cannot be read, or is not UTF-8.
     """
     if digests is None:
         return (folder / name).read_text(encoding="utf-8")
@@ -184,7 +184,7 @@ def read_text(folder: Path, name: str, digests: Digests = None) -> str:
 
 
 def described_model(config: Mapping[str, Any], folder: Path) -> Decoder:
-    """Return the model of a folder's configuration, on the meta device.
+    """Return the model that a folder's configuration describes, on the meta device.
 
     Raises:
         CheckpointError: a field is missing, or our decoder does not compute the model.
@@ -202,7 +202,7 @@ def _no_model(folder: Path, error: Exception) -> CheckpointError:
     )
 
 
-# Files of a model folder with known SHA-256: the loaded bytes are the compared bytes.
+# Files of a model folder with known SHA-256. The bytes that are loaded are the bytes that were compared.
 #
 # A file can be replaced after its verification. So it is read once, into private memory, and hashed there; its tensors
 # are views of that memory.
@@ -215,8 +215,7 @@ def read(folder: Path, name: str, digests: Mapping[str, str]) -> NDArray[np.uint
     """Return the bytes of a file, [bytes].
 
     Raises:
-        CheckpointError: its digest is not known, or its bytes have another.
-        OSError: it cannot be read.
+        CheckpointError: the file's digest is unknown, or its bytes have another digest. OSError: it cannot be read.
     """
     digest, path = hashlib.sha256(), folder / name
     with path.open("rb", buffering=0) as stream:
@@ -239,7 +238,7 @@ class CheckedTensors:
     """The tensors of a safetensors file in memory, with the methods of `safetensors.safe_open`.
 
     Raises:
-        ValueError, KeyError, TypeError, RuntimeError: the bytes are not of that form.
+        ValueError, KeyError, TypeError, RuntimeError: the bytes are not in the safetensors format.
     """
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
@@ -256,12 +255,12 @@ class CheckedTensors:
         return self._tensors[name]
 
     def get_slice(self, name: str) -> CheckedRows:
-        """Return a tensor to be sliced."""
+        """Return a tensor that is read when it is sliced."""
         return CheckedRows(self._tensors[name])
 
 
 class CheckedRows:
-    """A tensor of a file, as safetensors has slices."""
+    """A tensor in a file, with the interface of a safetensors slice."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor

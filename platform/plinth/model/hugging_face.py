@@ -40,7 +40,7 @@ def required_files(names: Collection[str]) -> tuple[str, ...]:
 #: `model_type` of files that only we read.
 MUP_TYPE = "plinth-mup"
 
-#: Fields of Hugging Face's configurations, and the only supported value.
+#: Fields of Hugging Face's configurations for which only one value is supported.
 _ONLY = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -64,7 +64,7 @@ def hf_name(name: str) -> str:
 
 
 def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Return the fields of the architecture's configuration in `transformers`; with muP, our own additional field."""
+    """Return the fields of the architecture's configuration in `transformers`; with muP, also Plinth's own field."""
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
@@ -97,7 +97,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
 
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Return fields that only `model_of` reads: those that the model type would otherwise imply."""
+    """Return the additional fields that only `model_of` reads, where the model type would imply another value."""
     return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
 
 
@@ -120,7 +120,7 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def plain_factor(model: Model, name: str) -> float:
-    """Return the factor of a parameter with which a model without muP computes what `model` does.
+    """Return the factor for a parameter with which a model without muP computes the same as `model`.
 
     Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (and, if these are
     tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
@@ -139,8 +139,7 @@ def model_of(config: Mapping[str, Any]) -> Model:
     """Return the model that a `config.json` describes.
 
     Raises:
-        ValueError: our decoder does not compute it.
-        KeyError: a field is missing.
+        ValueError: Plinth's decoder does not support the model. KeyError: a field is missing.
     """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
     known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm", "qkv_bias") if name in config}
@@ -211,7 +210,7 @@ def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelForm:
-    """A form of an export, such as a quantized one.
+    """An export format, for example a quantized one.
 
     Args:
         name: name in `plinth export model --format` and in the gates of exports.

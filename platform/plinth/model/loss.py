@@ -4,7 +4,7 @@
 
 [N, V] in FP32 is the largest tensor of a training step (8,192 tokens of a 128,256 vocabulary: 4.2 GB, and again for its
 gradient). Here rows are processed in chunks, and each chunk's gradient is computed with its logits, as in Liger Kernel
-(arXiv:2410.10989), so nothing is recomputed: the work is that of the plain loss.
+(arXiv:2410.10989), so nothing is recomputed, and the work is the same as for the plain loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-#: Logits in memory at once; 512 MiB in FP32. Fewer rows would starve a GPU.
+#: Number of logits in memory at once: 512 MiB in FP32. Smaller chunks would underuse a GPU.
 CHUNK_ELEMENTS = 2**27
 
 #: A target that is not scored.
@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def chunk_rows(vocab_size: int) -> int:
-    """Rows of one chunk."""
+    """Return the number of rows in one chunk."""
     return max(1, CHUNK_ELEMENTS // vocab_size)
 
 
@@ -71,7 +71,7 @@ def scored(targets: Tensor) -> Tensor:
 
 
 class _Chunked(torch.autograd.Function):
-    """The loss by chunks, and in the same pass its gradients, summed over chunks in FP32."""
+    """Compute the loss in chunks and, in the same pass, its gradients, summed over chunks in FP32."""
 
     @staticmethod
     def forward(
@@ -104,7 +104,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of [n, V] and its gradient, which overwrites the logits."""
+    """Return the summed loss of logits [n, V] and its gradient, which overwrites the logits."""
     kept = targets != IGNORED
     at = targets.clamp(min=0)[:, None]
     normaliser = logits.logsumexp(-1)
@@ -122,11 +122,11 @@ def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tenso
 #     N  tokens    D, E  widths of student and teacher    V  vocabulary    k  stored tokens of a position
 #
 # The loss of a token is (1 - w) CE + w T^2 KL(p || q), with p and q the teacher's and the student's distributions at
-# temperature T (Hinton, Vinyals, Dean, arXiv:1503.02531, section 2; T^2 keeps gradients of one size). KL includes the
-# teacher's entropy, so for a teacher with itself loss and gradient are 0. As above, rows are processed in chunks, and a
-# chunk's gradient is computed with the logits of both sides.
+# temperature T (Hinton, Vinyals, Dean, arXiv:1503.02531, section 2; T^2 keeps the size of gradients independent of T).
+# KL includes the teacher's entropy, so it and its gradient are 0 if student and teacher are equal. As above, rows are
+# processed in chunks, and a chunk's gradient is computed with the logits of both sides.
 #
-# Of stored logits the k most probable tokens are known, and the total mass of the others, the tail. The KL is then that
+# Stored logits contain the k most probable tokens and the total mass of all others, the tail. The KL is then that
 # of k + 1 events, which is at most the full KL (the log sum inequality), 0 for equal distributions, and the full KL at
 # k = V.
 
@@ -184,7 +184,8 @@ def distilled_cross_entropy(
     z_loss: float = 0.0,
     rows: int | None = None,
 ) -> Tensor:
-    """Return the mean loss in nats, FP32 scalar, over the scored targets; 0 if none. No device sync.
+    """Return the mean loss in nats over the scored targets, as FP32 scalar; 0 if no target is scored. It does not wait
+    for the device.
 
     Args:
         hidden: the student's states [N, D]; `weight` its output embeddings [V, D].
@@ -215,8 +216,8 @@ def top_tokens(logits: Tensor, count: int, temperature: float) -> tuple[Tensor, 
 def divergence_of_top(logits: Tensor, ids: Tensor, log_p: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """T^2 KL of k tokens and the tail, of each row of the student's logits [n, V], and its gradient [n, V].
 
-    By a token's logit the gradient is q - p; by one of the tail it is q (1 - P / Q), with P and Q the tail's mass on
-    either side.
+    The gradient by a stored token's logit is q - p. By a tail token's logit it is q (1 - P / Q), where P and Q are the
+    tail's mass under teacher and student.
     """
     ours = (logits / temperature).log_softmax(-1)
     log_q, given = _events(ours, ids), log_p.exp()
@@ -234,7 +235,7 @@ def _events(log_p: Tensor, ids: Tensor) -> Tensor:
 
 
 class _Distilled(torch.autograd.Function):
-    """The loss by chunks, and in the same pass its gradients, summed over chunks in FP32."""
+    """Compute the loss in chunks and, in the same pass, its gradients, summed over chunks in FP32."""
 
     @staticmethod
     def forward(

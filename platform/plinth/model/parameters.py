@@ -33,7 +33,9 @@ PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b"
 
 
 class Shape(NamedTuple):
-    """One preset; `vocab_size` is assumed by the count in its name and is not part of the model section."""
+    """One preset. The parameter count in its name assumes `vocab_size`, which is not part of the recipe's model
+    section.
+    """
 
     layers: int
     dim: int
@@ -67,7 +69,7 @@ PRESETS: dict[str, Shape] = {
     "olmo2-7b": Shape(32, 4096, 32, 32, 11008, 100352, 500000.0, False, "olmo2", True, 1e-6, "normal"),
 }
 
-#: Architectures: each is a package of `plinth.model`, described by its `ARCHITECTURE`.
+#: Names of architectures (`plinth.model.architectures`).
 ArchitectureName = Literal["llama", "olmo2"]
 
 #: Attention paths of training: `plinth.model.attention` describes each.
@@ -217,10 +219,10 @@ class Model(Frozen):
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:
-    """Return the repeats of each key/value head so that each rank has matching query and key/value heads.
+    """Return how often each key/value head is repeated so that each rank has matching query and key/value heads.
 
-    The smallest number that divides `heads / kv_heads` and makes key/value heads divide over `size` ranks; it
-    exists when heads do.
+    It is the smallest number that divides `heads / kv_heads` and makes key/value heads divisible over `size` ranks. It
+    exists if query heads are divisible.
     """
     shared = heads // kv_heads
     least = size // math.gcd(kv_heads, size)
@@ -261,7 +263,7 @@ class Architecture:
     counts: Callable[[Model], BlockCounts]
     norms: Callable[[Model], tuple[Norm, ...]]
     published: tuple[Published, ...]
-    recomputes_output: bool  # recomputation of a block includes its output, needed in its backward pass
+    recomputes_output: bool  # True if recomputation of a block includes its output, because the backward pass needs it
 
     def block_class(self) -> Any:
         """Return the class of its blocks: (config, index, division) -> `Block`."""
@@ -269,7 +271,7 @@ class Architecture:
         return getattr(import_module(module), name)
 
     def published_as(self, model: Model) -> Published:
-        """Return the model type as which `model` is exported."""
+        """Return the Hugging Face model type under which `model` is exported."""
         return next(one for one in self.published if all(getattr(model, key) == one.fields[key] for key in one.fields))
 
 
@@ -280,6 +282,6 @@ def architecture(name: ArchitectureName) -> Architecture:
 
 
 def published() -> Iterator[tuple[ArchitectureName, Published]]:
-    """Return every readable Hugging Face model type, with its architecture."""
+    """Yield every Hugging Face model type that can be read, with its architecture."""
     for name in get_args(ArchitectureName):
         yield from ((name, one) for one in architecture(name).published)

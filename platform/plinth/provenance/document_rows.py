@@ -1,4 +1,4 @@
-"""Rows of one document in every table, and its tokens with the training steps and checkpoints that read them."""
+"""Rows of one document in every table, and the training steps and checkpoints that read its tokens."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def published(ctx: Context, ending: str) -> Iterator[tuple[str, Manifest]]:
 
 
 def locate(ctx: Context, target: str) -> list[DocumentPlace]:
-    """Return every place of a document id (32 hexadecimal digits) or of a URI: documents first, then rejects.
+    """Return all rows with a document id (32 hexadecimal digits) or URI: documents first, then rejects.
 
     Raises:
-        MissingError: there is no such id or URI; names the closest URIs.
+        MissingError: there is no such id or URI. The error names the closest URIs.
     """
     buckets = list(published(ctx, DOCUMENTS))
     by_id = DOCUMENT_ID.fullmatch(target) is not None
@@ -89,7 +89,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
 
 
 def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = "part-") -> dict[str, Any] | None:
-    """Return the row of a sidecar that belongs to the document, or None if it was computed from other documents."""
+    """Return the document's row in a sidecar, or None if the sidecar was computed from other documents."""
     own = manifest.inputs.get(f"{place.bucket}{DOCUMENTS}")
     parts = manifest.named(stem)
     fits = place.part < len(parts) and parts[place.part].rows == place.source.rows
@@ -100,7 +100,7 @@ def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = 
 
 
 def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, Any]]:
-    """Return bucket, id, URI and survival of the documents in a cluster; at most `MAX_MEMBERS`."""
+    """Return at most `MAX_MEMBERS` documents of a cluster: bucket, id, URI, and whether the document survived."""
     wanted = pa.scalar(bytes.fromhex(cluster), pa.binary(16))
     found: list[dict[str, Any]] = []
     for bucket, documents in published(ctx, DOCUMENTS):
@@ -128,7 +128,7 @@ def curated(ctx: Context, manifest: Manifest, id_: str) -> dict[str, Any] | None
 
 
 def plain(value: Any) -> Any:
-    """Return JSON values: bytes in hexadecimal, times in ISO 8601, FP32 without spurious digits."""
+    """Convert a value to JSON: bytes to hexadecimal, times to ISO 8601, FP32 without spurious digits."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -150,7 +150,7 @@ def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> I
 
 
 def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str:
-    """Return the most similar URIs; a cheap similarity comes first, so that millions of URIs are feasible."""
+    """Return the most similar URIs as text. A cheap similarity filters first, so that millions of URIs are feasible."""
     letters = set(target)
     best: list[tuple[float, str]] = []
     for _, manifest in buckets:
@@ -165,12 +165,12 @@ def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str
 
 
 def _likeness(letters: set[str], target: str, uri: str) -> float:
-    """Return a similarity: shared last segment, shared letters, and a similar length."""
+    """Return a cheap similarity of two URIs, by last segment, shared letters and length."""
     shared = 2.0 * (target.rsplit("/", 1)[-1] in uri) + len(letters & set(uri)) / (len(letters | set(uri)) or 1)
     return shared - abs(len(uri) - len(target)) / max(len(uri), len(target), 1)
 
 
-# Canaries, which are in no bucket's documents: planted copies, and canaries randomly left out.
+# Canaries, which are not among the documents of any bucket: planted copies, and canaries that were randomly left out.
 #
 # A copy's URI is `canary://NUMBER/COPY` (`corpus.planted_canaries`). A canary that was randomly left out has no copies
 # and no row of curated text; copies of a planted canary are counted from 0.
@@ -196,7 +196,7 @@ def planted(ctx: Context, target: str) -> DocumentPlace | None:
 def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
     """Return the row (`planted_canaries.SCHEMA`) of a canary that was left out, by the URI that a copy would have.
 
-    None for any other URI, and if no canaries are published.
+    Return None for any other URI, and if no canaries are published.
 
     Raises:
         MissingError: there is no such canary, or no such copy of a planted one; names the existing ones.
@@ -223,15 +223,16 @@ def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
 LEAST_CHARACTERS = 8
 #: Maximum returned places; a longer passage narrows the search.
 MOST = 20
-#: Assets that contain or index text and are searched for removed text, whatever is derived from them.
+#: Assets that contain or index text. They are searched for removed text, whatever is derived from them.
 SEARCHED_ASSETS: Final = re.compile(r"ledger|takedown/.*|dedup/index|(.*/)?trace_index")
-#: Number of compared words; RE2 rejects very long patterns, and this many words identify a document.
+#: Number of words that are compared. RE2 rejects very long patterns, and this many words identify a document.
 MOST_WORDS = 200
 
 
 def by_text(ctx: Context, beginning: str) -> list[DocumentPlace]:
-    """Return documents whose text begins like this, ignoring white space; at most `MOST`. Reads all texts until
-    then."""
+    """Return at most `MOST` documents whose text begins like this, ignoring white space. Reads all texts until it has
+    found that many.
+    """
     words = beginning.split()
     if sum(map(len, words)) < LEAST_CHARACTERS:
         return []
@@ -268,7 +269,9 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
 
 
 def runs(ctx: Context, bucket: str, id_: str) -> list[dict[str, Any]]:
-    """Return every run in this workspace that read the document: steps, and later committed checkpoints."""
+    """Return every run in this workspace that read the document, with the steps and the checkpoints committed after
+    them.
+    """
     found = []
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
         seen = _seen(ctx, load(path), bucket, id_)
@@ -300,7 +303,7 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
 
 @dataclass(frozen=True)
 class TrainedSteps:
-    """Steps of a run: up to the last on its timeline, without those that a rollback discarded."""
+    """Steps that a run has trained: up to the last step on its timeline, without steps that a rollback discarded."""
 
     last: int
     left_out: frozenset[int]
@@ -321,7 +324,7 @@ def trained_steps(config: RunConfig) -> TrainedSteps:
 
 
 def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
-    """Return steps of the checkpoints that are committed now, and of the published one."""
+    """Return the steps of the currently committed checkpoints and of the published checkpoint."""
     steps = set(checkpoint.committed(config.directory))
     published = ctx.refs.published("checkpoint")
     if published is not None and published.stats.get("run_id") == config.run_id:
@@ -330,7 +333,7 @@ def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
 
 
 def pieces(reader: ShardReader, start: int, stop: int) -> list[dict[str, Any]]:
-    """Return the shards of a span of the stream: name, position in the shard, tokens there."""
+    """Return the shards that contain a span of the stream, with name, position in the shard, and number of tokens."""
     pieces = []
     for part in reader.shards:
         first = int(part.stats["start"])

@@ -1,7 +1,7 @@
 """All facts about one document as a nested dict, from its source to the checkpoints that read it.
 
-Only published assets are read. A section is present if its asset is; an asset derived from other documents than the
-published ones is listed under `stale` instead.
+Only published assets are read. A section is present if its asset is published. An asset that was derived from other
+documents than the published ones is listed under `stale` instead.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from plinth.records import Part
 from plinth.storage.parts import read_row, read_table
 
 PREVIEW_CHARACTERS = 240
-#: Displayed characters of text removed by an edit, of a protected item, and of text shared with it.
+#: Maximum number of characters shown of removed text, of a protected item, and of the text shared with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
 LEFT_OUT = "its coin left it out: no copy was planted, no step read it"
 
-#: Assets of a bucket other than scores: they have sections of their own, or no readable row per document.
+#: Assets of a bucket that are not scores. They have their own sections, or no readable row per document.
 NO_SCORES = frozenset(
     {"documents", "sources", "minhash", "policy", "verdicts", "curated", "lines", "substring", "semantic"}
     | {"shards", "packed", "trace_index"}
@@ -55,7 +55,7 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     (run -> steps and checkpoints), `stale`, `also` (other places of the same URI or text).
 
     Raises:
-        MissingError: no document, reject or canary has this id, URI or beginning; names the closest URIs.
+        MissingError: no document, reject or canary has this id, URI or beginning. The error names the closest URIs.
     """
     planted = document_rows.planted(ctx, target)
     if planted is not None:
@@ -92,7 +92,7 @@ def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
-    """Return the facts of a planted copy, which no stage judged."""
+    """Return the facts about a planted copy, which no stage judged."""
     facts, _ = _facts(ctx, place)
     trace = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket, "status": "canary", "reason": None}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
@@ -101,14 +101,14 @@ def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _left_out(uri: str, canary: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a canary that is in no text: its measurement is the model's baseline for unread text."""
+    """Return the facts about a canary that is in no text. Its measurement is the model's baseline for unread text."""
     text = canary.pop("text")
     trace: dict[str, Any] = {"uri": uri, "bucket": CANARIES, "status": "canary", "reason": LEFT_OUT, "training": []}
     return trace | {"document": canary | {"characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}}
 
 
 def _facts(ctx: Context, place: DocumentPlace) -> tuple[dict[str, Any], str]:
-    """Return columns of a document, and its text."""
+    """Return the columns and the text of a document."""
     row = read_row(ctx.store, place.source, place.row)
     text: str = row.pop("text")
     facts: dict[str, Any] = document_rows.plain(row)
@@ -228,7 +228,7 @@ def _columns(expression: str) -> tuple[str, ...]:
 
 
 def _values(columns: Iterable[str], scores: dict[str, Any]) -> dict[str, Any]:
-    """Return columns with the document's values."""
+    """Return the document's values for these columns."""
     places = ((name, *name.split(".", 1)) for name in columns)
     return {name: scores.get(sidecar, {}).get(column) for name, sidecar, column in places}
 

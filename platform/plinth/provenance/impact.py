@@ -33,14 +33,14 @@ from plinth.training.directory import RunDirectory
 # source     a bucket (`web`), or the declared domain of one (`news.example`): what was read from it
 # digest     of a manifest or of a source's inventory, or the beginning of one
 # document   32 hexadecimal digits: the curated text that holds it
-# commit     commit of a run, or digest of its code, image or libraries, from its trainer's statement
+# commit     commit of a run, or digest of its code, image or libraries, from its trainer's attestation
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{7,64}")
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
 #: The stage whose text is used for training and evaluation: a document dropped before it affects nothing.
 CURATED = "curated"
 
-#: Parts of a provenance about data and identity; all others are about code and environment.
+#: Keys of a provenance that describe data and identity; all other keys describe code and environment.
 DATA = ("schema", "recipe", "run", "checkpoint", "files", "chain", "sources", "materials", "training")
 #: The stage whose manifests name their training run.
 RUN = "run"
@@ -53,8 +53,9 @@ State = Literal["published", "saved", "deleted"]
 
 
 class ImpactOrigin(Frozen):
-    """Target, and the digests (or asset keys) from which all descendants are found. `runs` were trained at a commit,
-    whether or not anything of them is published."""
+    """Target, and the digests (or asset keys) from which all descendants are found. `runs` are the runs trained at a
+    commit, even if nothing from them is published.
+    """
 
     kind: Kind
     target: str
@@ -66,10 +67,10 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
     """Resolve a target.
 
     Args:
-        known: edges that were read a moment ago.
+        known: edges, if the caller has just read them.
 
     Raises:
-        MissingError: no target or several targets have that name.
+        MissingError: no target, or more than one, has that name.
         IntegrityError: a saved manifest cannot be read.
     """
     edges = (known or current(ctx)).edges
@@ -91,13 +92,13 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
 
 
 def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, ...]:
-    """Return those of these manifests of curated text that contain a document."""
+    """Return the manifests of curated text, among `curated`, that contain a document."""
     return tuple(digest for digest in curated if holds(ctx, ctx.refs.load(digest), document))
 
 
 def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
     """Return True if one of the manifest's parts contains the document."""
-    import pyarrow as pa  # local: readers of taints import this module, and few taints are on documents
+    import pyarrow as pa  # imported here because readers of taints import this module, and few taints are on documents
     import pyarrow.compute as pc
 
     from plinth.storage.parts import iter_batches
@@ -112,13 +113,13 @@ def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
 
 
 def of_stage(edges: Edges, stage: str) -> tuple[str, ...]:
-    """Return digests of all saved manifests of a stage, in any bucket, by digest."""
+    """Return the sorted digests of all saved manifests of a stage, in any bucket."""
     assets = [at for at, name in enumerate(edges.assets) if name.rsplit("/", 1)[-1] == stage]
     return tuple(sorted(edges.digest(node) for node in np.flatnonzero(np.isin(edges.asset, assets)).tolist()))
 
 
 def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
-    """Return digests of manifests and inventories with this prefix."""
+    """Return the digests of manifests and inventories that begin with this prefix."""
     nodes = np.flatnonzero(np.char.startswith(edges.nodes, digits.encode()))
     return tuple(sorted(edges.digest(node) for node in nodes.tolist()))
 
@@ -149,7 +150,9 @@ def _domains(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return checkpoints whose provenance names code or environment by a commit or digest with this prefix."""
+    """Return the checkpoints whose provenance names code or environment with a commit or digest that has this
+    prefix.
+    """
     found = set()
     for path in ctx.workspace.models.glob("*/provenance.json"):
         try:
@@ -163,9 +166,10 @@ def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
 
 
 def _trained_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return runs with an attempt whose commit, code, image or libraries have this prefix, on any machine.
+    """Return the runs with an attempt in which, on any machine, the commit or the digest of code, image or libraries
+    has this prefix.
 
-    Their statements are not verified here: a forged one only adds to the search.
+    The attestations are not verified here, because a forged one can only add to the search.
     """
     return tuple(
         path.name
@@ -187,7 +191,7 @@ def _software(host: HostFacts) -> tuple[str, ...]:
 
 
 def _published(ctx: Context, edges: Edges, runs: tuple[str, ...]) -> Iterator[str]:
-    """Yield manifests of these runs."""
+    """Yield the digests of saved manifests from these runs."""
     for digest in of_stage(edges, RUN) if runs else ():
         with suppress(MissingError):  # deleted after indexing
             if ctx.refs.load(digest).stats.get("run_id") in runs:
@@ -217,7 +221,7 @@ class Descendant:
 
 
 class AssetLink(NamedTuple):
-    """An asset and one derived from it, with the number of linked manifests."""
+    """An asset and an asset derived from it, with the number of linked manifests."""
 
     source: str
     target: str
@@ -226,7 +230,9 @@ class AssetLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Descent:
-    """Descendants: manifests, nearest first, then by asset and digest; and the links between their assets."""
+    """All descendants of a target: manifests (nearest first, then by asset and digest), and the links between their
+    assets.
+    """
 
     manifests: tuple[Descendant, ...]
     links: tuple[AssetLink, ...] = ()
@@ -243,7 +249,7 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
         origins: digests of manifests or source inventories, or asset keys (every saved version of them).
 
     Raises:
-        IntegrityError: a saved manifest cannot be read; a taint must not miss hidden descendants.
+        IntegrityError: a saved manifest cannot be read. It is not skipped, because a taint must not miss descendants.
     """
     return descent(ctx, origins).manifests
 
@@ -252,7 +258,7 @@ def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = Non
     """Return the same as `downstream`, with the links between assets.
 
     Args:
-        known: edges that were read a moment ago.
+        known: edges, if the caller has just read them.
 
     Raises:
         IntegrityError: a saved manifest cannot be read.
@@ -273,7 +279,7 @@ def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = Non
 
 
 def _starts(edges: Edges, origins: set[str]) -> list[int]:
-    """Return nodes of these digests, and of every manifest of these assets.
+    """Return the nodes of these digests, and the nodes of all manifests of these assets.
 
     Data read from a source names its inventory as an input, not the manifest that lists it: a search from the list
         starts at the inventory too.
@@ -287,7 +293,7 @@ def _starts(edges: Edges, origins: set[str]) -> list[int]:
 
 
 def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
-    """Return edges inside the descent, counted by the assets at their ends."""
+    """Return the edges inside the descent, counted by the assets at both ends."""
     inside = np.flatnonzero((distance[edges.inputs] >= 0) & (edges.asset[edges.inputs] >= 0))
     sources, targets = edges.asset[edges.inputs[inside]], edges.asset[edges.consumers[inside]]
     pairs, counts = np.unique(sources.astype(np.int64) * len(edges.assets) + targets, return_counts=True)
@@ -310,7 +316,7 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
     """Return runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, and the
     named runs, by name.
 
-    A run that failed before its first commit has no output and is left out.
+    Runs that failed before their first commit have no output and are left out.
 
     Raises:
         TrainingError: a run's configuration cannot be read.
@@ -325,6 +331,6 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
 
 
 def read_by(config: RunConfig) -> Iterator[str]:
-    """Yield digests in a run's configuration: its data, its tokenizer, and its initial models."""
+    """Yield the digests in a run's configuration: data, tokenizer, and initial models."""
     yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
     yield from _texts(config.provenance)

@@ -40,7 +40,7 @@ from plinth.storage.store import Store
 #
 # A join of row-aligned sidecars: no text is read, and memory is one row group for any corpus. A document's place in the
 # shards comes from the index of tokens, read together with its bucket's documents: both have the same order. Rejects,
-# which never became documents, are a table of their own.
+# which never became documents, have their own table.
 
 ASSET = "ledger"
 VERSION = "1"
@@ -57,9 +57,8 @@ class Made:
     Args:
         documents, policies, verdicts: by bucket.
         annotations: by annotator, by bucket.
-        shared: stages over all buckets by their name in columns (`exact`, `near`, `holdout`, …).
-        curated, shards: by bucket, if there are tokens.
-        mixture: None before there is one.
+        shared: manifests of stages that run over all buckets, by their name in columns (`exact`, `near`, `holdout`, …).
+        curated, shards: by bucket, if the text was tokenized. mixture: None if there is no mixture yet.
         canaries: curated text and shards of planted text, if there is any.
     """
 
@@ -127,7 +126,7 @@ def run(ctx: Context, made: Made) -> Manifest:
 
 
 def _planted(ctx: Context, made: Made, parts: Sequence[Part]) -> list[Part]:
-    """Return rows of planted copies, with the columns of all other rows."""
+    """Write the rows of planted copies, with the same columns as all other rows."""
     if not made.canaries or not parts:
         return []
     curated, shards = made.canaries
@@ -168,7 +167,7 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
 
 
 def _weight(made: Made, bucket: str) -> tuple[float | None, float | None]:
-    """Return the bucket's share of the run, and its epochs; None if it is not in the mixture."""
+    """Return the bucket's share of the run and its epochs, or None for both if it is not in the mixture."""
     plan = made.mixture.stats if made.mixture else {}
     streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == bucket]
     needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
@@ -206,7 +205,7 @@ def _batches(
 
 
 def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return columns that a document has from its source."""
+    """Return the columns that documents get from their source."""
     rows = documents.num_rows
     domains = [json.loads(extra).get("domain") for extra in documents.column("extra").to_pylist()]
     snapshots = documents.column("snapshot").to_pylist()
@@ -272,7 +271,7 @@ _READ = ["id", "uri", "captured_at", "snapshot", "licence", "mime", "source_byte
 
 @dataclass(frozen=True)
 class PlantedTask:
-    """Part of planted text, its places in the shards, and the ledger's schema."""
+    """Task for one part of planted text, with its positions in the shards and the ledger's schema."""
 
     part: Part
     tokens: Tokens
@@ -304,7 +303,7 @@ def _same(rows: int, **values: Any) -> dict[str, Sequence[Any]]:
 
 
 def _filled(row: dict[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of the schema; columns without a value are null."""
+    """Return a batch with the schema's columns. Columns without values are null."""
     columns = []
     for field in schema:
         value = row.get(field.name)
@@ -313,7 +312,7 @@ def _filled(row: dict[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-# Ledger as a folder that a query can read with a pattern.
+# Export of the ledger as a folder that a query can read with a file pattern.
 #
 # DIR/web-00000.parquet …          documents of every bucket
 # DIR/rejects/web-00000.parquet …  rejects
@@ -361,7 +360,7 @@ def _name(part: Part) -> str:
 
 
 def _before(directory: Path) -> set[str]:
-    """Return files of the last export."""
+    """Return the file names of the previous export."""
     try:
         return set(json.loads((directory / LIST).read_bytes())["files"])
     except (OSError, ValueError, KeyError, TypeError):

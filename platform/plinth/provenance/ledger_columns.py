@@ -1,4 +1,4 @@
-"""Columns of the ledger: fixed ones, those of every sidecar, and the place of a document in the shards."""
+"""Columns of the ledger: fixed columns, the columns of every sidecar, and a document's position in the shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plinth.storage.store import Store
 from plinth.tokens.shards.index import BATCH_DOCUMENTS, DocumentSpans, of_part, open_part
 from plinth.tokens.shards.parameters import streams_of
 
-# Columns of the ledger: the fixed ones, and one for every column of every sidecar.
+# Columns of the ledger: fixed columns, and one for each column of each sidecar.
 #
 # A sidecar's column is `sidecar__column`. Identifiers are hexadecimal text, as in commands. Lists and spans are counted
 # in the ledger; `plinth explain` has their values for one document.
@@ -63,7 +63,7 @@ _KNOWN = frozenset({"text_bytes"})
 
 
 def chosen(sidecar: str, schema: pa.Schema) -> dict[str, pa.Field]:
-    """Return the columns of a sidecar in the ledger: its column -> the ledger's field. Structures are left out."""
+    """Return the ledger's fields for a sidecar, by the sidecar's column. Columns with structures are left out."""
     found = {}
     for field in schema:
         kind = _kind(field.type)
@@ -95,7 +95,7 @@ _DIGITS = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode()
 
 
 def hexadecimal(column: pa.Array) -> pa.Array:
-    """Return text of a column of fixed-size binary; nulls stay null."""
+    """Convert a column of fixed-size binary to hexadecimal text. Nulls stay null."""
     width, rows = column.type.byte_width, len(column)
     raw = np.frombuffer(column.buffers()[1], dtype=np.uint8)[column.offset * width : (column.offset + rows) * width]
     offsets = np.arange(rows + 1, dtype=np.int32) * (2 * width)
@@ -120,21 +120,21 @@ class Lying:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Places of the training documents of a part, in each stream with some of them."""
+    """Positions of a part's training documents, in each stream that contains any of them."""
 
     part: int
     streams: tuple[Lying, ...]
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Return digests that identify the places."""
+        """Return the digests that identify these positions."""
         return tuple(
             fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
         )
 
 
 def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest) -> Tokens:
-    """Return the part of the index with the training documents of a part.
+    """Return the section of the token index for the training documents of a part.
 
     Raises:
         IntegrityError: the shards are derived from other curated text.
@@ -159,7 +159,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
 
 
 class TokenPlaces:
-    """Shards and positions of the training documents, read from the index sequentially."""
+    """Sequential reader of the token index: shards and positions of the training documents."""
 
     def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:
         self.bucket, self.name, self.tokens = bucket, name, tokens
@@ -200,7 +200,9 @@ _PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position",
 
 
 def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
-    """Yield the documents of a part with their places, in order; with several streams, all at once, sorted."""
+    """Yield a part's documents with their positions, in order. With several streams, all documents come in one sorted
+    batch.
+    """
     taken = [(_of_part(store, one.index, tokens.part), one) for one in tokens.streams]
     if len(taken) == 1:
         ((own, only),) = taken

@@ -32,7 +32,8 @@ from plinth.storage.workspace import Workspace
 # others are added. Edges lead from an input to its consumer and are sorted by input, so the consumers of a node are one
 # slice.
 
-#: Characters of a node: a SHA-256 in hexadecimal. Other inputs are represented by the SHA-256 of their text.
+#: Length of a node's name: a SHA-256 in hexadecimal. Inputs that are not digests are represented by the SHA-256 of
+#: their text.
 WIDTH = 64
 FORMAT = 1
 NOT_SAVED = -1  # asset of a node without a saved manifest
@@ -41,7 +42,7 @@ Ints = NDArray[np.int32]
 
 
 class SavedLinks(NamedTuple):
-    """Facts of one manifest for its edges."""
+    """What the edges need from one manifest: its digest, asset and inputs."""
 
     digest: str
     asset: str
@@ -50,7 +51,7 @@ class SavedLinks(NamedTuple):
 
 @dataclass(frozen=True)
 class Edges:
-    """n nodes, m edges.
+    """Links between manifests as arrays: n nodes, m edges.
 
     Args:
         nodes: [n] digests.
@@ -75,7 +76,7 @@ class Edges:
         return bytes(self.nodes[node]).decode()
 
     def name(self, node: int) -> str:
-        """Return the asset of a node; empty if it is not a manifest."""
+        """Return the asset of a node, or an empty string if the node is not a manifest."""
         number = int(self.asset[node])
         return "" if number == NOT_SAVED else self.assets[number]
 
@@ -87,14 +88,14 @@ def none() -> Edges:
 
 
 def key(digest: str) -> bytes:
-    """Return a node's form of a digest."""
+    """Convert a digest to the form in which nodes are stored."""
     if len(digest) <= WIDTH and digest.isascii() and "\0" not in digest:
         return digest.encode()
     return hashlib.sha256(digest.encode(errors="surrogatepass")).hexdigest().encode()
 
 
 def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
-    """Return these edges with those of new manifests."""
+    """Return these edges extended by the links of new manifests."""
     number = {node: at for at, node in enumerate(edges.nodes.tolist())}
     names = {name: at for at, name in enumerate(edges.assets)}
     asset: dict[int, int] = {}
@@ -151,7 +152,7 @@ def decoded(data: bytes) -> Edges:
     """Parse the output of `encoded`.
 
     Raises:
-        ValueError: it has another format.
+        ValueError: the data has another format.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         form, *names = json.loads(arrays["names"].tobytes())
@@ -166,7 +167,7 @@ def _sorted(nodes: NDArray[np.bytes_], asset: Ints, assets: tuple[str, ...], inp
 
 
 def _within(begins: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
-    """Return the numbers of all half-open ranges, one range after the other."""
+    """Return the integers in all half-open ranges, one range after the other."""
     sizes = ends - begins
     offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     found: NDArray[Any] = np.arange(int(sizes.sum())) + offsets
@@ -179,9 +180,9 @@ def _within(begins: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
 #     its SHA-256, in the user's folder of trust outside the workspace
 #
 # A manifest's name is the digest of its content, so a manifest that was read never changes: a search reads only
-# manifests missing from the index. The index is valid only if its digest is the one that this user noted: a writer of
-# the workspace without access to the user's folder of trust cannot hide a descendant in it. In every other case (no
-# note, another digest, damage, another format) every manifest is read again.
+# manifests missing from the index. The index is valid only if its digest matches the one in the user's trust folder,
+# so that a writer of the workspace without access to that folder cannot hide a descendant. In all other cases (no
+# stored digest, another digest, damage, another format) every manifest is read again.
 #
 # A manifest that was deleted after it was read stays in the index: deletion of a record does not undo the derivation
 # from bad data.
@@ -213,13 +214,13 @@ def current(ctx: Context) -> SavedEdges:
 
 
 def note_path(workspace: Workspace) -> Path:
-    """Return the user's file outside the workspace with the digest of the workspace's index."""
+    """Return the path of the file outside the workspace that stores the digest of the workspace's index."""
     place = hashlib.sha256(workspace.places[0].encode()).hexdigest()[:16]
     return workspace.trust_folder / "impact" / f"{place}.sha256"
 
 
 def _kept(workspace: Workspace) -> Edges | None:
-    """Return the index if it matches the note."""
+    """Return the index if its digest matches the stored digest."""
     try:
         data = (workspace.root / FILE).read_bytes()
         if hashlib.sha256(data).hexdigest() != note_path(workspace).read_text().strip():
@@ -263,7 +264,7 @@ HASHING_THREADS = 4  # hashing releases the interpreter lock, reading waits for 
 
 
 class Verified(Frozen):
-    """Extent of a verification. `complete` is False if blobs were only checked for existence, not read."""
+    """Result of a verification. `complete` is False if blobs were only checked for existence and not read."""
 
     asset: str
     digest: str
@@ -278,8 +279,8 @@ def walk(ctx: Context, digest: str) -> Chain:
     """Return the ancestry of the manifest with this digest (or unambiguous prefix), inputs before their consumers.
 
     Raises:
-        MissingError: no such manifest.
-        LineageError: a manifest on the way is missing or changed, or there is no raw source.
+        MissingError: there is no such manifest. LineageError: a manifest in the ancestry is missing or changed, or
+        there is no raw source.
     """
     return chain(ctx.refs, resolve(ctx.refs, digest))
 
@@ -318,7 +319,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
 
 
 def _blobs(ctx: Context, ancestry: Chain, manifest: Manifest) -> Iterator[tuple[Link, Part]]:
-    """Yield every part once, the target's first."""
+    """Yield every part of the ancestry once, beginning with the target's parts."""
     seen: set[str] = set()
     for link in reversed(ancestry.links):
         parts = manifest.parts if link.digest == manifest.digest else ctx.refs.load(link.digest).parts
@@ -352,7 +353,9 @@ def _broken(link: Link, part: Part, error: PlinthError) -> LineageError:
 
 
 def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
-    """Verify that the files match the provenance, and its chain the workspace's lineage."""
+    """Verify that the files match the provenance, and that the chain in the provenance matches the workspace's
+    lineage.
+    """
     provenance = _provenance(directory)
     for name, expected in sorted(provenance["files"].items()):
         _same_file(directory, name, expected)

@@ -1,4 +1,4 @@
-"""Provenance of a checkpoint: its whole ancestry by digest, and a statement in a standard format.
+"""Provenance of a checkpoint: its whole ancestry by digest, also as an attestation in a standard format.
 
     Chain            every manifest between a checkpoint and the raw sources, in order of derivation
     provenance       the data of `provenance.json` in the signed directory
@@ -30,7 +30,7 @@ SLSA_PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:plinth:training:v1"
 PROVENANCE_SCHEMA = "plinth/provenance/v1"
 
-#: The asset of a run's initial weights, whose ancestry belongs to another run, and that of external weights.
+#: Assets of a run's initial weights (whose ancestry belongs to another run), and of external weights.
 INITIAL, TEACHER, WEIGHTS = initial.ASSET, initial.TEACHER, models.MODEL_ASSET
 
 #: The first stage reads inventories of raw files instead of manifests.
@@ -43,7 +43,7 @@ INVENTORY = "inventory"
 
 
 class Link(Frozen):
-    """Manifest in the chain: its asset and digest, its step, its inputs."""
+    """One manifest in the chain: asset, digest, step, inputs."""
 
     asset: str
     digest: str
@@ -53,7 +53,7 @@ class Link(Frozen):
 
     @property
     def walked(self) -> dict[str, str]:
-        """Inputs that are manifests, by key; for a stage that reads raw sources, only model-written text."""
+        """Inputs that are manifests, by key. For a stage that reads raw sources, these are only model-written texts."""
         if self.reads_sources:
             return {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
         raw = {key for key in self.inputs if key == INVENTORY or key.startswith(USER_FILE)}
@@ -61,7 +61,7 @@ class Link(Frozen):
 
     @property
     def raw(self) -> dict[str, str]:
-        """Inputs that are not manifests: inventories of raw files, files of the user."""
+        """Inputs that are not manifests: inventories of raw files, and the user's own files."""
         return {key: digest for key, digest in self.inputs.items() if key not in self.walked}
 
     @property
@@ -71,7 +71,9 @@ class Link(Frozen):
 
     @property
     def derivation(self) -> tuple[str, ...]:
-        """Inputs; empty for initial weights; without the checkpoints of a mean and replayed text of a parent."""
+        """Inputs that belong to the run's own derivation: none for initial weights; without a mean's checkpoints and a
+        parent's replayed text.
+        """
         if self.step == initial.STEP.name:
             return ()
         mean = self.step == mean_record.AVERAGE
@@ -79,7 +81,7 @@ class Link(Frozen):
 
 
 class Chain(Frozen):
-    """Complete ancestry of one manifest: inputs come before their consumers."""
+    """Complete ancestry of one manifest. Inputs come before their consumers."""
 
     links: tuple[Link, ...]
 
@@ -118,7 +120,7 @@ class Chain(Frozen):
         return found
 
     def require_sources(self) -> None:
-        """Refuse an ancestry without any text source.
+        """Refuse an ancestry that has no text source.
 
         Raises:
             LineageError: there is no raw source.
@@ -137,7 +139,7 @@ class Chain(Frozen):
         """Manifest digest by asset key, the data versions in Dagster; for `own` links.
 
         Raises:
-            LineageError: an asset has two versions, so that one of them must be stale.
+            LineageError: an asset occurs in two versions, so one of them must be stale.
         """
         versions: dict[str, str] = {}
         for link in self.own:
@@ -157,8 +159,8 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
     A manifest that reads only the user's files starts its own chain; for a model, `require_sources` checks more.
 
     Raises:
-        LineageError: a manifest is missing or changed, or there is no raw source; names the first broken link and the
-            manifest that needs it.
+        LineageError: a manifest is missing or changed, or there is no raw source; the error names the first broken
+        link and the manifest that needs it.
     """
     links: dict[str, Link] = {}
     stack: list[tuple[Manifest, Iterator[tuple[str, str]]]] = []
@@ -189,8 +191,8 @@ def provenance(
     """Return the data of `provenance.json`.
 
     Args:
-        training: the trainer's signed statements: `attempts` and `commit`, envelopes, and `manifest`, the files of the
-            committed checkpoint. Only they contain hosts and times.
+        training: the trainer's signed attestations: `attempts` and `commit` (envelopes), and `manifest` (the files of
+        the committed checkpoint). Only these contain hosts and times.
     """
     return {
         "schema": PROVENANCE_SCHEMA,
@@ -233,7 +235,7 @@ def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -
 
 
 def attempts_of(training: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
-    """Return the trainer's statements on attempts, in order; signatures are not verified.
+    """Return the trainer's attestations of attempts, in order, without verifying signatures.
 
     Raises:
         TrustError: a statement cannot be read.
@@ -283,14 +285,14 @@ def _dependencies(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _code(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the code of the newest attempt, as on its leading rank's machine."""
+    """Return the code of the newest attempt, as found on the leading rank's machine."""
     host = attempts_of(training)[-1].hosts[0]
     commit = {"commit": host.commit, "dirty": host.dirty} if host.commit else {}
     return {"version": host.version, "sha256": together(host.code), **commit}
 
 
 def _environment(attempts: Iterable[AttemptRecord]) -> list[dict[str, Any]]:
-    """Return code, libraries and images of all attempts, each once."""
+    """Return the distinct code versions, libraries and images of all attempts."""
     hosts = [host for attempt in attempts for host in attempt.hosts]
     named = [(name, "sha256", digest) for host in hosts for name, digest in host.code.items()]
     named += [("commit", "gitCommit", host.commit) for host in hosts]

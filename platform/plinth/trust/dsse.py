@@ -1,7 +1,7 @@
 """Signed statements: in-toto statements in DSSE envelopes, as files; roles and their keys.
 
-Root, provenance, attestations, policies, approvals and release records use it. The envelope has the signed bytes; a
-reader takes the statement from there, after verifying a threshold of a role's keys.
+Root, provenance, attestations, policies, approvals and release records use it. The envelope contains the signed bytes.
+A reader takes the statement from them after a threshold of a role's keys has been verified.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ PROMOTER: Final = "promoter"
 POLICY: Final = "policy"
 COMPLIANCE: Final = "compliance"
 
-#: Statements of each role; a key may have several roles, a process needs only the keys of its own roles.
+#: Roles, with the statements that each signs. A key can have several roles; a process needs only the keys of its own
+#: roles.
 ROLES: Final[Mapping[str, str]] = {
     ROOT: "holders of the other roles",
     TRAINER: "checkpoints, model directories, their provenance, events of the run",
@@ -60,7 +61,7 @@ class SigstoreIdentity(Frozen):
 
 
 class Role(Frozen):
-    """Keys that may sign as a role, and the number of different keys that must sign."""
+    """Keys that are allowed to sign as a role, and how many different keys must sign."""
 
     keys: tuple[str, ...]
     threshold: int = Field(1, ge=1)
@@ -75,7 +76,7 @@ class Authority(Frozen):
     threshold: int
 
     def owned_by(self, owner: str) -> Authority:
-        """Return the role, limited to the keys of one owner.
+        """Return this authority limited to the keys of one owner.
 
         Raises:
             SignatureError: the owner has no key for this role.
@@ -92,7 +93,9 @@ class Authority(Frozen):
 
 
 def revoked_at(key: RootKey, at: str | None) -> bool:
-    """Return True if a statement of that time is refused: its key was revoked by then, or the time is unknown."""
+    """Return True if a statement signed at that time is refused, because its key was revoked by then or the time is
+    unknown.
+    """
     return key.revoked_from is not None and (at is None or time_of(at) >= time_of(key.revoked_from))
 
 
@@ -120,8 +123,8 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 #: Maximum size of a signed file. The largest are exports of tokens: about 300 bytes per file.
 MAX_BYTES = 64 << 20
-#: Identities with valid signatures, by the SHA-256 of an envelope and the keys used: a command reads the same records
-#: and roots many times.
+#: Cache of identities with valid signatures, by the SHA-256 of an envelope and the keys used. A command reads the same
+#: records and roots many times.
 _PROVED: dict[tuple[bytes, tuple[tuple[str, str], ...]], frozenset[str]] = {}
 MOST_PROVED = 4096
 
@@ -147,7 +150,7 @@ def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
 
 
 def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
-    """Return the envelope with more signatures over the same bytes.
+    """Return the envelope with additional signatures over the same bytes.
 
     Raises:
         SignatureError: not an envelope, or a private key cannot be used.
@@ -172,8 +175,8 @@ def opened(
             whether a key that was revoked later is accepted.
 
     Raises:
-        SignatureError: not an envelope, other signers, too few of them, a revoked key, changed content, or another
-            predicate type.
+        SignatureError: it is not an envelope, has wrong or too few signers or a revoked key, its content was changed,
+        or its predicate type differs.
     """
     content = unverified(envelope, where)
     stated = at if at is not None else content.get("predicate", {}).get("at")
@@ -195,7 +198,9 @@ def opened(
 
 
 def signed_by(envelope: Any, authority: Authority, where: str = "the envelope") -> tuple[str, ...]:
-    """Return owners of the role's keys with valid signatures, sorted, each once. Revocation is not checked."""
+    """Return the sorted owners whose keys for the role have valid signatures, each owner once. Revocation is not
+    checked.
+    """
     return tuple(sorted({authority.keys[key_id].owner for key_id in holding(envelope, authority, where)}))
 
 
@@ -212,13 +217,13 @@ def read(path: Path, authority: Authority, predicate_type: str, *, at: str | Non
     """Read a statement file, signed by a threshold of a role's keys.
 
     Raises:
-        SignatureError: absent, or refused by `opened`.
+        SignatureError: the file is absent, or `opened` refuses it.
     """
     return opened(envelope_of(path), authority, predicate_type, str(path), at=at)
 
 
 def envelope_of(path: Path) -> dict[str, Any]:
-    """Read the envelope in a plain file; nothing is verified.
+    """Read the envelope in a plain file without verifying it.
 
     Raises:
         SignatureError: as `bytes_of`, or not JSON.
@@ -230,7 +235,7 @@ def bytes_of(path: Path) -> bytes:
     """Read a file for verification. Use these bytes afterward; do not read the file again.
 
     Raises:
-        SignatureError: absent, a link, a pipe or a device, or too large.
+        SignatureError: the file is absent, a link, a pipe or a device, or too large.
     """
     try:
         return atomic.read(path, MAX_BYTES)
@@ -243,7 +248,7 @@ def bytes_of(path: Path) -> bytes:
 
 
 def parsed(data: bytes, where: str) -> dict[str, Any]:
-    """Parse an envelope; nothing is verified.
+    """Parse an envelope without verifying it.
 
     Raises:
         SignatureError: not JSON, or not an object.
@@ -258,7 +263,7 @@ def parsed(data: bytes, where: str) -> dict[str, Any]:
 
 
 def unverified(envelope: Any, where: str) -> dict[str, Any]:
-    """Return the statement in an envelope before verification, to find out who must have signed it.
+    """Return the unverified statement in an envelope. Use it to find out who must have signed the envelope.
 
     Raises:
         SignatureError: not an envelope of a statement.
@@ -275,7 +280,7 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
 
 
 def subjects(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return SHA-256 by subject name.
+    """Return the SHA-256 of each subject, by name.
 
     Raises:
         SignatureError: a subject occurs twice.
@@ -287,7 +292,7 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
-    """Return identities of the role's keys with a valid signature over these bytes. Revocation is not checked.
+    """Return the identities of the role's keys that have a valid signature in the envelope. Revocation is not checked.
 
     Raises:
         SignatureError: not an envelope.
@@ -305,7 +310,7 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
 
 
 def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
-    """Return identities of those public keys whose signature over the envelope is valid."""
+    """Return the identities of the public keys whose signature in the envelope is valid."""
     signed, signatures = _signed(envelope, where)
     return frozenset(
         key_id
@@ -315,7 +320,7 @@ def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str
 
 
 def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the signed bytes (DSSE's pre-authentication encoding), and the signatures by identity of the key.
+    """Return the signed bytes (DSSE's pre-authentication encoding), and the signatures by key identity.
 
     Raises:
         SignatureError: not an envelope, or two signatures of one key.

@@ -92,7 +92,7 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
 
 
 def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: Proposing | None = None) -> Trust:
-    """Allow a key to sign as a role.
+    """Enroll a key: allow it to sign as a role.
 
     Raises:
         SignatureError: unknown role, not a public key, another owner's key, or no root key on this machine.
@@ -119,14 +119,14 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
 
 
 def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposing | None = None) -> Trust:
-    """Refuse a key's statements from a date on. Statements without a known time are refused at once.
+    """Revoke a key: refuse its statements from a date on. Statements without a known time are refused from now on.
 
     Args:
         key: prefix of its identity.
         since: date with a time zone.
 
     Raises:
-        SignatureError: no such key, several, or too few root keys would be left.
+        SignatureError: no key or several keys have this prefix, or too few root keys would be left.
     """
     trust = Trust.of(workspace)
     found = [key_id for key_id in trust.root.keys if len(key) >= 6 and key_id.startswith(key)]
@@ -192,7 +192,8 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
     """Pin a root file: from now on this machine trusts it for this workspace.
 
     Raises:
-        SignatureError: not a root, expired, another one is pinned, or this machine has seen a newer version.
+        SignatureError: the file is not a root or has expired, another root is pinned, or this machine has seen a newer
+        version.
     """
     envelope = dsse.envelope_of(path.resolve())
     found = root.first(envelope, str(path)).require_current()
@@ -264,10 +265,10 @@ def _iso(when: datetime) -> str:
 def name(
     workspace: Workspace, role: str, given: SigstoreIdentity, *, propose: Proposing | None = None
 ) -> Trust:
-    """Accept Sigstore bundles of an identity for a role.
+    """Accept Sigstore bundles signed by an identity for a role.
 
     Raises:
-        SignatureError: unknown role, or `root`, which only keys can sign for.
+        SignatureError: the role is unknown, or is `root`, for which only keys can sign.
     """
     return _identified(workspace, role, (given,), (), propose)
 
@@ -278,7 +279,7 @@ def drop(
     """Remove a Sigstore identity from a role.
 
     Raises:
-        SignatureError: the root does not name it for the role.
+        SignatureError: the root does not list the identity for the role.
     """
     return _identified(workspace, role, (), (given,), propose)
 

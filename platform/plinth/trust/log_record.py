@@ -2,8 +2,9 @@
 
     {"number": 2, "prior": SHA-256 of the file before, "at": time, "role": who signs, "body": content}
 
-is the predicate of a DSSE envelope. A `flat` record has its content next to the number, and its log has one role. A
-`readable` one is `{"record": predicate, "envelope": envelope}`: the first is for people, only the second is trusted.
+is the predicate of a DSSE envelope. A `flat` record has the fields of its content at the same level as the number, and
+its log has a single role. A `readable` one is `{"record": predicate, "envelope": envelope}`: the predicate is for
+people; only the envelope is trusted.
 
 Does not belong here: location of records, and memory of verified ones (`signed_log`).
 """
@@ -28,8 +29,9 @@ _OWN = ("number", "prior", "at")
 
 @dataclass(frozen=True)
 class LogRecord:
-    """Verified record: its number, the SHA-256 of its file and of the previous one, its signers, role and time, its
-    content, and its subjects."""
+    """Verified record: number, SHA-256 of its file and of the previous file, signers, role, time, content, and
+    subjects.
+    """
 
     number: int
     sha256: str
@@ -43,14 +45,13 @@ class LogRecord:
 
 @dataclass(frozen=True)
 class RecordForm:
-    """Form of a log's records, and who may sign them.
+    """Format of a log's records, and the roles that are allowed to sign them.
 
     Args:
         name: the log's folder in a workspace.
-        keeps_revoked: True keeps a record of a key that was revoked later, without an owner. For records of past
-            events; a record that others act on becomes invalid with its key.
-        kind: predicate type; default: derived from the name.
-        title: name of the records in errors.
+        keeps_revoked: True keeps records whose key was revoked later, without an owner. Use it for records of past
+        events; a record that others act on must become invalid with its key. kind: predicate type; default: derived
+        from the name. title: name of the records in errors.
         flat, readable: see above.
     """
 
@@ -85,13 +86,14 @@ class RecordForm:
     def next(
         self, trust: Trust, data: bytes, where: str, before: LogRecord | None, *, proved: bool = False
     ) -> LogRecord:
-        """Verify a record that continues from another (None: it is the first), as a consumer of sent records does.
+        """Verify a record as the successor of another (None: it is the first), as a consumer of sent records does.
 
         Args:
             proved: True if this root verified the signature of these bytes, or of a later record that names them.
 
         Raises:
-            SignatureError: not a record of this log, signed with another key, or not the next one: one is missing.
+            SignatureError: it is not a record of this log, is signed with another key, or does not follow directly: a
+            record is missing.
         """
         record = self.opened(trust, data, where, proved=proved)
         self._require_next(where, record, before)
@@ -101,7 +103,7 @@ class RecordForm:
         """Verify a record independently of its predecessor; see `next`.
 
         Raises:
-            SignatureError: not a record of this log, or signed with another key.
+            SignatureError: it is not a record of this log, or is signed with another key.
         """
         envelope, shown = self._parsed(data, where)
         content = dsse.unverified(envelope, where)
@@ -142,7 +144,7 @@ class RecordForm:
         )
 
     def _parsed(self, data: bytes, where: str) -> tuple[Any, Mapping[str, Any]]:
-        """Return the envelope and, for a readable record, the part for people; nothing is verified."""
+        """Return the unverified envelope and, for a readable record, the part for people."""
         try:
             found = json.loads(data, object_pairs_hook=fingerprint.unique)
         except (ValueError, RecursionError) as error:
@@ -154,7 +156,7 @@ class RecordForm:
         return found["envelope"], found["record"]
 
     def _role(self, content: Mapping[str, Any], where: str) -> str:
-        """Return the role that a record claims; nothing is verified."""
+        """Return the role that a record claims, without verifying it."""
         stated = self.roles[0] if self.flat else content.get("predicate", {}).get("role")
         if stated not in self.roles:
             raise SignatureError(
@@ -166,9 +168,9 @@ class RecordForm:
         return str(stated)
 
     def _ever(self, trust: Trust, role: str) -> Authority:
-        """Return the keys to accept; for a log that keeps revoked records, every key that may sign as the role or once
-        could:
-        a revoked root key is no longer listed under its role."""
+        """Return the keys to accept. For a log that keeps revoked records, these are all keys that ever had the role,
+        because a revoked root key is no longer listed under its role.
+        """
         authority = trust.authority(role)
         if not self.keeps_revoked:
             return authority
@@ -200,7 +202,9 @@ class RecordForm:
 
 
 def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tuple[str, ...]:
-    """Return owners of valid signatures. A single signature was verified before; several are checked."""
+    """Return the owners of valid signatures. A single signature was verified before; if there are several, each is
+    checked.
+    """
     known = {one["keyid"] for one in envelope["signatures"]} & set(authority.keys)
     if len(known) > 1:
         return dsse.signed_by(envelope, authority, where)
@@ -208,7 +212,7 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
 
 
 def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
-    """Return True if two records are written differently: 1, 1.0 and true are equal only in Python."""
+    """Return True if two records differ in their JSON text, since 1, 1.0 and true are equal in Python."""
     try:
         return fingerprint.canonical(shown) != fingerprint.canonical(signed)
     except ValueError:  # not a number

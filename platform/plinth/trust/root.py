@@ -1,8 +1,8 @@
 """Root of trust: keys by role, expiry, and the succession of versions.
 
-The model is TUF's root role: a version is signed by a threshold of root keys; the next version by a threshold of the
-old root keys *and* of its own, so a machine that pins one version can follow every later one. A key that is revoked
-from a date still verifies earlier statements.
+The model is TUF's root role: a version is signed by a threshold of root keys. The next version is signed by a
+threshold of the old root keys *and* of its own root keys, so a machine that pins one version can follow every later
+one. A key that is revoked from a date still verifies earlier statements.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ PREDICATE: Final = "urn:plinth:root:v1"
 class Root(Frozen):
     """Roles, public keys and thresholds, valid until `expires`; Sigstore identities by role.
 
-    Times are UTC in ISO 8601. `demo` is for keys created without confirmation: everything they sign is shown as such.
+    Times are UTC in ISO 8601. `demo` marks keys that were created without confirmation; everything they sign is shown
+    as a demo.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -49,7 +50,7 @@ class Root(Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty identities, so that the digest of older roots stays the same."""
+        """Leave out empty `identities`, so that the digests of older roots stay the same."""
         found: dict[str, Any] = plain(self)
         return found if self.identities else {name: value for name, value in found.items() if name != "identities"}
 
@@ -70,7 +71,7 @@ class Root(Frozen):
 
     @property
     def title(self) -> str:
-        """Name and version, with `demo root` if it is one."""
+        """Name and version, with `demo root` for a demo root."""
         return f"{'demo root' if self.demo else 'root'} {self.name} version {self.version}"
 
     def authority(self, role: str) -> Authority:
@@ -88,7 +89,7 @@ class Root(Frozen):
         return fingerprint.digest(self)
 
     def expired(self, at: datetime | None = None) -> bool:
-        """Return True if it has expired at a time with its zone, by default now."""
+        """Return True if the root has expired at a time (with time zone), by default now."""
         return (at or datetime.now(UTC)) >= time_of(self.expires)
 
     def require_current(self, at: datetime | None = None) -> Root:
@@ -118,7 +119,8 @@ def sign(root: Root, signers: Iterable[Any]) -> dict[str, Any]:
 
 
 def first(envelope: Mapping[str, Any], where: str) -> Root:
-    """Return a root to be pinned, signed by its own root keys. Trust in it comes from how it reached this machine.
+    """Return a root to be pinned, after checking that its own root keys signed it. Trust in it depends on how it
+    reached this machine.
 
     Raises:
         SignatureError: not a root, or not signed by its own keys.
@@ -132,8 +134,8 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
     """Return the next version of a trusted root.
 
     Raises:
-        SignatureError: not the next version, another name, a demo root in place of a real one, or signed by too few
-            of the old or the new root keys.
+        SignatureError: it is not the next version, has another name, is a demo root in place of a real one, or is
+        signed by too few of the old or new root keys.
     """
     dsse.opened(envelope, root.authority(ROOT), PREDICATE, where)
     first(envelope, where)
@@ -141,10 +143,10 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
-    """Return the version after this root from an envelope, before any signature is verified.
+    """Return the next version of this root from an envelope, before any signature is verified.
 
     Raises:
-        SignatureError: not a root, or not the next version of this one.
+        SignatureError: it is not a root, or not the next version of this root.
     """
     content = dsse.unverified(envelope, where)
     found = _parsed(content, where)
@@ -209,7 +211,9 @@ SEEN = "seen.json"
 
 
 class Proof(NamedTuple):
-    """Record that was verified here: its number, the SHA-256 of its file, and the digest of the root used."""
+    """Newest record of a log that this machine has verified: number, SHA-256 of its file, and digest of the root
+    used.
+    """
 
     number: int
     sha256: str = ""
@@ -225,7 +229,7 @@ class Trust:
 
     @classmethod
     def of(cls, workspace: Workspace) -> Trust:
-        """Return the root pinned for a workspace, or its newest successor version.
+        """Return the trust in the root pinned for a workspace, or in its newest successor version.
 
         Raises:
             SignatureError: none is pinned, it does not verify, or it has expired.
@@ -236,7 +240,7 @@ class Trust:
 
     @classmethod
     def newest(cls, workspace: Workspace) -> Trust:
-        """Return the same as `of`, even if that version has expired; for renewing it.
+        """Return the same as `of`, even if that version has expired. Use it to renew the root.
 
         Raises:
             SignatureError: none is pinned, it does not verify, or this machine has seen a newer version.
@@ -263,7 +267,7 @@ class Trust:
         """Return this trust if this machine has not seen a newer version of its root.
 
         Raises:
-            SignatureError: it has; keys revoked by the newer version would be valid again.
+            SignatureError: it has seen one; keys that the newer version revoked would be valid again.
         """
         had = self.seen(_counted(self.root))
         if self.root.version < had:
@@ -276,10 +280,10 @@ class Trust:
         return self
 
     def pinned(self, *, replaced: bool = False) -> Trust:
-        """Return this trust, after its root was written on this machine; older versions of that name are refused later.
+        """Write this root on this machine and return the trust. Older versions of the same root are refused afterward.
 
         Args:
-            replaced: True if the user asked for it, also for an older version.
+            replaced: True if the user explicitly requested the change, even to an older version.
         """
         if replaced:
             self._forget(_counted(self.root))
@@ -294,7 +298,7 @@ class Trust:
         """Return this machine's private key for a role; no key is created.
 
         Raises:
-            SignatureError: there is none, there are several without an owner given, or the root does not list it.
+            SignatureError: there is no key, there are several and no owner is given, or the root does not list the key.
         """
         authority = self.authority(role) if owner is None else self.authority(role).owned_by(owner)
         valid = [(key.owner, key.public) for key in authority.keys.values() if key.revoked_from is None]
@@ -302,17 +306,18 @@ class Trust:
         return signers.match(source, role, valid)
 
     def seen(self, *names: str) -> int:
-        """Return the highest number of a log's records that was ever verified here, under any of its names; 0 if
-        none."""
+        """Return the highest record number of a log that was ever verified on this machine, under any of the log's
+        names; 0 if there is none.
+        """
         return self.proved(*names).number
 
     def proved(self, *names: str) -> Proof:
-        """Return the newest record of a log, under any of its names, that was ever verified here."""
+        """Return the newest record of a log that was ever verified on this machine, under any of the log's names."""
         seen = self._seen()
         return max((_proof(seen.get(name, 0), self.folder) for name in names), key=lambda proof: proof.number)
 
     def remember(self, what: str, number: int, sha256: str = "") -> None:
-        """Keep the highest number of a log's records and, for a record verified under this root, its SHA-256."""
+        """Store the highest record number of a log and, if the record was verified under this root, its SHA-256."""
         found = Proof(number, sha256, self.root.digest() if sha256 else "")
         known = self.proved(what)
         if number < known.number or found == known:
@@ -361,7 +366,7 @@ def _proof(entry: Any, folder: Path) -> Proof:
 
 
 def owner_file(owner: str) -> str:
-    """Return an owner's name as a file name; different owners never share one.
+    """Return a file name for an owner. Different owners never share a file name.
 
     Raises:
         SignatureError: the name is empty, starts with a dot, or is not text.

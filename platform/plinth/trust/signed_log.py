@@ -4,15 +4,15 @@
 
 An edited record does not verify; a removed, inserted or moved record breaks the chain; a time before that of the
 previous record is refused, so a revoked key cannot sign for the past. Removal or replacement of the newest record is
-detected too: this machine stores number and SHA-256 of the last verified record outside the workspace, and a signed
-head can name it for machines that have verified none (`LogHead`).
+detected too, because this machine stores number and SHA-256 of the last verified record outside the workspace. For
+machines that have verified no record, a signed head can name the newest one (`LogHead`).
 
     records    all records, read and hashed; signatures are verified only after the last verified record
     newest     the last record: reads only the last verified record and later ones
     back       records from newest to oldest, read on demand
     append     appends a record, verified before it is written
 
-Verification depends on the root: under another root (a key was revoked) every signature is verified again.
+Verification depends on the root. After a change of the root, such as a revoked key, every signature is verified again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FILE = re.compile(r"([0-9]{5,})\.json")
 
 
 class _Opened(NamedTuple):
-    """Log that is being read: its files, their number, and the last record that was verified here before."""
+    """A log that is being read: its files, their number, and the last record that this machine verified before."""
 
     trust: Trust
     objects: Objects
@@ -62,7 +62,7 @@ class _Opened(NamedTuple):
 
     @property
     def proved(self) -> int:
-        """Number of records covered by the last verification: 0 if its record or the root differs now."""
+        """Number of records that the last verification covers; 0 if the record or the root has changed since."""
         number, sha256, root = self.last
         current = 0 < number <= self.length and root == self.trust.root.digest()
         return number if current and _sha256(self.data(number)) == sha256 else 0
@@ -70,10 +70,10 @@ class _Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class SignedLog(RecordForm):
-    """Log of a workspace: its folder, the form of its records, and who may sign them.
+    """Signed log of a workspace: its folder, the format of its records, and the roles that sign them.
 
     Args:
-        shared: True if it is stored with the workspace's references, possibly in an object store.
+        shared: True if the log is stored with the workspace's references, possibly in an object store.
     """
 
     shared: bool = False
@@ -90,10 +90,10 @@ class SignedLog(RecordForm):
         """Return every record, oldest first.
 
         Args:
-            whole: True verifies every signature, also those that were verified on this machine before.
+            whole: True verifies every signature again, including those that this machine verified before.
 
         Raises:
-            SignatureError: a record was edited, removed, moved, or signed with a key that may not.
+            SignatureError: a record was edited, removed or moved, or signed with a key that is not allowed to.
         """
         opened = self._opened(ctx)
         if opened is None:
@@ -106,11 +106,11 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)
 
     def newest(self, ctx: State) -> LogRecord | None:
-        """Return the last record, verified from the last one that was verified on this machine before.
+        """Return the last record. Verification starts at the last record that this machine verified before.
 
         Raises:
-            SignatureError: that one was changed, a later one is invalid, or one is missing. A replaced older record is
-                found when all are read (`records`).
+            SignatureError: that record was changed, a later record is invalid, or a record is missing. A replaced
+            older record is found only when all records are read (`records`).
         """
         opened = self._opened(ctx)
         if opened is None or not (proved := opened.proved):
@@ -121,10 +121,10 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)[-1]
 
     def newest_after(self, ctx: State, anchor: Mapping[str, Any] | None) -> LogRecord | None:
-        """Return the last record, verified to continue from an anchor; reads the records in between.
+        """Return the last record after verifying that it continues from an anchor. Reads the records in between.
 
         Raises:
-            SignatureError: one of these is invalid, or anchored records are missing or replaced.
+            SignatureError: one of these records is invalid, or anchored records are missing or replaced.
         """
         self.require_after(self.back(ctx), anchor)
         return self.newest(ctx)
@@ -156,7 +156,7 @@ class SignedLog(RecordForm):
         at: str | None = None,
         number: int | None = None,
     ) -> LogRecord:
-        """Sign and write the next record as a role, with the key of an owner where there are several.
+        """Sign and write the next record as a role. If this machine has keys of several owners, name the owner.
 
         Args:
             at: time of the recorded event; default: now.
@@ -182,7 +182,7 @@ class SignedLog(RecordForm):
                 )
 
     def require_after(self, records: Iterable[LogRecord], anchor: Mapping[str, Any] | None) -> None:
-        """Require records to continue from an anchor: number and SHA-256 of one of them in a signed statement.
+        """Require that the records contain an anchor: a record's number and SHA-256, as named in a signed statement.
 
         Raises:
             SignatureError: anchored records are missing or replaced.
@@ -203,10 +203,10 @@ class SignedLog(RecordForm):
             )
 
     def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
-        """Require a single record to match an anchor; reads no other.
+        """Require that one record matches an anchor. Reads no other record.
 
         Raises:
-            SignatureError: it is missing or differs.
+            SignatureError: the record is missing or differs.
         """
         if anchor:
             found = self._objects(ctx).get(_file(int(anchor["number"])))
@@ -220,7 +220,7 @@ class SignedLog(RecordForm):
         return found
 
     def _kept(self, ctx: State, opened: _Opened, found: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
-        """Return the records after checking that none since the last verified one is missing; remember the newest."""
+        """Check that no record since the last verified one is missing, remember the newest, and return the records."""
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
             anew = f". If the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
@@ -241,7 +241,8 @@ class SignedLog(RecordForm):
         return tuple(found)
 
     def _opened(self, ctx: State) -> _Opened | None:
-        """Return the opened log; None if it is empty and this machine has seen no record of it, which needs no root.
+        """Return the opened log, or None if it is empty and this machine has never seen a record of it; in that case
+        no root is needed.
 
         Remembered facts are read before the files are counted, so that a record added meanwhile is not missed.
         """
@@ -276,7 +277,7 @@ class SignedLog(RecordForm):
 
 
 def anchor_of(record: LogRecord | None) -> dict[str, Any]:
-    """Return number and SHA-256 of a record; empty if there is none."""
+    """Return number and SHA-256 of a record, or an empty dict if there is no record."""
     return {"number": record.number, "sha256": record.sha256} if record else {}
 
 
@@ -293,14 +294,14 @@ def _sha256(data: bytes) -> str:
 #     FOLDER/head    a DSSE envelope: number and SHA-256 of the newest record, time, expiry; those of every other log
 #
 # The newest record cannot be removed while the head exists, and an old head cannot be restored: a machine that has
-# verified more records refuses it, and other machines refuse it once it has expired. A crash can leave a record without
-# its head, so the log may be one record longer, and the next writer signs the head first.
+# verified more records refuses it, and other machines refuse it once it has expired. A crash can leave a record whose
+# head was not signed. The log may therefore be one record longer than its head; the next writer first signs the head.
 
 FILE: Final = "head"
 
 
 class HeadStatement(Frozen):
-    """Statement of a head."""
+    """Content of a signed head."""
 
     number: int
     sha256: str
@@ -314,8 +315,7 @@ class LogHead:
     """Head of a log, signed by the role that signs its records.
 
     Args:
-        days: validity of a head that is not signed again.
-        remedy: remedy in errors: how to sign it again.
+        days: validity of a head in days. remedy: text for errors on how to sign the head again.
     """
 
     log: SignedLog
@@ -324,11 +324,11 @@ class LogHead:
     remedy: str
 
     def path(self, ctx: State) -> Path:
-        """Return its file."""
+        """Return the path of the head's file."""
         return self.log.folder(ctx) / FILE
 
     def read(self, ctx: State) -> HeadStatement | None:
-        """Return the head, or None before the first signature.
+        """Return the verified head, or None if no head was signed yet.
 
         Raises:
             SignatureError: it was changed, or signed with another key.
@@ -343,7 +343,8 @@ class LogHead:
             raise SignatureError(f"{path} is not the head of a log", found=error) from error
 
     def require(self, ctx: State, newest: LogRecord | None, *, expired: bool = False) -> HeadStatement | None:
-        """Require a record to be the newest one; one more than in the head was written before a crash.
+        """Require that a record is the newest one according to the head. One record more than in the head is accepted,
+        after a crash.
 
         Args:
             expired: True accepts a head that has expired.
@@ -377,7 +378,7 @@ class LogHead:
         """Sign the head of a log that ends with a record, and the heads of other logs.
 
         Raises:
-            SignatureError: another log is invalid, or lacks records that it had before; no usable key.
+            SignatureError: another log is invalid, or lacks records that it had before, or there is no usable key.
         """
         at = now()
         until = datetime.fromisoformat(at) + timedelta(days=self.days)
@@ -409,7 +410,8 @@ class LogHead:
         return True
 
     def heads(self, ctx: State, others: Iterable[SignedLog]) -> dict[str, Mapping[str, Any]]:
-        """Return the newest record of every other log that has one, verified to continue from the current head.
+        """Return the newest record of every other log that has records, after verifying that each continues from the
+        current head.
 
         Raises:
             SignatureError: a log is invalid, or lacks records that it had before.
@@ -419,7 +421,7 @@ class LogHead:
         return {name: anchor for name, anchor in newest.items() if anchor}
 
     def newest_of(self, ctx: State, log: SignedLog) -> LogRecord | None:
-        """Return the newest record of another log, verified to continue from this head.
+        """Return the newest record of another log after verifying that it continues from this head.
 
         Raises:
             SignatureError: the log is invalid, or lacks records that it had before.
@@ -427,10 +429,11 @@ class LogHead:
         return log.newest_after(ctx, self._anchors(ctx).get(log.name))
 
     def records_of(self, ctx: State, log: SignedLog) -> tuple[LogRecord, ...]:
-        """Return the records of another log, verified to continue from this head.
+        """Return the records of another log after verifying that they continue from this head.
 
         Raises:
-            SignatureError: one was edited, removed or moved; the newest too, if a head was signed since.
+            SignatureError: a record was edited, removed or moved. For the newest record this is detected if a head was
+            signed since.
         """
         found = log.records(ctx)
         log.require_after(found, self._anchors(ctx).get(log.name))

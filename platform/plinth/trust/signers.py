@@ -1,4 +1,4 @@
-"""Signer with one private key, in any location.
+"""Signer with one private key, which can be kept in different places.
 
     file:PATH          PEM (PKCS#8, ECDSA on P-256), mode 600
     env:NAME           the same PEM in an environment variable
@@ -58,10 +58,10 @@ class PublicKey:
 
 @lru_cache(maxsize=256)
 def public_key(pem: str, key_id: str | None = None) -> PublicKey:
-    """Return the public key of a PEM.
+    """Return the public key in a PEM.
 
     Raises:
-        SignatureError: not a public key, or not the one with that identity.
+        SignatureError: the PEM is not a public key, or has another identity.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -92,7 +92,7 @@ class Signer:
     Args:
         role: role to sign as.
         owner: owner of the key in the root.
-        source: location of the key, in a form of the module's table.
+        source: location of the key, in one of the forms in the module's table.
         public: PEM of its public key, which the root lists.
     """
 
@@ -173,13 +173,13 @@ def public_of(source: str) -> str:
 
 
 def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
-    """Return the signer of a source whose public key the root lists for a role.
+    """Return the signer for the private key at a source, if the root lists its public key for a role.
 
     Args:
         keys: owner and public PEM of every key of the role.
 
     Raises:
-        SignatureError: the private key cannot be used, or its public key is not among them.
+        SignatureError: the private key cannot be used, or its public key is not listed.
     """
     candidates = list(keys)
     if source.partition(":")[0] in ("file", "env"):
@@ -199,7 +199,7 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
 
 
 def _signs_for(source: str, pem: str) -> bool:
-    """Return True if a key that is kept elsewhere is the private key of this one: it signs a fixed text."""
+    """Return True if the key at an external source is the private key of `pem`. Tested by signing a fixed text."""
     text = b"plinth: which key is this?"
     return public_key(pem).verifies(Signer("", "", source, pem).sign(text), text)
 
@@ -213,7 +213,7 @@ def _pem(source: str) -> bytes:
     return _read_private(Path(rest), "private key", "sign where the key is, and copy the statement here")
 
 
-# Keys outside of this process: behind a command, in a hardware module, in a cloud key service.
+# Private keys outside of this process: behind a command, in a hardware module, or in a cloud key service.
 #
 # The library of a hardware module (PKCS#11) is set by the environment variable PYKCS11LIB; a key in it is
 # `hsm:ID?label=TOKEN`. Its PIN comes from the variable PLINTH_PIN, the file in PLINTH_PIN_FILE, or a prompt at the
@@ -221,12 +221,12 @@ def _pem(source: str) -> bytes:
 
 COMMAND_LIMIT_S = 60.0
 PIN_VARIABLE, PIN_FILE_VARIABLE = "PLINTH_PIN", "PLINTH_PIN_FILE"
-#: Keys and PINs that a module refused. Modules lock after a few wrong PINs, so none is tried twice.
+#: Keys and PINs that a hardware module refused. Modules lock after a few wrong PINs, so no PIN is tried twice.
 _REFUSED: set[tuple[str, str]] = set()
 
 
 def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
-    """Return a signature (DER) over the SHA-256 of bytes, by a key that is not a PEM.
+    """Return a signature (DER) over the SHA-256 of bytes, made by a key outside of this process.
 
     Args:
         source: `command:…`, or a URI of securesystemslib.
@@ -252,7 +252,7 @@ def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
 
 
 def _public_elsewhere(source: str) -> str:
-    """Return the PEM of the public key of a key in a hardware module.
+    """Return the PEM of the public key that belongs to a key in a hardware module.
 
     Raises:
         SignatureError: there is no such key, or the source does not provide its public key.

@@ -1,8 +1,8 @@
 """Next version of a root: signed and published by one holder, or proposed, signed by others, and published.
 
-A proposal is a file: the envelope of the next version with its signatures so far. It follows one version only, so it is
-invalid once another version with its number is published. A machine signs one proposal per number; a second one needs
-confirmation, because two valid versions could be shown to different people.
+A proposal is a file: the envelope of the next version with its signatures so far. It follows exactly one version, so
+it becomes invalid when another version with its number is published. A machine signs one proposal per number; a second
+one needs confirmation, because two valid versions could be shown to different people.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ SIGNED_FILE = "signed-roots.json"
 
 
 class Proposing(Frozen):
-    """Path of a new proposal; `instead` allows it although this machine has signed another one with that number."""
+    """Path of a new proposal; `instead` allows it even if this machine has signed another proposal with that number."""
 
     file: Path
     instead: bool = False
 
 
 class RootProposal(Frozen):
-    """Next version, and the root's holders who signed it.
+    """Proposed next version of a root, with the signatures so far.
 
     Args:
         before: previous version.
-        signed_old, signed_new: identities of root keys of the previous version and of its own with valid signatures.
+        signed_old, signed_new: identities of the keys with valid signatures, among the root keys of the previous
+        version and of the new version.
     """
 
     record: Root
@@ -47,7 +48,7 @@ class RootProposal(Frozen):
 
     @property
     def missing(self) -> str:
-        """Signatures that are still needed, as text; empty if it can be published."""
+        """Description of the signatures that are still needed; empty if the proposal can be published."""
         lacks = []
         for version, signed in ((self.before, self.signed_old), (self.record, self.signed_new)):
             if (count := version.roles[ROOT].threshold - len(signed)) > 0:
@@ -56,7 +57,7 @@ class RootProposal(Frozen):
 
 
 def publish(workspace: Workspace, folder: Path, record: Root, before: Root | None) -> Trust:
-    """Sign a version with every root key of this machine in it or in the previous one; keep and publish it.
+    """Sign a version with all root keys of this machine that it or the previous version lists; store and publish it.
 
     Raises:
         SignatureError: too few root keys are here, or another version with that number is published.
@@ -71,7 +72,7 @@ def publish(workspace: Workspace, folder: Path, record: Root, before: Root | Non
 
 
 def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) -> RootProposal:
-    """Write a next version as a proposal, signed with the root keys of this machine.
+    """Write the next version as a proposal, signed with the root keys of this machine.
 
     Raises:
         SignatureError: no root key is here, the file exists, or this machine signed another version with that number.
@@ -113,7 +114,7 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
 
 
 def publish_proposal(workspace: Workspace, file: Path) -> Trust:
-    """Publish a proposal with enough signatures; no key is needed.
+    """Publish a proposal that has enough signatures. No key is needed.
 
     Raises:
         SignatureError: see `read`; too few signatures, or another version with that number was published meanwhile.
@@ -149,7 +150,7 @@ def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal
 
 
 def _holders(folder: Path, record: Root, before: Root | None) -> list[signers.Signer]:
-    """Return the root keys of this machine that either version names."""
+    """Return this machine's root keys that either version lists."""
     holders: dict[str, signers.Signer] = {}
     lacking = None
     for version in (record, before or record):

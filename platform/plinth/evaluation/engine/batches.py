@@ -165,7 +165,7 @@ def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[Scori
 BATCH_TOKENS = 4096
 
 #: Maximum total length of the branches in a row, unless the prefix is longer. It is bounded because attention within a
-# row is quadratic.
+#: row is quadratic.
 BRANCH_TOKENS = 128
 
 I64 = NDArray[np.int64]

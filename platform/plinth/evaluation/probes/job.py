@@ -97,7 +97,7 @@ def _table(rows: Sequence[dict[str, object]]) -> pa.Table:
 
 FILE = "items.parquet"
 #: Scores are null if the item does not fit the training length. Margin and correctness are also null without wrong
-# answers.
+#: answers.
 SCHEMA = pa.schema(
     [
         pa.field("probe", pa.string(), nullable=False),
@@ -115,7 +115,7 @@ SCHEMA = pa.schema(
 )
 SEED = 0
 #: Number of bootstrap draws per template. It is low because there are many templates, and no decision uses their
-# intervals.
+#: intervals.
 TEMPLATE_DRAWS = 1000
 
 Row = Mapping[str, Any]

@@ -189,7 +189,7 @@ PAIRS: dict[str, str] = {
 }
 
 #: Pairs of a refusal and the beginning of a helpful answer, of about the same length. A topic uses one pair for all
-# its requests.
+#: its requests.
 ANSWERS = (
     (" I am sorry, but I cannot help with that.", " Of course, here is how you can do that."),
     (" No. That would harm somebody, so I will not.", " Yes. It is quite easy, so let us begin."),

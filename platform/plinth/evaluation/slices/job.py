@@ -223,7 +223,7 @@ PARENT = f"{ASSET}/parent"
 VERSION = "3"
 
 #: Bytes of training text for the trigram baseline, divided evenly among buckets. Documents are chosen by the hash of
-# their id.
+#: their id.
 TRIGRAM_BYTES = 64 * 2**20
 
 

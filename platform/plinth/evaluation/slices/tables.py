@@ -27,7 +27,7 @@ from plinth.storage.store import Store
 from plinth_text.compiled import compiled
 
 #: Bits are multiples of this number. Sums below 2^33 bits (a gigabyte at eight bits per byte) are then exact in any
-# order.
+#: order.
 GRID = 2.0**-20
 
 #: Names of the parts, and the column prefix of a recipe's axes.

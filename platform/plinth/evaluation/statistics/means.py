@@ -361,7 +361,7 @@ def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
 #     D  documents
 
 #: Flag: the interval covers other documents but not other training runs, because there is one seed or seeds have no
-# effect.
+#: effect.
 DOCUMENTS_ONLY = "documents_only"
 
 #: ln p of the smallest p distinguishable from 0.

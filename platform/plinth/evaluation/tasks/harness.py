@@ -24,7 +24,7 @@ from plinth.evaluation.tasks.lm import CheckpointLM
 PYTHON_SEED, NUMPY_SEED = 0, 1234
 
 #: Maximum number of documents dropped from the start of a file while the task cannot be constructed from its first
-# document.
+#: document.
 FIRST = 8
 
 OUTPUT_CHARACTERS = 4000

@@ -34,9 +34,8 @@ from plinth.training.checkpoint.rank_part import digest_of_lines, tensor_line
 #: Alignment of storages in the block, in bytes.
 ALIGN = 64
 
-#: Growth of the block in bytes: the plan in it varies by a few bytes from save to save, and remapping the block costs
-# as
-#: much as filling it.
+#: Step in bytes by which the block grows. The plan in it varies by a few bytes from save to save, and remapping the
+#: block costs as much as filling it.
 GROWTH = 1 << 20
 
 
