@@ -3,8 +3,8 @@
 sources -> documents -> annotations -> policy -> dedup -> holdout -> contamination
         -> verdicts -> curated -> tokens/shards -> mixture -> run -> checkpoint -> evaluation
 
-A package may import those below it, never one above (a layers contract in pyproject.toml); kernels over text, and what
-compiles kernels, are in `plinth_text`, below all of them:
+A package can import the packages below it, but none above it (a layers contract in pyproject.toml checks this).
+Kernels over text, and the code that compiles kernels, are in `plinth_text`, below all of these packages:
 
 provenance/  statements, the walk back to sources, explain a document, impact
 operation/   plans (memory, time, money), budgets and costs, goodput

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from plinth.errors import RecipeError
 
 PREFIX = "plinth."
-#: Plinth's own distribution, whose entry points are the members of the ring.
+#: Plinth's own distribution. Its entry points are the members from ring packages.
 OWN = "plinth"
 
 
@@ -44,7 +44,7 @@ def entries() -> tuple[Entry, ...]:
 
 
 def absent(group: str) -> dict[str, str]:
-    """Return members of a group that belong to absent ring packages: name -> package."""
+    """Return the members of a group that belong to absent ring packages: name -> package."""
     path = tuple(sys.path)
     every, gone = _entries(path), _absent(path)
     return {one.name: one.top for one in every if one.group == group and one.distribution == OWN and one.top in gone}
@@ -60,8 +60,9 @@ def not_here(what: str, package: str) -> RecipeError:
 
 
 def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Return name and version of an installed distribution from the head of its metadata: the library would parse all
-    of it, with the whole description of the package."""
+    """Return name and version of an installed distribution from the head of its metadata. The standard library would
+    parse all of it, including the package's whole description.
+    """
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
     try:
@@ -88,7 +89,7 @@ def _entries(path: tuple[str, ...]) -> tuple[Entry, ...]:
 
 @lru_cache(maxsize=4)
 def _absent(path: tuple[str, ...]) -> frozenset[str]:
-    """Return packages of the ring that are absent."""
+    """Return the ring packages that are not installed."""
     ring = {entry.top for entry in _entries(path) if entry.distribution == OWN}
     return frozenset(top for top in ring if util.find_spec(top) is None)
 

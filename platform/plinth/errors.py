@@ -26,7 +26,7 @@
     │   └── GateError
     └── RegistryError        9  the model registry's server cannot be started or reached
 
-The number is the exit status of the command line for that branch.
+The number is the exit status of the command line for errors in that branch.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class RegistryError(PlinthError):
     exit_code = 9
 
 
-#: Packages that the base installation lacks, and the extra of Plinth that installs them.
+#: Packages that are not in the base installation, with the extra of Plinth that installs each.
 EXTRAS = {"torch": "train", "deepspeed": "train", "lm_eval": "tasks"}
 
 

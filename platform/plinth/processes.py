@@ -58,9 +58,9 @@ CLUSTER = (
 KEYS = ("PLINTH_TRUST", "PLINTH_KEY_*", "PLINTH_PIN", "PLINTH_PIN_FILE", "PYKCS11LIB", "SOFTHSM2_*")
 #: Variables for the job of a training run.
 JOB = (*STORES, *SERVICES, *CLUSTER, *KEYS)
-#: Other secrets of Plinth, which no child inherits unless passed explicitly.
+#: Variables with other secrets of Plinth. No child inherits them unless they are passed explicitly.
 _WITHHELD = (*KEYS, "PLINTH_PROXY_SECRET", "PLINTH_CERTIFICATE_KEY")
-#: The operator's whole environment, for a command that the operator configured, such as a signing tool.
+#: Group with the operator's whole environment, for a command that the operator configured, such as a signing tool.
 ALL = ("*",)
 
 #: glibc keeps freed buffers up to these sizes. By default it returns those above 32 MiB, such as a batch's logits, at
@@ -69,7 +69,7 @@ _HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**27), "MALLOC_TRIM_THRESHOLD_": str(2**
 
 #: Variables that list folders or libraries.
 _LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH")
-#: Variables with paths, which are relative to the working directory of this process.
+#: Variables that contain paths. Relative paths in them refer to the working directory of this process.
 _PLACES = (
     *("PLINTH_TRUST", "PLINTH_PRIVATE", "PLINTH_CACHE", "PLINTH_WORKSPACE", "PLINTH_DAGSTER_YAML", "PLINTH_PIN_FILE"),
     *("PLINTH_EXCLUDED", "DAGSTER_HOME", "PGPASSFILE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "SSL_CERT_FILE"),
@@ -90,9 +90,8 @@ def start(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING
     """Call `subprocess.Popen` in an empty private folder.
 
     Args:
-        needs: groups of variables in addition to `BASE`: `*STORES`, `*KEYS`.
-        own: variables for this child only.
-        options: options of `Popen`; `env` replaces the environment, `cwd` the folder.
+        needs: groups of variables in addition to `BASE`, such as `*STORES`, `*KEYS`. own: variables for this child
+        only. options: options of `Popen`; `env` replaces the environment, `cwd` the folder.
     """
     options = {"cwd": elsewhere(), "env": _of(command, needs, own), **options}
     return subprocess.Popen(list(command), **options)
@@ -105,12 +104,14 @@ def run(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, 
 
 
 def elsewhere() -> Path:
-    """Return the working directory of children: empty, private, outside of all workspaces."""
+    """Return the working directory for children: an empty, private folder outside of all workspaces."""
     return private.folder("processes")
 
 
 def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str]:
-    """Return the variables of a child: `BASE`, the groups in `needs`, those of `PLINTH_PASS_ENVIRONMENT`, its own."""
+    """Return the environment of a child: `BASE`, the groups in `needs`, the variables in `PLINTH_PASS_ENVIRONMENT`,
+    and its own.
+    """
     wanted = (*BASE, *needs, *os.environ.get(PASS_VARIABLE, "").split())
     withheld = [name for name in _WITHHELD if name not in needs] if needs != ALL else []
     found = {
@@ -122,12 +123,14 @@ def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str
 
 
 def heap() -> dict[str, str]:
-    """Return variables for a process that computes with torch: it keeps freed buffers unless the operator set them."""
+    """Return the variables with which a process that computes with torch keeps freed buffers, unless the operator has
+    set them.
+    """
     return {name: os.environ.get(name, value) for name, value in _HEAP.items()}
 
 
 def imports() -> dict[str, str]:
-    """Return PYTHONPATH with which a child of this interpreter imports the same code as this process."""
+    """Return the PYTHONPATH with which a child of this interpreter imports the same code as this process."""
     import site
     import sysconfig
 
@@ -180,7 +183,7 @@ def _safe(found: dict[str, str]) -> dict[str, str]:
 
 
 def _lists(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that list folders, without relative ones and those in a workspace."""
+    """Return the variables that list folders, without relative folders and folders in a workspace."""
     return {
         name: os.pathsep.join(
             path
@@ -216,7 +219,7 @@ def _one_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def free_port(host: str = "") -> int:
-    """Return a TCP port that is free now, on an address of this machine or on all."""
+    """Return a TCP port that is currently free, on one address of this machine or on all."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

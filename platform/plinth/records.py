@@ -6,7 +6,8 @@
     Step      a named, versioned pure function with frozen parameters; provides cache keys
 
 Asset keys are written with slashes (`web/documents`, `dedup/minhash`) everywhere but in Dagster.
-Does not belong here: the columns of tables (`plinth.storage.parts`): every process imports this, and few need Arrow.
+Does not belong here: the columns of tables (`plinth.storage.parts`), because every process imports this module and few
+need Arrow.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ SPELLING = "spelling"
 
 
 class Frozen(BaseModel):
-    """Base of all records and parameters: immutable, and an unknown field is an error."""
+    """Base class of all records and parameters: immutable; an unknown field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 def internal(default: Any, *, description: str, **constraints: Any) -> Any:
-    """Declare a parameter of a stage that recipes cannot set: it is in the model and its dump, and so in identities,
-    but absent from reference and schema, and refused by the loader."""
+    """Declare a stage parameter that recipes cannot set. It is in the model and its dump, and so in identities, but it
+    is not in the reference or the schema, and the loader refuses it.
+    """
     return Field(default, description=description, json_schema_extra={INTERNAL: True}, **constraints)
 
 
@@ -51,8 +53,9 @@ def is_internal(field: FieldInfo) -> bool:
 
 
 def spelling(default: Any, *, description: str, **constraints: Any) -> Any:
-    """Declare a recipe key for internal parameters, which a validator of the model computes from it: not in dumps, and
-    so not in identities, but written with the recipe."""
+    """Declare a recipe key from which a validator of the model computes internal parameters. It is not in dumps, and
+    so not in identities, but it is written with the recipe.
+    """
     return Field(default, description=description, exclude=True, json_schema_extra={SPELLING: True}, **constraints)
 
 
@@ -63,7 +66,9 @@ def is_spelling(field: FieldInfo) -> bool:
 
 
 class OneValue(Frozen):
-    """Section with one field that recipes set, as a value without a key: `mup: 256`. In the dump it is a section."""
+    """Section with a single field that recipes set. A recipe can write its value without a key, as in `mup: 256`; in
+    the dump it is a section.
+    """
 
     @classmethod
     def key(cls) -> str:
@@ -82,12 +87,12 @@ class OneValue(Frozen):
         return value
 
 
-#: A name that becomes part of asset keys, file names, MLflow metrics and tags.
+#: Type of names that become part of asset keys, file names, MLflow metrics and tags.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
 
 
 class Blob(Frozen):
-    """Content at rest. `md5` is its address in the content store, `sha256` its proof."""
+    """Stored content. `md5` is its address in the content store; `sha256` proves its integrity."""
 
     md5: str = Field(pattern=r"^[0-9a-f]{32}$")  # used in file names
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -144,7 +149,9 @@ class Manifest(Frozen):
 
     @property
     def misplaced(self) -> str:
-        """The first numbered Parquet part (`part-00000.parquet`) whose number is not its index; empty if none."""
+        """Return the first numbered Parquet part (`part-00000.parquet`) whose number is not its index, or an empty
+        string.
+        """
         numbers = Counter[str]()
         for part in self.parts:
             if found := _NUMBERED.fullmatch(part.name):
@@ -173,7 +180,7 @@ class Step(Frozen):
     libraries: Mapping[str, str] = Field(default_factory=dict)
 
     def key(self, inputs: Sequence[str]) -> str:
-        """Return the identity of this step applied to inputs with these digests, in this order."""
+        """Return the cache key of this step for inputs with these digests, in this order."""
         facts = {"step": self.name, "version": self.version, "params": self.params, "inputs": list(inputs)}
         return fingerprint.digest(facts | ({"libraries": self.libraries} if self.libraries else {}))
 

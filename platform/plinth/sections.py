@@ -1,4 +1,4 @@
-"""Keys of the recipe that a package of the ring, or another package, adds to a section of the core.
+"""Recipe keys that a ring package, or another package, adds to a section of the core.
 
     RecipeSection  the key, its model, its problems: a member of the group `plinth.sections`, named by its dotted key
     extended       adds them to the model of a section, as fields
@@ -33,7 +33,7 @@ def no_problems(recipe: Any) -> tuple[()]:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSection:
-    """Key of the recipe.
+    """Recipe key that a package adds.
 
     Args:
         name: dotted key, such as `evaluation.fairness`.
@@ -57,7 +57,9 @@ class RecipeSection:
 
 
 class Sections(Catalogue[RecipeSection]):
-    """Installed sections. Remembers the models that were extended, and sections that could not be added to one."""
+    """Registry of installed sections. It remembers the models that were extended, and the sections that could not be
+    added to a model.
+    """
 
     def __init__(self) -> None:
         super().__init__("plinth.sections", "section", RecipeSection, {})
@@ -65,11 +67,13 @@ class Sections(Catalogue[RecipeSection]):
         self._left_out = dict[str, ExtensionError]()
 
     def usable(self) -> list[RecipeSection]:
-        """Return the sections that were added to models; a recipe with another one gets an error with the reason."""
+        """Return the sections that were added to models. A recipe with any other section gets an error with the
+        reason.
+        """
         return [self[name] for name in self if self._is_loaded(name) and self._fault(name) is None]
 
     def below(self, at: str, model: type[Frozen]) -> list[RecipeSection]:
-        """Return the sections to add to the model at a key, which takes no others later."""
+        """Return the sections to add to the model at a key. The model takes no other sections later."""
         self._models[at] = frozenset(model.model_fields)
         self._left_out = {name: error for name, error in self._left_out.items() if name.rpartition(".")[0] != at}
         names = [name for name in self if name.rpartition(".")[0] == at and self._fault(name) is None]
@@ -79,7 +83,7 @@ class Sections(Catalogue[RecipeSection]):
         """Return a section that is part of the recipe.
 
         Raises:
-            ExtensionError: it was left out: it could not be imported, its key is a key of Plinth, or no model takes it.
+            ExtensionError: the section could not be imported, its key is a key of Plinth, or no model accepts it.
         """
         section = super().find(name)
         if left_out := self._left_out.get(name):
@@ -126,14 +130,16 @@ def extended(at: str) -> Callable[[type[M]], type[M]]:
 
 
 def of(section: Frozen, name: str, model: type[M]) -> M | None:
-    """Return the parameters at a key that a package added to a section; None if omitted."""
+    """Return the parameters at a key that a package added to a section, or None if the recipe omits them."""
     found = getattr(section, name, None)
     assert found is None or isinstance(found, model), f"{name} is a {type(found).__name__}"
     return found
 
 
 def refusal(key: str) -> str:
-    """Return why a dotted key is unknown although a package has it; empty if none has."""
+    """Return the reason why a dotted key is unknown although a package defines it, or an empty string if no package
+    defines it.
+    """
     if needed := absent(SECTIONS.group).get(key):
         return not_here(f"`{key}`", needed).brief
     try:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 
 def counted(number: int, what: str, verb: str = "") -> str:
-    """Return a count with its noun and its verb, given as `step` and `be`, `hold`.
+    """Return a count with its noun and verb, which are given as `step` and `be` or `hold`.
 
     `1 step`, `2 steps`, `1 file is`, `1,000 entries hold`.
     """
@@ -40,9 +40,9 @@ def escaped(json_text: str) -> str:
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
 
 
-# Text in a page of Markdown: no markup, link or picture in any renderer.
+# Escaping of text for Markdown pages, so that no renderer shows markup, links or pictures in it.
 
-#: Characters that begin a link, a picture or a cell, and the backslash, which would cancel the escape before them.
+#: Characters that begin a link, a picture or a cell; also the backslash, which would cancel the escape before it.
 _MARKUP = re.compile(r"([\\\[|])")
 
 
@@ -75,7 +75,7 @@ HOST = re.compile(rf"(?:{LABEL}\.)+{LABEL}")
 EXPECTED = "a host name with a dot, such as example.org"
 _WEB = re.compile(r"(?:https?|wss?|ftp):[/\\]*([^/\\?#]*)", re.I)
 _OTHER = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//([^/?#]*)", re.I)
-#: A name that begins with a host and a path, without a scheme. Folder names rarely look like a host.
+#: Pattern of a name that begins with a host and a path, without a scheme. Folder names rarely look like a host.
 _BARE = re.compile(r"([^/\\?#:@\s]+\.(?:[a-z]{2,}|xn--[a-z0-9-]+|[^\x00-\x7f]+))\.?(?::\d*)?(/|\Z)", re.I)
 _UNSEEN = str.maketrans("", "", "\t\r\n")
 _DOTS = str.maketrans({"\u3002": ".", "\uff0e": ".", "\uff61": "."})
@@ -85,10 +85,11 @@ _NUMBER = re.compile(r"0x[0-9a-f]*|\d+")
 
 
 def host(uri: str, bare: bool = False) -> str:
-    """Return the host of an address; empty if it has none, like names of files.
+    """Return the host of an address, or an empty string if it has no host, like a file name.
 
     Args:
-        bare: True also accepts a name that is or begins with a host, without a scheme. For look-ups in lists of hosts.
+        bare: True also accepts a name without a scheme that is or begins with a host. Use it for look-ups in lists of
+        hosts.
     """
     uri = uri.strip().translate(_UNSEEN)
     found = _WEB.match(uri) or _OTHER.match(uri)
@@ -100,7 +101,7 @@ def host(uri: str, bare: bool = False) -> str:
 
 @lru_cache(maxsize=65536)
 def host_name(name: str) -> str:
-    """Return the canonical form of a host name or IP address; empty for a broken IPv6 address."""
+    """Return the canonical form of a host name or IP address, or an empty string for a broken IPv6 address."""
     if name.startswith("["):
         try:
             return str(IPv6Address(name.strip("[]").partition("%")[0]))
@@ -120,10 +121,10 @@ def folded(name: str) -> str:
 
 
 def domain(line: str) -> str:
-    """Return the canonical domain of a line in a list; `www.` is removed, since a name covers every host below it.
+    """Return the canonical domain in a line of a list. `www.` is removed, since a name covers every host below it.
 
     Raises:
-        ValueError: it is not a host name with a dot.
+        ValueError: the line is not a host name with a dot.
     """
     name = host_name(line.strip().strip(".")).removeprefix("www.")
     if not HOST.fullmatch(name):

@@ -26,20 +26,19 @@ from plinth.training.config import RunConfig
 from plinth.training.supervise import result
 from plinth.training.supervise.result import Allowance
 
-# Jobs: settle the run's last job, reserve the maximum cost of this one, or refuse.
+# Jobs: settle the run's last job, then reserve the maximum cost of the new job, or refuse it.
 #
 #     submit ─► find its job ─► none alive ─► settle ─► bound ─► reserve ─► allowance ─► launcher
 #                    └─► alive, or finished: nothing new is spent
 #
-# Without a limit nothing is refused and nothing granted, but every submission is recorded in the ledger.
+# Without a limit no job is refused and no allowance is written, but every submission is recorded in the ledger.
 
 def submit(ctx: Context, config: RunConfig) -> Handle:
-    """Submit like `job.submit_or_find`, within the limits of the ledger.
+    """Submit a job like `job.submit_or_find`, if it stays within the limits of the ledger.
 
     Raises:
-        BudgetError: it could exceed a limit; nothing was submitted.
-        RequestError: the settings of the budget are wrong.
-        StorageError: the ledger cannot be reached.
+        BudgetError: the job could exceed a limit; nothing was submitted. RequestError: the settings of the budget are
+        wrong. StorageError: the ledger cannot be reached.
         RecipeError, LaunchError: see `job.submit_or_find`.
     """
     return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config))
@@ -95,7 +94,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
 
 
 def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) -> PlannedDevice | None:
-    """Return the device of the settings; without one, that of this machine if the ranks start here."""
+    """Return the device in the settings; if none is set, this machine's device, provided the ranks start here."""
     if settings.device:
         return of_table(settings.device, devices.read(settings.device_table))
     if config.launch.kind != "local":
@@ -104,25 +103,28 @@ def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) ->
     return this_machine(ctx.workspace, precision, config.ranks)
 
 
-# Upper bound of the rest of a run, in rank-seconds: the minimum of these.
+# Upper bound for the rest of a run, in rank-seconds. It is the minimum of these bounds:
 #
 # table of devices   the run's division at the planner's lowest efficiency, plus a margin
 # like runs          maximum cost per token of runs in the ledger with the same work and ranks, plus a margin
 # own rules          `stopping.seconds`, or `stopping.money` at the recipe's price, plus a margin
 
-#: Minimum share of a run's tokens that another run must have trained to be compared: the start dominates short runs.
+#: Minimum share of a run's tokens that another run must have trained to be compared, because start-up dominates short
+#: runs.
 LEAST = 0.1
 
 
 class Bound(NamedTuple):
-    """Rank-seconds and the source of the bound; None if nothing bounds the run."""
+    """Upper bound in rank-seconds, with its source. The bound is None if nothing bounds the run."""
 
     rank_s: float | None
     reason: str
 
 
 def work(config: RunConfig) -> str:
-    """Return the identity of the work behind a rank-second: model, rows, batch, division, ranks, launcher."""
+    """Return a digest of everything that determines the cost per token: model, rows, batch, division, ranks,
+    launcher.
+    """
     launch = config.launch.model_dump(include={"kind", "ranks", "nodes"})
     names = {"model", "vocab_size", "precision", "parallel", "sequence_tokens", "micro_batch_sequences"}
     names |= {"global_batch_sequences", "optimizer"}
@@ -189,25 +191,25 @@ def _a_token(known: Sequence[Reservation], least: float) -> float:
     return max((taken[key] / count for key, count in tokens.items() if count >= least), default=0.0)
 
 
-# Corpus stages: reserve the expected cost in cores and requests, or refuse; settle afterward.
+# Corpus stages: reserve the expected cost of cores and requests, or refuse the stage; settle the cost afterward.
 #
 #     bound = cost per item of the last materialization, for all items, scaled by input bytes, plus a margin
 #
-# The first materialization of an asset has no bound: it reserves the smallest amount, so it is refused only if a limit
-# is already spent, and counts with its cost afterward. A stage whose process died stays open at its bound until the
-# next materialization. Workspaces without budget settings and limits keep no account.
+# The first materialization of an asset has no bound. It reserves the smallest amount, so it is refused only if a limit
+# is already spent; afterward its actual cost counts. A stage whose process died stays open at its bound until the next
+# materialization. Workspaces without budget settings and limits keep no account.
 
 #: Reservation of a materialization without a bound, in millionths.
 UNBOUNDED = 1
 
 
 def input_bytes(inputs: Iterable[Manifest]) -> int:
-    """Return the bytes of all parts."""
+    """Return the total bytes of all parts of the inputs."""
     return sum(part.blob.bytes for manifest in inputs for part in manifest.parts)
 
 
 def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
-    """Record the materialization of an asset in the ledger; return None if no account is kept.
+    """Reserve the cost of materializing an asset in the ledger; return None if the workspace keeps no account.
 
     Raises:
         BudgetError: it could exceed a limit.
@@ -245,7 +247,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
 
 
 def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
-    """Replace the bound of a materialization by its cost, complete or not."""
+    """Replace a materialization's reserved bound with its actual cost, even if it did not complete."""
     if held is not None:
         settings = spending.load(ctx.workspace)
         spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
@@ -259,7 +261,9 @@ def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
 
 
 def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
-    """Return the maximum cost of a materialization, as if no item were done; None if the last one gives no rate."""
+    """Return the maximum cost of a materialization that starts from nothing, or None if the last materialization gives
+    no rate.
+    """
     if last is None or (last.tasks.spared and not last.tasks.tasks):
         return None
     whole = 1 + last.tasks.spared / max(1, last.tasks.tasks)

@@ -1,4 +1,4 @@
-"""Measurements of a workspace's runs, and predictions for the next run."""
+"""Measurements of past runs in a workspace, and predictions for the next run."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ from plinth.training.telemetry.timeline import Event, read_events
 #
 # Measurements of a finished run are cached in its folder (`measured.json`), since timelines are long.
 
-#: Minimum steps of a run for its efficiency; share of steps omitted at each end.
+#: Minimum number of steps from which a run's efficiency is measured, and share of steps omitted at each end.
 LEAST_STEPS, TAIL = 10, 0.1
 
 #: Maximum ratio of parameters of similar models.
 ALIKE = 4
 
-#: Minimum number of failures, recorded or expected at the published rate, for using recorded ones.
+#: Minimum number of failures, recorded or expected at the published rate, for using the recorded failure rate.
 FAILURES = 3
 
-#: Seconds of a restore if none is recorded: the limit of `plinth ops sli`.
+#: Assumed seconds of a restore if none is recorded; equal to the limit of `plinth ops sli`.
 RESTORE_S = 300.0
 
 
 # Forecast of a run before its first job, stored in the run's folder and never changed.
 #
-# A forecast covers a step's computation, bubble and exposed communication, on the device of the budget settings,
-# otherwise this machine's. There is none without a known device.
+# A forecast covers a step's computation, bubble and exposed communication, on the device in the budget settings, or
+# else on this machine's device. Without a known device there is no forecast.
 
 class Forecast(Frozen):
-    """Seconds per step: at the middle of the efficiencies, the best and the worst.
+    """Predicted seconds per step, at the middle, the best and the worst of the efficiencies.
 
     Attributes:
         made: time of the forecast, Unix seconds.
         device: name in the table, or `cpu`.
-        efficiency: assumed efficiency; memory_bytes: memory of the rank that needs most.
+        efficiency: assumed efficiency; memory_bytes: memory of the rank that needs the most.
     """
 
     made: float
@@ -76,7 +76,9 @@ class Forecast(Frozen):
     memory_bytes: int
 
     def error(self, measured_s: float) -> float:
-        """Return the relative error, forecast over measurement minus 1: below 0 if the run was slower."""
+        """Return the relative error (forecast / measurement - 1). It is below 0 if the run was slower than
+        predicted.
+        """
         return self.step_s / measured_s - 1
 
 
@@ -89,7 +91,7 @@ class RecordedRun(Frozen):
         flops_per_s: FLOP/s per device while computing, in its slowest and fastest tenth of steps; for CPUs, of all of a
             machine together. None: too few steps.
         step_s: mean of computation, communication, input and host; None: too few steps.
-        whole_flops_per_s: same as `flops_per_s`, over all of those seconds and all steps.
+        whole_flops_per_s: the same rate as `flops_per_s`, but over all seconds in `step_s` and over all steps.
         saves, stall_s: number of saves, and total seconds that steps waited for them; same for restores.
         failures: unplanned ends of attempts; device_hours: hours in which they occurred.
     """
@@ -113,12 +115,12 @@ class RecordedRun(Frozen):
 
     @property
     def error(self) -> float | None:
-        """Error of the forecast; None if there was none, or too few steps."""
+        """Error of the forecast, or None if there was no forecast or too few steps."""
         return None if self.foretold is None or self.step_s is None else self.foretold.error(self.step_s)
 
 
 class Pauses(NamedTuple):
-    """Inputs of the save interval, each with its source."""
+    """Inputs for the choice of the save interval, each with its source."""
 
     stall_s: float
     restore_s: float
@@ -127,7 +129,7 @@ class Pauses(NamedTuple):
 
 
 def known(workspace: Workspace) -> tuple[list[RecordedRun], list[str]]:
-    """Return the runs of a workspace, oldest first, and those that cannot be read, each with the reason."""
+    """Return the runs of a workspace, oldest first, and the reason for each run that cannot be read."""
     found, broken = list[tuple[float, RecordedRun]](), list[str]()
     for path in sorted(workspace.runs.glob("*/config.json")):
         try:
@@ -140,7 +142,7 @@ def known(workspace: Workspace) -> tuple[list[RecordedRun], list[str]]:
 
 
 def _of_run(config: RunConfig) -> RecordedRun:
-    """Return a run's cached measurements, or those of its timeline."""
+    """Return a run's cached measurements, or else measure its timeline."""
     path, length = config.directory.measured, config.directory.events.stat().st_size
     with suppress(FileNotFoundError, ValidationError):
         kept = RecordedRun.model_validate_json(path.read_bytes())
@@ -190,7 +192,7 @@ def measured(config: RunConfig) -> RecordedRun:
 
 
 def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> list[float]:
-    """Return FLOPs of a rank in each step, times the ranks that are measured together."""
+    """Return the FLOPs of a rank in each step, multiplied by the number of ranks that are measured together."""
     per_step, done = dict[tuple[int, int], float](), list[float]()
     for step in steps:
         key = config.steps.batch(step.number - 1), config.steps.length(step.number - 1)
@@ -202,7 +204,7 @@ def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> lis
 
 
 def _rates(steps: Sequence[StepSeconds], done: Sequence[float]) -> tuple[float, float] | None:
-    """Return FLOP/s of the slower and the faster steps; steps without computation time are left out."""
+    """Return the FLOP/s of the slower and of the faster steps. Steps without computation time are left out."""
     timed = zip(done, (step.seconds["compute"] for step in steps), strict=False)
     rates = sorted(flops / seconds for flops, seconds in timed if seconds > 0)
     cut = int(len(rates) * TAIL)
@@ -227,7 +229,9 @@ def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
 def like(
     runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
-    """Return runs of the same model on a device, or else of models of its size; and a description."""
+    """Return runs of the same model on a device, or else of models of similar size, with a description of the
+    selection.
+    """
     digest = _model(work.model, work.vocab_size)
     parameters = architectures.parameters(work.model, work.vocab_size).total
     there = [run for run in runs if run.device == device]
@@ -241,7 +245,9 @@ def like(
 def chosen(
     runs: Iterable[RecordedRun], device: str, machine: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
-    """Return similar runs on a device, only those of this machine if there are any; and a description."""
+    """Return similar runs on a device, with a description of the selection. If there are runs on this machine, only
+    these are returned.
+    """
     found, which = like(runs, device, work)
     here = [run for run in found if machine and run.machine == machine]
     found = here or found
@@ -250,9 +256,9 @@ def chosen(
 
 
 def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.TrainingWork) -> Efficiency:
-    """Return the range of efficiencies of similar runs, from the slowest to the fastest; or the assumed one.
+    """Return the range of efficiencies of similar runs, from the slowest to the fastest, or else the assumed range.
 
-    If there are runs of this machine, only they count.
+    If there are runs on this machine, only these count.
     """
     found, words = chosen([run for run in runs if run.flops_per_s is not None], on.name, on.machine, work)
     ranges = [run.flops_per_s for run in found if run.flops_per_s is not None]
@@ -265,7 +271,8 @@ def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.Tra
 def pauses(
     runs: Sequence[RecordedRun], name: str, work: ranking.TrainingWork, stall_s: float | None = None
 ) -> Pauses:
-    """Return stall and restore of similar runs, failures of all on the device; assumed values if none are recorded.
+    """Return stall and restore time of similar runs, and the failure rate of all runs on the device. Values that were
+    never recorded are assumed.
 
     Args:
         stall_s: stall to use instead of the recorded one.
@@ -295,7 +302,7 @@ def _failures(runs: Sequence[RecordedRun], name: str) -> tuple[float, str]:
 
 
 def errors(runs: Iterable[RecordedRun]) -> list[str]:
-    """Return sentences on the errors of forecasts: all of them, and the last."""
+    """Return sentences on the errors of forecasts, over all runs and for the last run."""
     compared = [run for run in runs if run.error is not None]
     if not compared:
         return []
@@ -314,7 +321,7 @@ def errors(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def work_of(config: RunConfig, batch: int | None = None, length: int | None = None) -> ranking.TrainingWork:
-    """Return the work of a run, in the planner's terms.
+    """Return a run's training work in the form that the planner uses.
 
     Args:
         batch: sequences per step, if schedules change it; None: the largest of the run.
@@ -342,14 +349,14 @@ def predict(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STATE
 
 
 def keep(config: RunConfig, made: Forecast) -> None:
-    """Write a run's forecast unless it has one: only the forecast before the first job is valid."""
+    """Write a run's forecast unless it has one, because only the forecast before the first job is valid."""
     path = config.directory.forecast
     if not path.exists():
         write_bytes(path, made.model_dump_json(indent=1).encode() + b"\n")
 
 
 def read(config: RunConfig) -> Forecast | None:
-    """Return a run's forecast; None if it has none.
+    """Return a run's forecast, or None if it has none.
 
     Raises:
         IntegrityError: the file is damaged.

@@ -47,7 +47,7 @@ MUON_BYTES = 10
 
 
 class Memory(Frozen):
-    """Bytes of one rank; `host` is in the machine's memory, the others are on the device."""
+    """Memory of one rank in bytes; `host` is in the machine's memory, all other fields are on the device."""
 
     parameters: int
     gradients: int
@@ -65,7 +65,7 @@ class Memory(Frozen):
 
 
 class States(NamedTuple):
-    """Bytes of parameters, gradients and optimizer."""
+    """Bytes of parameters, gradients and optimizer state."""
 
     parameters: int
     gradients: int
@@ -83,7 +83,7 @@ def states(
     optimizer: Optimizer = ADAMW,
     matrices: int = 0,
 ) -> States:
-    """Return bytes under ZeRO on one of `ranks` ranks that hold the same `parameters`.
+    """Return the bytes of states on one of `ranks` ranks, over which ZeRO divides the states of the same `parameters`.
 
     Args:
         parameters: parameters of the rank's part of the model; `matrices` of them are in the blocks.
@@ -115,7 +115,7 @@ def per_device(
     optimizer: Optimizer = ADAMW,
     private: bool = False,
 ) -> Memory:
-    """Return peak bytes of the rank that needs most, without fragmentation and the runtime's own memory.
+    """Return the peak memory of the rank that needs the most, without fragmentation and the runtime's own memory.
 
     Args:
         model, parallel, optimizer: sections of the recipe.
@@ -165,7 +165,9 @@ def per_device(
 
 
 def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
-    """Return parameters of the largest tensor and pipeline rank: the first stage, or the last of an untied model."""
+    """Return the number of parameters on the largest tensor and pipeline rank: on the first stage, or on the last
+    stage of an untied model.
+    """
     whole = counts.parameters(model, vocab_size)
     layers = -(-model.layers // parallel.pipeline)
     matrices = matrices_of_rank(model, vocab_size, parallel) * parallel.tensor
@@ -174,20 +176,22 @@ def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int
 
 
 def matrices_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
-    """Return parameters of the blocks' matrices on such a rank."""
+    """Return the number of parameters in the blocks' matrices on the largest rank."""
     whole, layers = counts.parameters(model, vocab_size), -(-model.layers // parallel.pipeline)
     return -(-((whole.attention + whole.feed_forward) * layers // model.layers) // parallel.tensor)
 
 
 def is_muon(optimizer: Optimizer) -> bool:
-    """Return True if the blocks' matrices have only a momentum."""
+    """Return True if the optimizer is Muon, which stores only a momentum for the blocks' matrices."""
     return optimizer.kind == "muon"
 
 
 def _activations(
     model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
 ) -> int:
-    """Return bytes of the first stage when its backward pass begins, and of the block that it recomputes."""
+    """Return the bytes of activations on the first stage when its backward pass begins, including the block that it
+    recomputes.
+    """
     saved = kept(model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu)
     again = block(model, parallel, width, gpu) if recomputed_blocks(model, parallel) else 0
     in_flight = min(parallel.pipeline, accumulation)
@@ -195,8 +199,8 @@ def _activations(
 
 
 def _logits(vocab_size: int, dim: int, parallel: Parallel, tokens: int, width: int) -> int:
-    """Return bytes of logits, their FP32 copy for the loss, and its gradient. If computed in chunks, the gradients of
-    the output matrix, summed in FP32, and of its input are computed in the forward pass."""
+    """Return the bytes of logits, of their FP32 copy for the loss, and of the gradient. If computed in chunks, the
+    gradients of the output matrix, summed in FP32, and of its input are computed in the forward pass."""
     elements, gradients = tokens * -(-vocab_size // parallel.tensor), 0
     if parallel.tensor == 1 and elements > max(LOGITS_AT_ONCE, vocab_size):
         elements = max(LOGITS_AT_ONCE, vocab_size)
@@ -223,7 +227,7 @@ def _buffers(
     moving = _moving(parallel, min(parallel.reduce_bucket_elements, own), largest, precision, overlapped)
     if stage == 1 and at_once:
         moving += 4 * largest  # in FP32 when received
-    if stage == 2 and precision == "fp32":  # whole parameters, before and after the update, with a part on this rank
+    if stage == 2 and precision == "fp32":  # undivided parameters, before and after the update
         moving += 4 * largest + (4 * (share + largest) if accumulation > 1 else 0)
     if stage == 3:
         width, live = _width(precision), min(own, LIVE_ELEMENTS)
@@ -251,7 +255,7 @@ def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision,
 
 
 def undivided_by_zero3(model: Model, vocab_size: int) -> int:
-    """Return elements of parameters too small for ZeRO-3 to divide between steps; all but norms count by matrix."""
+    """Return the number of elements in parameters that are too small for ZeRO-3 to divide between steps."""
     head, dim = model.head_width, model.dim
     matrices = [model.heads * head * dim] * 2 + [model.kv_heads * head * dim] * 2 + [model.ffn_dim * dim] * 3
     ends = [vocab_size * dim] * (1 if model.tied_embeddings else 2)
@@ -277,8 +281,8 @@ def _width(dtype: str) -> int:
 #                                    ranks the output twice (as made, as received) and keys, values as often as repeated
 #     4 F w / t                      gate, its SiLU, up, their product
 #
-# A recomputed block keeps only its input (Chen et al., arXiv:1604.06174), and one block at a time is complete. A
-# pipeline's first stage keeps the activations of min(p, micro batches) micro batches (Narayanan et al.,
+# A recomputed block keeps only its input (Chen et al., arXiv:1604.06174), and one block at a time has all of its
+# tensors. A pipeline's first stage keeps the activations of min(p, micro batches) micro batches (Narayanan et al.,
 # arXiv:2104.04473, section 2.2). A test compares with `saved_tensors_hooks`. `compile` keeps less by recomputing cheap
 # values, which is not modeled here.
 
@@ -286,7 +290,7 @@ def _width(dtype: str) -> int:
 def kept(
     model: Model, parallel: Parallel, *, micro_batch: int, sequence_tokens: int, width: int, gpu: bool = True
 ) -> int:
-    """Return bytes after the forward pass of one micro batch, up to the last norm, on the first stage.
+    """Return the bytes kept after the forward pass of one micro batch, up to the last norm, on the first stage.
 
     Args:
         micro_batch: sequences per micro batch.
@@ -306,13 +310,13 @@ def kept(
 
 
 def recomputed_blocks(model: Model, parallel: Parallel) -> int:
-    """Return blocks of a stage whose activations are recomputed."""
+    """Return the number of a stage's blocks whose activations are recomputed."""
     every = parallel.activation_checkpointing
     return -(-model.layers // parallel.pipeline) // every if every else 0
 
 
 def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
-    """Return bytes that one block keeps per token."""
+    """Return the bytes that one block keeps per token."""
     tensor, head = parallel.tensor, model.head_width
     heads, kv_heads = model.heads // tensor, model.kv_heads // tensor
     divided = parallel.sequence > 1
@@ -323,7 +327,9 @@ def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
 
 
 def _norm(norm: Norm, tensor: int, width: int, gpu: bool) -> int:
-    """Return bytes of one norm: its input and statistics; unfused, its input and normalized input, in FP32."""
+    """Return the bytes kept by one norm: its input and statistics, or if it is not fused, input and normalized input
+    in FP32.
+    """
     ranks = tensor if norm.divided else 1
     statistics = 4 * (norm.statistics if norm.over_ranks else norm.statistics // ranks)
     fused = gpu and not (norm.over_ranks and tensor > 1)

@@ -1,8 +1,8 @@
-"""Ranking of all runnable divisions of a model over a number of devices, fastest first, each with its bottleneck.
+"""Ranking of all valid divisions of a model over a number of devices, fastest first, each with its bottleneck.
 
-A division is legal if a recipe may have it (`training.parameters`): degrees, ZeRO stage, recomputation, offload and
-micro batch vary, everything else is the recipe's, except that blocks incompatible with `compile` are tried without it.
-Memory is that of `memory`; time is
+A division is legal if a recipe can use it (`training.parameters`). Degrees, ZeRO stage, recomputation, offload and
+micro batch vary; everything else is taken from the recipe, except that divisions that are incompatible with `compile`
+are tried without it. Memory is that of `memory`; time is
 
     step = compute / efficiency + bubble + exposed communication
 
@@ -45,7 +45,7 @@ OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "opt
 
 
 class TrainingWork(NamedTuple):
-    """Training work; `parallel` is the recipe's block, which a division modifies."""
+    """Training work to plan; `parallel` is the recipe's block, which a division modifies."""
 
     model: Model
     vocab_size: int
@@ -60,7 +60,7 @@ class TrainingWork(NamedTuple):
 
 
 class RankedDivision(NamedTuple):
-    """One division. Seconds are per step at the middle of the efficiencies."""
+    """One division in the ranking. Seconds are per step, at the middle of the efficiencies."""
 
     data: int
     tensor: int
@@ -73,7 +73,7 @@ class RankedDivision(NamedTuple):
     micro_batch: int
     accumulation: int
     memory_bytes: int
-    over_bytes: int  # excess over the planned memory of the device and of its part of the host; 0: it fits
+    over_bytes: int  # bytes beyond the planned memory of the device and its share of the host; 0 if it fits
     host_bytes: int  # bytes in host memory per device
     compute_s: float
     bubble_s: float
@@ -85,7 +85,7 @@ class RankedDivision(NamedTuple):
 
     @property
     def division(self) -> str:
-        """Degrees, stage, micro batch, recomputation and offload in words."""
+        """Description of degrees, ZeRO stage, micro batch, recomputation and offload."""
         every = self.activation_checkpointing
         again = ("", ", recomputed")[every] if every < 2 else f", every {every}th recomputed"
         held = "" if self.offload == "none" else f", {self.offload} offloaded"
@@ -96,7 +96,7 @@ class RankedDivision(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Bottleneck in words."""
+        """Description of the bottleneck."""
         if self.over_bytes:
             return f"does not fit: {self.over_bytes / 1e9:,.1f} GB over"
         shares = {"bubble": self.bubble_s, **self.exposed_s}
@@ -107,7 +107,7 @@ class RankedDivision(NamedTuple):
 def rank(
     work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED
 ) -> list[RankedDivision]:
-    """Return all legal divisions: those that fit by time per step, then the others by missing memory."""
+    """Return all legal divisions: first those that fit, by time per step, then the others, by missing memory."""
     middle, counted = efficiency.middle, _Counted(work)
     found = [
         _candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)
@@ -118,26 +118,29 @@ def rank(
 def of_block(
     work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float
 ) -> RankedDivision:
-    """Return one legal division at an efficiency."""
+    """Return a given legal division, with its time and memory at an efficiency."""
     return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
 
 
 def span(one: RankedDivision, efficiency: Efficiency) -> tuple[float, float]:
-    """Return seconds per step at the best and the worst efficiency, for a division ranked at the middle."""
+    """Return the seconds per step at the best and the worst efficiency, for a division that was ranked at the
+    middle.
+    """
     exposed = sum(one.exposed_s.values())
     computing = (one.compute_s + one.bubble_s) * efficiency.middle
     return computing / efficiency.high + exposed, computing / efficiency.low + exposed
 
 
 def rank_flops(work: TrainingWork, block: Parallel, micro: int, ranks: int) -> float:
-    """Return FLOPs of a rank per step; a pipeline's bubble counts as work, as it does in a rank's computation time."""
+    """Return a rank's FLOPs per step. A pipeline's bubble counts as work, as it does in a rank's computation time."""
     accumulation = max(1, work.global_batch_sequences // (block.data_ranks(ranks) * micro))
     whole = _Counted(work).step(block.activation_checkpointing)
     return whole / ranks * (1 + (block.pipeline - 1) / accumulation)
 
 
 def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, offloaded: bool = False) -> int | None:
-    """Return the smallest power of two of devices on which a division fits; None if none up to `most` does.
+    """Return the smallest number of devices, a power of two, on which any division fits, or None if none up to `most`
+    does.
 
     Args:
         offloaded: True also tries states in the host's memory.
@@ -154,7 +157,7 @@ def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, off
 def legal(
     work: TrainingWork, ranks: int, offloads: Sequence[Literal["none", "optimizer", "parameters"]] = OFFLOADS
 ) -> Iterator[tuple[Parallel, int]]:
-    """Yield legal blocks on a number of ranks, each with the sequences of a micro batch; 1 for private steps."""
+    """Yield the legal blocks for a number of ranks, each with a micro batch size in sequences (1 for private steps)."""
     micros = MICRO_BATCHES[:1] if work.private else MICRO_BATCHES
     own = work.parallel.model_dump() | {"loss_scale": work.parallel.loss_scale}
     every = sorted({0, 1, work.parallel.activation_checkpointing})
@@ -172,7 +175,7 @@ def legal(
 
 
 def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
-    """Return True if a recipe refuses the division."""
+    """Return True if a recipe with this division would be refused."""
     division = problems(
         block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
     )
@@ -195,7 +198,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[memory.Memory, int]:
-    """Return the memory of the device that needs most, and its and its host's excess over the planned memory."""
+    """Return the memory of the device that needs the most, and the bytes by which it and its host exceed the planned
+    memory.
+    """
     used = memory.per_device(
         work.model,
         block,
@@ -213,7 +218,7 @@ def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: D
 
 
 class _Counted:
-    """FLOPs per step by `activation_checkpointing`: the same for every division."""
+    """FLOPs per step by `activation_checkpointing`; they are the same for every division."""
 
     def __init__(self, work: TrainingWork) -> None:
         self._work, self._found = work, dict[int, float]()
@@ -255,7 +260,9 @@ def _candidate(
 
 
 def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int) -> dict[str, float]:
-    """Return bytes that a device sends per step, by the axis of its group; those of its host in both directions."""
+    """Return the bytes that a device sends per step, by the axis of its group. Bytes to and from the host count in
+    both directions.
+    """
     model, width = work.model, 4 if work.precision == "fp32" else 2
     layers = -(-model.layers // block.pipeline)
     stream = micro * work.sequence_tokens // block.sequence * model.dim * width
@@ -281,7 +288,9 @@ def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumul
 
 
 def _to_host(block: Parallel, share: float, width: int, passes: float, accumulation: int) -> float:
-    """Return bytes between a device and its host, and within host memory; `share` is the parameters of this rank."""
+    """Return the bytes moved between a device and its host, and within host memory; `share` is the number of
+    parameters on this rank.
+    """
     if block.offload == "none":
         return 0.0
     gradients = 4 * (2 * accumulation - 1 if block.zero_stage == 3 else 1)
@@ -290,7 +299,7 @@ def _to_host(block: Parallel, share: float, width: int, passes: float, accumulat
 
 
 def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
-    """Return the ranks per group; all ranks with the same parameters exchange gradients."""
+    """Return the number of ranks in a group of each axis. All ranks with the same parameters exchange gradients."""
     return {
         "tensor": block.tensor,
         "sequence": block.sequence,

@@ -1,4 +1,4 @@
-"""Costs of jobs from their timelines, by run, bucket, team and person, with goodput and energy."""
+"""Costs of jobs, computed from their timelines: by run, bucket, team and person, with goodput and energy."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from plinth.training.telemetry.goodput import Cause, GoodputLedger
 from plinth.training.telemetry.goodput_account import account
 from plinth.training.telemetry.timeline import JOB_ENDS, read_events
 
-# Cost of a job: the rank-seconds of its timeline, times its price at admission.
+# Cost of a job: the rank-seconds on its timeline times its price at admission.
 #
-# A job is charged from the start of its supervisor until its end, whatever it did meanwhile: start, waits, repeated
-# work. A job that was killed is charged until its last event. Time in a scheduler's queue is free.
+# A job is charged from the start of its supervisor until its end, including start-up, waits and repeated work. A job
+# that was killed is charged until its last event. Time in a scheduler's queue is free.
 
-#: Seconds before a submission without a job is closed: its scheduler may still be busy with it.
+#: Seconds before a submission without a job is closed, because its scheduler may still be processing it.
 SUBMITTING_S = 600.0
 
 
@@ -57,7 +57,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
     still = []
     for one in (one for place in ctx.workspace.places for one in ledger.find(place, open_only=True)):
         cost = None
-        # the run's folder was deleted, or its job is known to another machine only: its bound remains
+        # the run's folder was deleted, or its job is known only to another machine, so its bound stays reserved
         with suppress(MissingError, LaunchError):
             config = configuration.load(ctx.workspace.runs / one.run / "config.json")
             if _ended(config, one):
@@ -87,7 +87,7 @@ UNKNOWN = "-"
 
 
 class SpendRow(Frozen):
-    """One name of a summary. Money in the unit of prices."""
+    """One row of a cost summary, for one name. Money is in the unit of prices."""
 
     name: str
     submissions: int
@@ -104,7 +104,9 @@ class SpendRow(Frozen):
 
 
 def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by: By) -> list[SpendRow]:
-    """Sum up costs, highest first. Causes and energy of a run are divided between its submissions by rank-seconds."""
+    """Sum up costs by name, highest first. A run's causes and energy are divided between its submissions by
+    rank-seconds.
+    """
     known = {run: found for run in {one.run for one in rows} if (found := use(ctx, settings, run))}
     intensity = settings.grams_co2_per_kwh
     if by == "bucket":
@@ -113,7 +115,7 @@ def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by:
 
 
 def run_spend(ctx: Context, run: str) -> SpendRow | None:
-    """Return the costs of a run of this workspace; None if it was never submitted.
+    """Return the costs of a run of this workspace, or None if it was never submitted.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -194,7 +196,9 @@ def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str,
 
 
 def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
-    """Return the counts of a run's mixture and the tokens per sequence; None if the run is not in this workspace."""
+    """Return the statistics of a run's mixture and the tokens per sequence, or None if the run is not in this
+    workspace.
+    """
     try:
         config = configuration.load(ctx.workspace.runs / run / "config.json")
         return ctx.refs.load(config.mixture).stats, config.sequence_tokens
@@ -203,7 +207,9 @@ def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
 
 
 def bucket_shares(stats: Mapping[str, Any], sequence_tokens: int, tokens: int) -> dict[str, float]:
-    """Return shares of the buckets in the first `tokens` tokens of a mixture; of all of it if 0."""
+    """Return each bucket's share of the first `tokens` tokens of a mixture, or of the whole mixture if `tokens` is
+    0.
+    """
     end = -(-tokens // sequence_tokens) or stats["sequences"]
     found: dict[str, float] = defaultdict(float)
     for row in shares_over_run(stats):
@@ -218,7 +224,7 @@ class Energy(NamedTuple):
     """Energy of the devices, with the site's overhead.
 
     Args:
-        kwh: measured and rated together; None if neither is known for some of the time.
+        kwh: energy from measured and rated power together; None if neither is known for some of the time.
         measured: share of the device-seconds whose power was sampled.
     """
 
@@ -240,7 +246,7 @@ class Energy(NamedTuple):
 
 
 class RunUse(NamedTuple):
-    """Use of one run.
+    """Use of resources by one run.
 
     Args:
         shares: shares of the rank-seconds by cause of the goodput ledger; they add up to 1.
@@ -255,7 +261,7 @@ class RunUse(NamedTuple):
 
 
 def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
-    """Return the use of a run; None if it was not in this workspace, or its folder is gone.
+    """Return the use of a run, or None if the run was not in this workspace or its folder is gone.
 
     Raises:
         RequestError: the table has no device with the name in the settings.
@@ -296,9 +302,10 @@ def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
 # Energy and carbon of a run's devices: measured if power was sampled, otherwise at rated power.
 #
 # Power is interpolated linearly between two samples of a device. Other seconds count at the rated power of the device
-# in the settings. Only devices count, times the site's power usage effectiveness, without hosts, network and storage.
+# in the settings. Only devices count, multiplied by the site's power usage effectiveness. Hosts, network and storage
+# are not included.
 
-#: Maximum distance of two samples, in sampling intervals; a longer one is a gap.
+#: Maximum distance between two samples, in sampling intervals. A longer distance is a gap.
 GAP = 3.0
 
 _JOULES_PER_KWH = 3.6e6

@@ -1,6 +1,4 @@
-"""Assumptions about time and money: devices, efficiencies, prices, save intervals; and the settings of a workspace's
-budget.
-"""
+"""Assumptions on time and money (devices, efficiencies, prices, save intervals), and a workspace's budget settings."""
 
 from __future__ import annotations
 
@@ -27,7 +25,9 @@ CPU = "cpu"
 
 
 class PlannedDevice(NamedTuple):
-    """Device by its name. `peak` is the FLOP/s for efficiencies, `machine` its fingerprint."""
+    """Device to plan for. `peak` is the FLOP/s that efficiencies refer to; `machine` is the fingerprint of a measured
+    machine.
+    """
 
     name: str
     device: Device
@@ -46,7 +46,9 @@ def of_table(name: str, table: Mapping[str, Device]) -> PlannedDevice:
 
 
 def this_machine(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice | None:
-    """Return the device for `ranks` local ranks; None for GPUs that are not in the table, or unmeasured processors."""
+    """Return the device for `ranks` local ranks, or None for GPUs that are not in the table and for unmeasured
+    processors.
+    """
     gpus = hardware()[3]
     if gpus:
         named = devices.called(gpus[0])
@@ -78,7 +80,9 @@ def _processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevi
 
 
 def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -> PlannedDevice | None:
-    """Return a rank's share of measured processors: it sends at memory speed; power and price are unknown."""
+    """Return a rank's share of measured processors as a device. It communicates at memory speed; its power and price
+    are unknown.
+    """
     found = next((one for one in speed.devices if one.kind == CPU and precision in one.flops), None)
     if found is None:
         return None
@@ -92,7 +96,9 @@ def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -
 
 
 class Efficiency(Frozen):
-    """Range of efficiencies and its source. Without bubble and communication, but with the optimizer's time."""
+    """Range of efficiencies, with its source. Bubble and communication are excluded; the optimizer's time is
+    included.
+    """
 
     low: float
     high: float
@@ -100,7 +106,7 @@ class Efficiency(Frozen):
 
     @property
     def middle(self) -> float:
-        """Middle of the range; the efficiency to rank divisions with."""
+        """Middle of the range, used to rank divisions."""
         return (self.low + self.high) / 2
 
     def words(self) -> str:
@@ -108,7 +114,7 @@ class Efficiency(Frozen):
         return f"computation reaches {self.low:.2%} to {self.high:.2%} of the peak ({self.source})"
 
 
-#: Efficiency without a recorded run. Published runs reach 38% to 48%, bubble and communication included
+#: Efficiency to assume if no run is recorded. Published runs reach 38% to 48%, bubble and communication included
 #: (docs/planning.md).
 STATED = Efficiency(low=0.4, high=0.6, source="stated: no similar run on this device is recorded")
 
@@ -133,12 +139,12 @@ STALL_S = 1.0
 
 
 def young(stall_s: float, between_failures_s: float) -> float:
-    """Return seconds between saves to first order (Young 1974)."""
+    """Return the optimal seconds between saves, to first order (Young 1974)."""
     return math.sqrt(2 * stall_s * between_failures_s)
 
 
 def daly(stall_s: float, between_failures_s: float) -> float:
-    """Return seconds between saves to higher order (Daly 2006, equation 37).
+    """Return the optimal seconds between saves, to higher order (Daly 2006, equation 37).
 
     Args:
         stall_s: stall of training per save, not the duration of writing.
@@ -151,12 +157,12 @@ def daly(stall_s: float, between_failures_s: float) -> float:
 
 
 def waste(interval_s: float, stall_s: float, restore_s: float, between_failures_s: float) -> float:
-    """Return the share of time for saves, restores and repeated work."""
+    """Return the share of time lost to saves, restores and repeated work."""
     return stall_s / interval_s + (interval_s / 2 + restore_s) / between_failures_s
 
 
 def between_failures_s(devices: int, per_device_hour: float = FAILURES_PER_DEVICE_HOUR) -> float:
-    """Return mean seconds between failures of a job."""
+    """Return the mean seconds between failures of a job."""
     return 3600 / (devices * per_device_hour)
 
 
@@ -174,7 +180,7 @@ class Spending(Frozen):
     ledger: str = Field(
         "", description="`postgresql://…` or a file; empty: PLINTH_LEDGER, or `budget/ledger.sqlite` of the workspace."
     )
-    team: str = Field("", description="Team that pays for runs of this workspace.")
+    team: str = Field("", description="Team that the runs of this workspace are charged to.")
     device: str = Field("", description="Device of a rank, by its name in the device table; sets price and power.")
     device_table: Path | None = Field(None, description="Custom device table, as for `plinth run plan --device-table`.")
     spot: bool = Field(False, description="Use spot prices.")
@@ -197,7 +203,9 @@ class Spending(Frozen):
         return devices.find(self.device, devices.read(self.device_table))[1] if self.device else None
 
     def price(self, recipe_price: float) -> float:
-        """Return the price per rank-hour: from these settings, the device's, or else the recipe's."""
+        """Return the price per rank-hour: the price in these settings, the device's price, or else the recipe's
+        price.
+        """
         device = self.rated
         if self.price_per_rank_hour is not None:
             return self.price_per_rank_hour
@@ -226,5 +234,5 @@ def workspace_name(workspace: Workspace) -> str:
 
 
 def ledger_place(workspace: Workspace, settings: Spending) -> str:
-    """Return the ledger of the settings, of the environment, or of the workspace."""
+    """Return the location of the ledger: from the settings, else from the environment, else in the workspace."""
     return settings.ledger or os.environ.get(LEDGER_VARIABLE) or str(workspace.root / FOLDER / "ledger.sqlite")

@@ -1,9 +1,9 @@
-"""Ledger of reservations: money that runs may still spend, and money that they have spent.
+"""Ledger of reservations: money that runs can still spend, and money that they have spent.
 
     reserve (an upper bound, within every limit)  ->  the job runs  ->  settle (its actual cost)
 
-There is one row per submission of a run's job, and per materialization of a corpus stage. Until settlement a row counts
-with its bound. Limits are in the ledger too, separate from recipes; they are append-only, and the newest limit of a
+There is one row per submission of a run's job, and per materialization of a corpus stage. Until settlement, a row's
+bound counts. Limits are in the ledger too, separate from recipes. They are append-only, and the newest limit for a
 name is valid. Money is in whole millionths, so sums are exact.
 
 Does not belong here: computation of bounds (admission) and costs (settlement).
@@ -52,7 +52,7 @@ _TABLES = {
 
 
 class Reservation(Frozen):
-    """One submission. Money in millionths; times in Unix seconds.
+    """Reservation for one submission. Money is in millionths, times in Unix seconds.
 
     Args:
         id: identifier of this submission.
@@ -61,7 +61,7 @@ class Reservation(Frozen):
         reason: source of the bound; for a refused submission, the reason.
         work: identity of the training work and its ranks; runs that share it have similar costs.
         before_s: rank-seconds of the run before this submission.
-        ended: time of settlement; None while it may still spend.
+        ended: time of settlement; None while the job can still spend.
         spent: actual cost.
         rank_s: rank-seconds of the job.
         tokens: tokens of the run at the end.
@@ -89,12 +89,12 @@ class Reservation(Frozen):
 
     @property
     def refused(self) -> bool:
-        """True if it was not admitted."""
+        """True if the submission was not admitted."""
         return self.reason.startswith(REFUSED)
 
 
 class JobCost(Frozen):
-    """Cost of a job, by its timeline."""
+    """Actual cost of a job, from its timeline."""
 
     spent: int = Field(ge=0)
     rank_s: float = Field(ge=0)
@@ -118,7 +118,7 @@ class Limit(Frozen):
     made: float
 
     def covers(self, one: Reservation) -> bool:
-        """Return True if a submission counts against it."""
+        """Return True if a submission counts against this limit."""
         return self.scope == "all" or self.name == getattr(one, self.scope)
 
     @property
@@ -144,13 +144,16 @@ class Ledger:
         self._database = Database(place, _TABLES)
 
     def reserve(self, wanted: Reservation, earlier: JobCost | None = None) -> Reservation:
-        """Enter a submission if it is within every limit; settle the run's previous one in the same transaction.
+        """Reserve the bound of a submission if every limit permits; settle the run's previous submission in the same
+        transaction.
 
         Args:
-            earlier: cost of the run's last submission, whose job is gone; None: an open one is returned unchanged.
+            earlier: cost of the run's last submission, whose job is gone; if None, an open submission of the run is
+            returned unchanged.
 
         Raises:
-            BudgetError: a limit would be exceeded, or there is one and nothing bounds the cost; the refusal is entered.
+            BudgetError: a limit would be exceeded, or there is a limit and nothing bounds the cost. The refusal is
+            recorded.
         """
         try:
             with self._database.transaction() as execute:
@@ -169,22 +172,25 @@ class Ledger:
         return wanted
 
     def settle(self, id: str, cost: JobCost, now: float) -> None:
-        """Replace a bound by the cost of the job; once only."""
+        """Replace a reserved bound with the job's cost. A reservation can be settled only once."""
         with self._database.transaction() as execute:
             _settle(execute, id, cost, now)
 
     def find(
         self, workspace: str = "", *, work: str = "", open_only: bool = False, since: float = 0.0
     ) -> list[Reservation]:
-        """Return submissions in order of time, including refused ones, of a workspace or with the same work."""
+        """Return the submissions of a workspace, or those with the same work, in order of time, including refused
+        ones.
+        """
         asked = {name: value for name, value in {"workspace": workspace, "work": work}.items() if value}
         where = ["made >= ?", *(f"{name} = ?" for name in asked), *(["ended IS NULL"] if open_only else [])]
         with self._database.transaction() as execute:
             return _read(execute, " AND ".join(where), since, *asked.values())
 
     def totals(self, workspace: str) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return costs of settled and bounds of open submissions of a workspace, in millionths, by team and
-        experiment."""
+        """Return two sums in millionths by team and experiment: costs of a workspace's settled submissions, and bounds
+        of open ones.
+        """
         sums = "SUM(COALESCE(spent, 0)), SUM(CASE WHEN ended IS NULL THEN COALESCE(reserved, 0) ELSE 0 END)"
         asked = f"SELECT team, experiment, {sums} FROM reservations WHERE workspace = ? GROUP BY team, experiment"
         with self._database.transaction() as execute:
@@ -196,7 +202,7 @@ class Ledger:
             return [(one, _counted(execute, one, now)) for one in _limits(execute)]
 
     def limit(self, one: Limit) -> None:
-        """Set a limit; it replaces the one with the same scope, name and period."""
+        """Set a limit. It replaces the limit with the same scope, name and period."""
         with self._database.transaction() as execute:
             number = execute("SELECT COUNT(*) FROM limits")[0][0]
             marks = ", ".join("?" for _ in (*_LIMIT, number))
@@ -224,7 +230,7 @@ def _settle(execute: Execute, id: str, cost: JobCost, now: float) -> None:
 
 
 def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit]:
-    """Return the newest limit of each scope, name and period: those that apply to a submission, or all."""
+    """Return the newest limit for each scope, name and period: only those that apply to a submission, or all."""
     named = [] if covering is None else [covering.team, covering.experiment, covering.workspace]
     where = " WHERE scope = 'all' OR name IN (?, ?, ?)" if named else ""
     rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits{where} ORDER BY number", named)
@@ -276,9 +282,10 @@ def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
 
 # Small database with concurrent writers: SQLite in a file, or PostgreSQL by URL.
 #
-# Transactions run one after the other, in any process: a read value is still current at the write. SQLite takes
-# its write lock at once (`BEGIN IMMEDIATE`), PostgreSQL an advisory lock of the database. Each has a connection of its
-# own, so that threads share none. Passwords are libpq's matter (PGPASSWORD, ~/.pgpass), and belong into no URL.
+# Transactions of all processes run one after the other, so a value that was read is still current at the write. SQLite
+# takes its write lock at once (`BEGIN IMMEDIATE`), PostgreSQL an advisory lock of the database. Each transaction has
+# its own connection, so threads share none. libpq reads passwords (PGPASSWORD, ~/.pgpass); do not put them into the
+# URL.
 
 #: Runs a statement with `?` for values; returns its rows.
 Execute = Callable[..., list[tuple[Any, ...]]]
@@ -331,7 +338,7 @@ class Database:
     def _begin(self, execute: Execute) -> None:
         if self._remote:
             execute("SELECT pg_advisory_xact_lock(?)", [LOCK])
-            # checked first: "create table if not exists" requires the right to create one
+            # checked first, because "create table if not exists" requires the right to create tables
             there = {name for name in self._tables if execute("SELECT to_regclass(?)", [name])[0][0] is not None}
         else:
             execute("BEGIN IMMEDIATE")

@@ -17,7 +17,7 @@ from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training.telemetry.timeline import Event, Timeline, read_events
 
-# Settings of a workspace in a YAML file edited by users; defaults without the file.
+# Settings of a workspace in a YAML file that users edit. Without the file, the defaults apply.
 
 S = TypeVar("S", bound=Frozen)
 
@@ -26,9 +26,8 @@ def read_settings(path: Path, kind: type[S], lacks: str, docs: str) -> S:
     """Return the settings in a file, or the defaults if there is none.
 
     Args:
-        kind: model of the settings.
-        lacks: error text for a file that cannot be used, after its path.
-        docs: the page that describes them.
+        kind: model of the settings. lacks: error text, after the path, for a file that cannot be used. docs: the page
+        that describes the settings.
 
     Raises:
         RequestError: the file cannot be used.
@@ -49,9 +48,9 @@ def read_settings(path: Path, kind: type[S], lacks: str, docs: str) -> S:
 #     checked    a suite of an asset (asset, passed, evaluated, failures)
 #     published  an asset (asset, digest)
 #
-# References and manifests have no time, since identity is content; service levels need one. Arms of experiments and
-# processes that share a run's tasks log nothing: their publications are not consumed in the workspace, or repeat
-# others. The log belongs to this machine: in a shared workspace each machine logs its own events.
+# References and manifests contain no time, since their identity is their content, but service levels need times. Arms
+# of experiments and processes that share a run's tasks log nothing: their publications are not consumed in the
+# workspace, or repeat others. The log belongs to this machine: in a shared workspace each machine logs its own events.
 
 #: Kinds of events.
 ARRIVED: Final = "arrived"

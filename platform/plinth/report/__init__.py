@@ -9,7 +9,7 @@
                   champion, what was taken in, what decides
     evaluation    the page of an evaluation: its contents as records, and HTML; the page of two models side by side
 
-The page of one training run: what happened, why, and what it cost, over one axis.
+The page of one training run shows what happened, why, and what it cost, over one axis.
 
     run_metrics   the timeline as columns over one axis, and the cost of the run: pure functions of events
     run_panels    series, shares and layers as panels over one axis, drawn by matplotlib

@@ -1,5 +1,5 @@
-"""Pages of measurements: the evaluation of a checkpoint and the comparison of two models, self-contained: HTML and
-inline SVG, nothing loaded, nothing executed.
+"""Self-contained pages for the evaluation of a checkpoint and the comparison of two models: HTML and inline SVG,
+without scripts or external resources.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The page of an evaluation: every measure of one checkpoint with its interval, its control and its noise.
+# Page of an evaluation: every measure of one checkpoint, with interval, control and noise.
 #
 # The caller fills the records, `page(data)` draws them.
 
@@ -41,7 +41,7 @@ class Measure(Frozen):
     seed: int | None = Field(None, description="Seed of the resampling of the interval.")
     reference: float | None = None
     noise: float | None = Field(None, description="Standard deviation over evaluations, or over seeds.")
-    decides: bool = Field(True, description="False where the score is not above its own noise.")
+    decides: bool = Field(True, description="False if the score is not above its own noise.")
     note: str = ""
 
 
@@ -73,7 +73,7 @@ class CurveGroup(Frozen):
 
 
 class TextTable(Frozen):
-    """A table of words and numbers that need no axis."""
+    """A table of text and numbers that are not drawn."""
 
     title: str
     header: tuple[str, ...]
@@ -92,7 +92,9 @@ class Section(Frozen):
 
     @property
     def finding(self) -> str:
-        """Return the heading: the measures better than their reference, or the first measure, or the title."""
+        """Return the section's heading: the measures that are better than their reference, or else the first measure,
+        or the title.
+        """
         group = next(iter(self.groups), None)
         known = [(one, one.reference) for one in group.measures if one.reference is not None] if group else []
         if group and known:
@@ -107,7 +109,7 @@ class Section(Frozen):
 
 
 class EvaluationData(Frozen):
-    """The page of an evaluation."""
+    """Contents of the page of an evaluation."""
 
     title: str
     subtitle: str = ""
@@ -122,7 +124,7 @@ VERDICT_SECTIONS = 2
 
 
 def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measure:
-    """Return a measure with the fields of an estimate, which every statistic of an evaluation has."""
+    """Create a measure from the fields of an estimate, which every statistic of an evaluation has."""
     note = ", ".join(found.get("flags", ()))
     fields = {"low": found["low"], "high": found["high"], "n": found["n"], "seed": found.get("seed"), "note": note}
     return Measure(name=name, value=found[value], **fields | more)
@@ -301,7 +303,7 @@ def verdict(wholes: Sequence[Difference]) -> str:
 
 
 def heading(name: str, lines: Sequence[Difference]) -> str:
-    """Return the finding of a kind: its largest significant difference, slices included."""
+    """Return the heading for one kind of lines: its largest significant difference, including slices."""
     found = max(
         (line for line in lines if line.better != NONE), key=lambda line: abs(line.difference.value), default=None
     )
@@ -312,7 +314,7 @@ def heading(name: str, lines: Sequence[Difference]) -> str:
 
 
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
-    """Return kind, finding and the measures that have it, grouped by kind and finding."""
+    """Return the findings of a comparison: kind, finding, and the measures with this finding."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in wholes:
         words = finding(line)[0].upper() + finding(line)[1:]
@@ -326,7 +328,7 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
 
 
 def section(stats: Mapping[str, Any], against: str) -> Section:
-    """Return a section of the evaluation page: totals of each measure, next to the other model's."""
+    """Return a section for the evaluation page with the totals of each measure for both models."""
     lines = [line for line in map(Difference.model_validate, stats["lines"]) if line.slice == WHOLE]
     named = headings()
     rows = [

@@ -1,4 +1,4 @@
-"""Matplotlib figures from plain data. Drawn inside `render`, which sets the style and the output."""
+"""Matplotlib figures from plain data. They are drawn inside `render`, which sets the style and the output."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ STAGE_NAMES = {
 #: Events of a run that are marked on its loss curve, with their color.
 INTERVENTIONS = {"restart": WARNING, "refused": WARNING, "signal": MUTED, "failed": WARNING, "stopped": WARNING}
 
-#: The moving mean follows a thirtieth of the run, so that it neither lags nor trembles.
+#: The moving mean covers a thirtieth of the run, so that it is smooth but does not lag.
 RUN_PER_MEAN = 30
 
 
 def funnel(stats: Mapping[str, Any]) -> Figure:
-    """Draw the documents that remain after each stage as bars, stacked by bucket and joined into streams."""
+    """Draw a bar for each stage with the documents that remain after it, stacked by bucket and joined into streams."""
     buckets = sorted(stats["buckets"])
     stages = [row["stage"] for row in stats["total"]["stages"]]
     left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
@@ -189,7 +189,7 @@ def _stage_name(name: str, first: bool) -> str:
 
 
 def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour: str) -> None:
-    """Join the bars of a bucket; the loss of width between two bars is what the stage removed."""
+    """Join the bars of a bucket. The decrease in width between two bars is what the stage removed."""
     for row in range(len(values) - 1):
         corners = [(starts[row], row + 0.26), (starts[row] + values[row], row + 0.26)]
         after = row + 1
@@ -240,18 +240,19 @@ def _legend(ax: Axes, columns: int) -> None:
               handlelength=0.9, columnspacing=1.3, handletextpad=0.5)  # fmt: skip
 
 
-# The mixture along a run: realized and planned shares of every stretch. Drawn inside `render`.
+# The mixture along a run: realized and planned shares in every interval of the run. Drawn inside `render`.
 #
-# A bucket that is cut by axes has up to a thousand streams; a legend of as many lines is unreadable: `gathered` keeps
-# the largest by name.
+# A bucket that is divided by axes has up to a thousand streams, too many for a legend, so `gathered` keeps only the
+# largest by name.
 
-#: Names in a legend, `REST` among them: each has its own color (`style.tone`).
+#: Maximum number of names in a legend, including `REST`. Each has its own color (`style.tone`).
 MOST = 12
 REST = "others"
 
 
 def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
-    """Draw stacked realized shares over tokens, one step per stretch; marks are the planned edges.
+    """Draw stacked realized shares over tokens, one step per interval; marks show the planned boundaries between
+    streams.
 
     Args:
         rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `apportion.shares_over_run`.
@@ -288,7 +289,7 @@ def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> F
 def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
     """Keep the `most` largest names in `realised` of rows of `apportion.shares_over_run`; sum the others as `REST`.
 
-    The largest have the largest shares over all rows, so every row has the same names.
+    The largest are chosen by their shares over all rows, so every row has the same names.
     """
     totals: Counter[str] = Counter()
     for row in rows:

@@ -1,5 +1,5 @@
-"""The page of results, the data card and the index of a workspace. Each page is HTML and inline SVG, nothing loaded,
-nothing executed.
+"""The page of results, the data card and the index of a workspace. Pages are HTML and inline SVG, without scripts or
+external resources.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 # Contents of the page of results, as plain records. The page leaves absent sections out.
 #
-# Statistics go in as their assets made them (`funnel`, `mixture.rows`, the run's timeline, `evaluation`), so
-# that a caller copies and does not compute.
+# Statistics are passed unchanged from their assets (`funnel`, `mixture.rows`, the run's timeline, `evaluation`), so
+# callers need not compute anything.
 
 Row = Mapping[str, Any]
 
 
 class Fact(Frozen):
-    """A number or word with its name; `note` explains it."""
+    """A named number or word; `note` explains it."""
 
     label: str
     value: str
@@ -62,14 +62,14 @@ class ReleaseCard(Frozen):
     """Release state of a candidate: its version, current alias and approvals."""
 
     name: str
-    version: str = Field(description="Empty where the candidate was never released.")
-    alias: str = Field("", description="Such as `champion` or `rolled back`; empty where it was never released.")
+    version: str = Field(description="Empty if the candidate was never released.")
+    alias: str = Field("", description="Such as `champion` or `rolled back`; empty if it was never released.")
     approved_by: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
 
 
 class Ancestor(Frozen):
-    """Line of the lineage summary: a kind of asset, their number, and the digest if there is only one."""
+    """Line of the lineage summary: a kind of asset, the number of assets, and the digest if there is only one."""
 
     asset: str
     digest: str = ""
@@ -85,11 +85,11 @@ class Next(Frozen):
 
 
 class ReportData(Frozen):
-    """A page of results."""
+    """Contents of a page of results."""
 
     title: str
     subtitle: str = ""
-    written: str = Field("", description="When the page was written, for what may change afterward.")
+    written: str = Field("", description="Time when the page was written, for facts that may change afterward.")
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()
@@ -128,7 +128,7 @@ def page(data: ReportData) -> str:
 
 
 def _verdict(data: ReportData) -> tuple[str, str]:
-    """Answer "May this be released?", with the tone of the answer; empty if nothing was decided."""
+    """Return the answer to "May this be released?" and its tone; empty if nothing was decided."""
     failed = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state != PENDING)
     pending = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state == PENDING)
     alias = data.release.alias if data.release else ""
@@ -220,7 +220,9 @@ def _plots(data: ReportData) -> dict[str, str]:
 
 
 def safe_link(link: str) -> str:
-    """Return a link unchanged, or "" if a browser could execute it. Pages in the same folder have no scheme."""
+    """Return a link unchanged, or an empty string if a browser could execute it. Pages in the same folder have no
+    scheme.
+    """
     return link if link.startswith(LINK_SCHEMES) or _BESIDE.fullmatch(link) else ""
 
 
@@ -273,7 +275,7 @@ def _stacked(found: re.Match[str]) -> str:
     return "<tr".join([first.replace("<table", '<table class="stack"', 1), *rows])
 
 
-# The data card of a corpus: its text by bucket, and what it was screened for, in Markdown.
+# The data card of a corpus in Markdown: its text by bucket, and the subjects that it was screened for.
 #
 # A subject without a screening rule is always listed as not screened.
 
@@ -283,7 +285,7 @@ TEST = "**This is a test recipe**: labelled sets may be generated, and gates may
 
 @dataclass(frozen=True)
 class CardBucket:
-    """Text of a bucket.
+    """Facts about the text of one bucket.
 
     Args:
         licences: licenses of its sources, as declared in the recipe.
@@ -344,7 +346,8 @@ def _row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells) + " |"
 
 
-# The index of a workspace: its state on one screen, its runs, and every page that was written; loads nothing.
+# The index of a workspace: its state on one screen, its runs, and every page that was written. It loads no external
+# resources.
 #
 # Does not belong here: reading the workspace (`plinth_jobs.workspace_index`).
 

@@ -1,4 +1,6 @@
-"""Pages about released artifacts: the impact of an artifact on others, and the trial of a canary. They load nothing."""
+"""Pages about released artifacts: the impact of an artifact on others, and the trial of a canary. They load no
+external resources.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 # Graph of everything derived from an artifact: one box per asset, inputs to the left of what is derived from them.
 #
-# columns   the longest way from the origin, so that every link leads to the right
+# columns   the longest path from the origin, so that every link leads to the right
 # boxes     an asset with its manifests; many assets are drawn as one box by stage
 # links     as thick as the number of manifests that they join, by its logarithm; those that pass columns by, as arcs
 
@@ -175,7 +177,7 @@ def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], width
 
 #: Manifests listed one by one; the command's JSON has all.
 LISTED = 500
-#: A column of the graph at the size at which its labels can be read; wider graphs scroll.
+#: Width of a graph column at which its labels are readable. Wider graphs scroll.
 COLUMN_PIXELS = 165
 
 
@@ -208,7 +210,8 @@ class ConsumerRow(Frozen):
 class ImpactData(Frozen):
     """Contents of the page.
 
-    `manifests` are the nearest `LISTED` of `count`; `marks` are sentences; `gaps` could not be searched.
+    `manifests` are the nearest `LISTED` manifests of `count`; `marks` are sentences on taints; `gaps` names what could
+    not be searched.
     """
 
     kind: str
@@ -236,7 +239,7 @@ def impact_page(data: ImpactData) -> str:
 
 
 def _verdict(data: ImpactData) -> str:
-    """Return the number of manifests, runs, versions and consumers that derive from the artifact."""
+    """Return a sentence with the numbers of manifests, runs, versions and consumers that derive from the artifact."""
     kinds = (("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions)))
     return ", ".join(counted(number, kind) for kind, number in (*kinds, ("consumer", len(data.consumers)))) + "."
 
@@ -304,7 +307,7 @@ def trial_page(data: TrialData) -> str:
 
 #: Panels of a figure; a page lists the other streams in its table.
 MOST_PANELS = 12
-#: Before this share of the evaluations an interval is too wide to set the scale.
+#: Intervals before this share of the evaluations are too wide to set the scale.
 SETTLED = 0.2
 COLOURS = {"return": WARNING, "promote": PALETTE[2], "continue": ACCENT}
 

@@ -1,7 +1,7 @@
 """The timeline of a run as columns over one axis, and the cost of the run: pure functions from events to numbers.
 
-Every quantity is a `Series` of (time, step, value), so that a page can draw all of them over the same axis. Steps
-that a resume or a rollback repeated are in it twice, as they happened: their first turn is what was lost.
+Every quantity is a `Series` of (time, step, value), so that a page can draw all of them over the same axis. Steps that
+a resume or a rollback repeated are in a series twice, as they happened. Their first occurrence is lost work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plinth.training.telemetry.timeline import host_memory_bytes, waited_s
 
 Event = Mapping[str, Any]
 
-#: Events that a reader wants to see across all panels, and how grave they are.
+#: Events that are marked across all panels, with their severity.
 MARKED = {
     "intervention": "bad",
     "rolled_back": "bad",
@@ -48,14 +48,14 @@ MARKED = {
 
 @dataclass
 class Series:
-    """One quantity: when (Unix seconds), at which step, how much. Values that are not finite are gaps."""
+    """Values of one quantity, each with its time (Unix seconds) and step. Values that are not finite are gaps."""
 
     times: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
     def add(self, event: Event, value: Any) -> None:
-        """Append the value at an event; text such as `inf` and null are gaps."""
+        """Append the value at an event. Text such as `inf`, and null, are gaps."""
         self.times.append(float(event["time"]))
         self.steps.append(int(event.get("step", self.steps[-1] if self.steps else 0)))
         self.values.append(float(value) if isinstance(value, int | float) else math.nan)
@@ -160,12 +160,14 @@ def run_metrics(events: Iterable[Event]) -> RunMetrics:
     )
 
 
-#: Fields that only a program reads, or that another part of the page shows.
+#: Fields that only programs read, or that another part of the page shows.
 _HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "sources", "buckets", "number"})
 
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
-    """Return the fields of an event as short text, without empty fields; of a change only what changed."""
+    """Return the fields of an event as short text, without empty fields. For a change, only what changed is
+    included.
+    """
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
     if said.get("factor") == 1.0:  # of the learning rate: as it was

@@ -1,4 +1,4 @@
-"""The page of one training run: what happened, why, and what it cost, on one axis. Self-contained.
+"""Self-contained page of one training run: what happened, why, and what it cost, on one axis.
 
 Everything is drawn before the page is written; a script shows values at the pointer and zooms in.
 """
@@ -48,7 +48,7 @@ class About(Frozen):
     """Facts about a run that its timeline lacks.
 
     Attributes:
-        flops_per_token: exact training FLOPs per token, with the first step they apply to, in order.
+        flops_per_token: exact training FLOPs per token, each with the first step that it applies to, in order.
         peak_flops: peak FLOP/s of one device in the run's precision; gives the model FLOPs utilization (Chowdhery et
             al. 2022).
         price_per_rank_hour: price in `currency`.
@@ -212,7 +212,7 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
 
 
 def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
-    """Return the stretches of the mixture that the run has reached, with their places on the axis."""
+    """Return the intervals of the mixture that the run has reached, with their positions on the axis."""
     tokens = measured.series.get("tokens")
     if tokens is None or not about.mixture:
         return []

@@ -1,6 +1,6 @@
 """Panels over one shared axis, drawn by matplotlib on a fixed canvas: lines, stacked shares, a heat map, marks.
 
-One unit of the canvas is one unit of the SVG, so that the script of the page finds the values at the pointer.
+One unit of the canvas is one unit of the SVG, so that the page's script can find the values at the pointer.
 
 Long runs have more steps than a screen has columns: each column shows the range of its steps, so that no spike is
 averaged away.
@@ -35,9 +35,10 @@ ROUND = (1, 2, 5, 10)
 MARK_COLOURS = {"bad": WARNING, "good": PALETTE[2], "note": MUTED}
 #: Room above and below the values of a panel, as a share of their range.
 MARGIN = 0.05
-#: A logarithmic axis of less than this has the ticks of a linear one, and of less than three times this 1, 2 and 5.
+#: A logarithmic axis over fewer decades than this has the ticks of a linear axis; below three times this, it has ticks
+#: at 1, 2 and 5.
 HALF_DECADE = 0.5
-#: Shades of a heat map: cells of one shade are one path, and more could not be told apart.
+#: Number of shades in a heat map. Cells of one shade are one path; readers could not distinguish more shades.
 TONES = 32
 Values = NDArray[np.float64]
 Place = TypeVar("Place", float, Values)
@@ -64,7 +65,7 @@ class PanelLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """One quantity, or several of one unit."""
+    """A panel with one quantity, or with several of the same unit."""
 
     key: str
     title: str
@@ -76,7 +77,7 @@ class Panel:
 
 
 class TimeAxis:
-    """The shared axis: places from `LEFT` to `LEFT + INNER`."""
+    """The shared axis, from `LEFT` to `LEFT + INNER` on the canvas."""
 
     def __init__(self, axis: Axis, course: RunMetrics) -> None:
         self.axis: Axis = axis
@@ -97,7 +98,7 @@ class TimeAxis:
                 "time": timed, "box": box, "lines": list(lines)}  # fmt: skip
 
     def at(self, value: Place) -> Place:
-        """Return the place of a time or step, or of many."""
+        """Return the position on the canvas of one or many times or steps."""
         return LEFT + INNER * (value - self.low) / (self.high - self.low)
 
     def of(self, series: Series) -> Sequence[float]:
@@ -118,7 +119,7 @@ class TimeAxis:
 
 
 def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
-    """Draw a panel as an SVG element; empty if there is no finite value."""
+    """Draw a panel as an SVG element. Return an empty string if there is no finite value."""
     reduced = [(line, _columns(scale, line.series)) for line in panel.lines]
     values = [high for _, columns in reduced for _, _, high in columns if math.isfinite(high)]
     if not any(value > 0 or not panel.log for value in values):
@@ -133,7 +134,9 @@ def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
 
 
 def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
-    """Draw a row per layer and a column per stretch; darker is larger, on a logarithmic scale over all rows."""
+    """Draw a heat map: a row per layer and a column per interval. Darker is larger, on a logarithmic scale over all
+    rows.
+    """
     reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
     if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
         return ""
@@ -148,11 +151,10 @@ def shares(
     title: str,
     key: str = "mixture",
 ) -> str:
-    """Draw stacked shares by name over stretches of the axis.
+    """Draw stacked shares by name over intervals of the axis.
 
     Args:
-        rows: `realised` (name to share) of each stretch.
-        places: start and end of each on the canvas.
+        rows: `realised` (name to share) of each interval. places: start and end of each interval on the canvas.
     """
     if not rows:
         return ""
@@ -175,8 +177,9 @@ def _points(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
 
 
 class _Canvas:
-    """A figure without axes, in units of the page, from the top left: matplotlib's axes take longer to set up and draw
-    than all that a panel has on them."""
+    """A figure without axes, in units of the page from the top left. Matplotlib's axes would take longer to draw than
+    the contents of a panel.
+    """
 
     def __init__(self, height: float) -> None:
         from matplotlib.figure import Figure
@@ -204,7 +207,7 @@ class _Canvas:
             self.figure.add_artist(area)
 
     def text(self, x: float, y: float, words: str, **style: Any) -> None:
-        """Draw a label of an axis."""
+        """Draw an axis label."""
         self.figure.text(x, y, words, transform=self._units, fontsize=TICK_SIZE, color=SOFT_INK, **style)
 
     def boxes(self, boxes: Sequence[Box], colour: Any) -> None:
@@ -249,7 +252,7 @@ def _lines(
 
 
 def _vertical(panel: Panel, values: Values) -> tuple[Values, Callable[[Values], Values]]:
-    """Return the ticks of a panel and the function from values to places."""
+    """Return the ticks of a panel, and the function that maps values to positions."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     def scaled(y: Values) -> Values:

@@ -1,5 +1,5 @@
-"""Sections of the page of a run: the guard's interventions, the parts of a step, probes, those that packages add;
-numbers as text.
+"""Sections of a run's page: the guard's interventions, the parts of a step, probes, sections from packages; number
+formatting.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AddedSection:
         name: anchor of the section.
         title: title in the table of contents.
         html: `(context, configuration)` -> HTML, a function of the run's files; empty if there is nothing to show.
-        question: what the command answers, for the list of next steps.
+        question: the question that the command answers, for the list of next steps.
         command: `plinth … RUN`; the page replaces RUN by the id of the run.
     """
 
@@ -140,12 +140,13 @@ def _documents(named: Sequence[Event]) -> str:
 
 # The parts of a step over a run as stacked shares: data, host, forward, backward, communication and so on.
 #
-# Steps that are close together on the page are one stretch, with the mean of their shares.
+# Steps that are close together on the page are drawn as one interval, with the mean of their shares.
 
 #: Stretches that are drawn at most.
 STRETCHES = 120
 
-#: A stretch extends to the next one, but not over a longer gap than this number of stretches: no process trained.
+#: An interval extends to the next one, unless the gap is longer than this number of intervals, because no process
+#: trained then.
 WIDEST = 3
 
 #: Seconds by part under the name that `panels.shares` draws, and the place on the canvas.
@@ -153,7 +154,7 @@ Stretch = tuple[dict[str, dict[str, float]], tuple[float, float]]
 
 
 def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
-    """Return the shares of each stretch with steps; empty if no step records its parts."""
+    """Return the shares in each interval that has steps, or an empty list if no step records its parts."""
     series = {part: measured.series[f"part:{part}"] for part in PARTS if f"part:{part}" in measured.series}
     if not series:
         return []
@@ -184,7 +185,7 @@ def drawn(found: Sequence[Stretch], scale: TimeAxis) -> dict[str, Any]:
     return {"lines": lines, "svg": panels.shares(rows, places, scale, "parts of a step", "parts")}
 
 
-#: Scores of a probe over runs that differ by the seed alone, this one's first.
+#: Scores of each probe in runs that differ only by seed, this run's score first.
 OverSeeds = Mapping[str, Sequence[float]]
 
 
@@ -195,7 +196,9 @@ def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
 
 
 def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
-    """Return the panel of scores, with a band of one standard deviation, and of controls, in a paler tone."""
+    """Return the panel of probe scores, with a band of one standard deviation, and of their controls in a paler
+    tone.
+    """
     found, palette = worths(measured, over_seeds), style.colours(measured.probes)
     lines = [
         PanelLine(name, series, palette[name], band=(found[name].noise or 0.0) if name in found else 0.0)
@@ -209,7 +212,7 @@ def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
 
 
 def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
-    """Return a row per probe of the last evaluation."""
+    """Return one row per probe in the last evaluation."""
     found = worths(measured, over_seeds)
     last: Mapping[str, Any] = next((event["probes"] for event in reversed(measured.events) if event.get("probes")), {})
     return [_probe_row(name, last[name], found[name]) for name in sorted(last) if name in found]

@@ -1,9 +1,9 @@
-"""The funnel as one picture: the stream of documents runs down, what each stage takes bends off to its reasons.
+"""The funnel as a Sankey diagram: documents flow downward, and what a stage removes branches off to the reasons.
 
     x, to the right: documents, stacked by bucket; one width for a document all over the picture
     y, downwards:    stages in order; next to each the reasons, a bar each, the largest first
 
-Reasons beyond the largest are drawn together, so that the labels stay readable whatever the number of rules.
+Smaller reasons are drawn together, so that labels stay readable for any number of rules.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Level:
 
 
 def levels(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> list[Level]:
-    """Return the stages that removed documents, each with its reasons, largest first, the rest joined.
+    """Return the stages that removed documents, each with its largest reasons in order and the other reasons joined.
 
     Args:
         stats: statistics of the asset `funnel`.
@@ -106,7 +106,7 @@ def _reason(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Reason:
 
 
 def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
-    """Return the largest reasons and the sum of all others; a single other is not renamed."""
+    """Return the largest reasons, and the sum of all others. If only one other reason is left, it keeps its name."""
     if len(reasons) <= most + 1:
         return list(reasons)
     rest = reasons[most:]
@@ -116,7 +116,7 @@ def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
 
 
 def _heights(drawn: Sequence[Level], scale: float) -> list[float]:
-    """Return the height of each stage: its bars, and a line of text per bar."""
+    """Return the height of each stage, which has room for its bars and one line of text per bar."""
     return [max(LEAST, sum(_bar_height(one, scale) for one in level.reasons) + GAP) for level in drawn]
 
 
@@ -253,7 +253,7 @@ def _lefts(values: Mapping[str, float], scale: float) -> dict[str, float]:
 
 
 def _band(ax: Axes, corners: tuple[float, float, float], width: float, y: float, bottom: float, colour: str) -> None:
-    """Return a bucket's stream between two stages; it moves left as others get narrower."""
+    """Draw a bucket's stream between two stages. It moves left as other streams get narrower."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -266,7 +266,7 @@ def _band(ax: Axes, corners: tuple[float, float, float], width: float, y: float,
 
 
 def _turn(ax: Axes, left: float, right: float, y: float, x: float, top: float, bottom: float, colour: str) -> None:
-    """Return a ribbon that leaves [left, right] downwards at y and arrives at x, rightwards, over [top, bottom]."""
+    """Draw a ribbon that leaves [left, right] downward at `y` and arrives at `x` from the left over [top, bottom]."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

@@ -1,4 +1,4 @@
-"""Palette, sizes, and numbers as people write them."""
+"""Palette, sizes, and formatting of numbers for people."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACCENT, WARNING, MUTED, FAINT = "#0072B2", "#D55E00", "#8A8F98", "#BFC4CC"
 
 #: Placeholder for the color of text until a figure is rendered; no palette uses it.
 INK = "#010203"
-#: Placeholders for quiet, marked and warning text: no single color is readable on both themes.
+#: Placeholders for quiet, marked and warning text, because no single color is readable on both themes.
 SOFT_INK, ACCENT_INK, WARNING_INK = "#010204", "#010205", "#010206"
 
 WIDTH_INCHES = 6.4
@@ -32,7 +32,9 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def tone(number: int) -> str:
-    """Return a color: the palette, then paler, then darker; the 19th equals the first."""
+    """Return color number `number`: first the palette, then paler and darker variants. The 19th color equals the
+    first.
+    """
     turn, place = divmod(number, len(PALETTE))
     towards, much = ((0, 0.0), (255, 0.5), (0, 0.45))[turn % 3]
     parts = (int(PALETTE[place][at : at + 2], 16) for at in (1, 3, 5))
@@ -83,7 +85,7 @@ def seconds(value: float) -> str:
 
 
 def change(name: str, first: float, last: float | None, steps: int) -> str:
-    """Return the change of a value over steps as a sentence; empty if it is unknown."""
+    """Return a sentence on the change of a value over steps, or an empty string if the change is unknown."""
     if last is None or not (math.isfinite(first) and math.isfinite(last)):
         return ""
     verb = "fell" if last < first else "rose" if last > first else "did not change"

@@ -33,7 +33,7 @@ class LossScale(Frozen):
     """
 
     static: float = Field(0.0, ge=0, description="Fixed scale factor; 0: dynamic.")
-    initial_power: int = Field(16, ge=0, le=32, description="Initial factor, as an exponent of 2.")
+    initial_power: int = Field(16, ge=0, le=32, description="Exponent N of the initial factor 2^N.")
     window: int = Field(1000, ge=1, description="Steps without overflow until the factor doubles.")
     hysteresis: int = Field(2, ge=1, description="Overflows before the factor is halved.")
     minimum: int = Field(1, ge=1, description="Minimum factor.")
