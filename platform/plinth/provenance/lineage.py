@@ -42,7 +42,7 @@ Ints = NDArray[np.int32]
 
 
 class SavedLinks(NamedTuple):
-    """What the edges need from one manifest: its digest, asset and inputs."""
+    """Facts about one manifest that edges are built from: digest, asset and inputs."""
 
     digest: str
     asset: str
