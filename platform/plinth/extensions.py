@@ -116,8 +116,8 @@ class Catalogue(Mapping[str, T], Generic[T]):
         """Return the member with this name.
 
         Raises:
-            RecipeError: there is no such member; the error suggests the nearest name. ExtensionError: the member
-            cannot be used.
+            RecipeError: there is no such member; the error suggests the nearest name.
+            ExtensionError: the member cannot be used.
         """
         if name not in self:
             if needed := absent(self.group).get(name):

@@ -90,8 +90,9 @@ def start(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING
     """Call `subprocess.Popen` in an empty private folder.
 
     Args:
-        needs: groups of variables in addition to `BASE`, such as `*STORES`, `*KEYS`. own: variables for this child
-        only. options: options of `Popen`; `env` replaces the environment, `cwd` the folder.
+        needs: groups of variables in addition to `BASE`, such as `*STORES`, `*KEYS`.
+        own: variables for this child only.
+        options: options of `Popen`; `env` replaces the environment, `cwd` the folder.
     """
     options = {"cwd": elsewhere(), "env": _of(command, needs, own), **options}
     return subprocess.Popen(list(command), **options)

@@ -89,7 +89,7 @@ def host(uri: str, bare: bool = False) -> str:
 
     Args:
         bare: True also accepts a name without a scheme that is or begins with a host. Use it for look-ups in lists of
-        hosts.
+            hosts.
     """
     uri = uri.strip().translate(_UNSEEN)
     found = _WEB.match(uri) or _OTHER.match(uri)

@@ -290,7 +290,8 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
     """Return the script for `sbatch`, manifests for `kubectl apply -f -`, or the request of an installed launcher.
 
     Raises:
-        LaunchError: this launcher has no such text. RecipeError: there is no launcher of this kind.
+        LaunchError: this launcher has no such text.
+        RecipeError: there is no launcher of this kind.
     """
     kind = LAUNCHERS.find(launch.kind)
     if kind.preview is None:

@@ -128,7 +128,8 @@ def attention_mask(
         segments: document number of each token [B, S], or None.
         dtype: dtype of the queries.
         whole: True if no document ends within a sequence; if None, the segments are checked on CPUs, where that does
-        not wait for a device. path: kernel that uses the mask.
+            not wait for a device.
+        path: kernel that uses the mask.
     """
     if segments is None or whole:
         return None

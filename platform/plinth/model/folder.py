@@ -132,7 +132,7 @@ def load_model(directory: Path | str, digests: Digests = None) -> Decoder:
 
     Raises:
         CheckpointError: a file is missing, broken or has another digest, tensors and configuration disagree, or the
-        architecture is unsupported.
+            architecture is unsupported.
     """
     folder = Path(directory)
     model = described_model(read_config(folder, digests), folder)
@@ -176,7 +176,8 @@ def read_text(folder: Path, name: str, digests: Digests = None) -> str:
     """Return a text file of a model folder.
 
     Raises:
-        CheckpointError: the file has another digest. OSError, ValueError: it cannot be read, or is not UTF-8.
+        CheckpointError: the file has another digest.
+        OSError, ValueError: it cannot be read, or is not UTF-8.
     """
     if digests is None:
         return (folder / name).read_text(encoding="utf-8")
@@ -215,7 +216,8 @@ def read(folder: Path, name: str, digests: Mapping[str, str]) -> NDArray[np.uint
     """Return the bytes of a file, [bytes].
 
     Raises:
-        CheckpointError: the file's digest is unknown, or its bytes have another digest. OSError: it cannot be read.
+        CheckpointError: the file's digest is unknown, or its bytes have another digest.
+        OSError: it cannot be read.
     """
     digest, path = hashlib.sha256(), folder / name
     with path.open("rb", buffering=0) as stream:

@@ -139,7 +139,8 @@ def model_of(config: Mapping[str, Any]) -> Model:
     """Return the model that a `config.json` describes.
 
     Raises:
-        ValueError: Plinth's decoder does not support the model. KeyError: a field is missing.
+        ValueError: Plinth's decoder does not support the model.
+        KeyError: a field is missing.
     """
     known = {one.model_type: {"architecture": name, **one.fields} for name, one in published()}
     known[MUP_TYPE] = {name: config[name] for name in ("architecture", "qk_norm", "qkv_bias") if name in config}

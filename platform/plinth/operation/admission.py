@@ -37,8 +37,9 @@ def submit(ctx: Context, config: RunConfig) -> Handle:
     """Submit a job like `job.submit_or_find`, if it stays within the limits of the ledger.
 
     Raises:
-        BudgetError: the job could exceed a limit; nothing was submitted. RequestError: the settings of the budget are
-        wrong. StorageError: the ledger cannot be reached.
+        BudgetError: the job could exceed a limit; nothing was submitted.
+        RequestError: the settings of the budget are wrong.
+        StorageError: the ledger cannot be reached.
         RecipeError, LaunchError: see `job.submit_or_find`.
     """
     return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config))

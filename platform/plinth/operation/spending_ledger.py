@@ -149,11 +149,11 @@ class Ledger:
 
         Args:
             earlier: cost of the run's last submission, whose job is gone; if None, an open submission of the run is
-            returned unchanged.
+                returned unchanged.
 
         Raises:
             BudgetError: a limit would be exceeded, or there is a limit and nothing bounds the cost. The refusal is
-            recorded.
+                recorded.
         """
         try:
             with self._database.transaction() as execute:

@@ -26,8 +26,9 @@ def read_settings(path: Path, kind: type[S], lacks: str, docs: str) -> S:
     """Return the settings in a file, or the defaults if there is none.
 
     Args:
-        kind: model of the settings. lacks: error text, after the path, for a file that cannot be used. docs: the page
-        that describes the settings.
+        kind: model of the settings.
+        lacks: error text, after the path, for a file that cannot be used.
+        docs: the page that describes the settings.
 
     Raises:
         RequestError: the file cannot be used.

@@ -58,7 +58,8 @@ class Made:
         documents, policies, verdicts: by bucket.
         annotations: by annotator, by bucket.
         shared: manifests of stages that run over all buckets, by their name in columns (`exact`, `near`, `holdout`, …).
-        curated, shards: by bucket, if the text was tokenized. mixture: None if there is no mixture yet.
+        curated, shards: by bucket, if the text was tokenized.
+        mixture: None if there is no mixture yet.
         canaries: curated text and shards of planted text, if there is any.
     """
 

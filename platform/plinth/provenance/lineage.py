@@ -279,8 +279,8 @@ def walk(ctx: Context, digest: str) -> Chain:
     """Return the ancestry of the manifest with this digest (or unambiguous prefix), inputs before their consumers.
 
     Raises:
-        MissingError: there is no such manifest. LineageError: a manifest in the ancestry is missing or changed, or
-        there is no raw source.
+        MissingError: there is no such manifest.
+        LineageError: a manifest in the ancestry is missing or changed, or there is no raw source.
     """
     return chain(ctx.refs, resolve(ctx.refs, digest))
 

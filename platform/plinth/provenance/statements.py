@@ -159,8 +159,8 @@ def chain(refs: Refs, manifest: Manifest) -> Chain:
     A manifest that reads only the user's files starts its own chain; for a model, `require_sources` checks more.
 
     Raises:
-        LineageError: a manifest is missing or changed, or there is no raw source; the error names the first broken
-        link and the manifest that needs it.
+        LineageError: a manifest is missing or changed, or there is no raw source; the error names the first broken link
+            and the manifest that needs it.
     """
     links: dict[str, Link] = {}
     stack: list[tuple[Manifest, Iterator[tuple[str, str]]]] = []
@@ -192,7 +192,7 @@ def provenance(
 
     Args:
         training: the trainer's signed attestations: `attempts` and `commit` (envelopes), and `manifest` (the files of
-        the committed checkpoint). Only these contain hosts and times.
+            the committed checkpoint). Only these contain hosts and times.
     """
     return {
         "schema": PROVENANCE_SCHEMA,

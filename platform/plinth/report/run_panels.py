@@ -154,7 +154,8 @@ def shares(
     """Draw stacked shares by name over intervals of the axis.
 
     Args:
-        rows: `realised` (name to share) of each interval. places: start and end of each interval on the canvas.
+        rows: `realised` (name to share) of each interval.
+        places: start and end of each interval on the canvas.
     """
     if not rows:
         return ""

@@ -76,16 +76,17 @@ class TrainingHook:
         prepare: `(preparation, params)` -> state, in the run's configuration and identity.
         problems: `(training, params)` -> reasons why the recipe cannot run.
         models: `(params)` -> models that the run reads, by asset: verified and hashed like `training.initial`.
-        assets: `(params)` -> other assets that it reads. inputs: `(state)` -> digests of everything that it reads, by
-        asset. draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the order.
+        assets: `(params)` -> other assets that it reads.
+        inputs: `(state)` -> digests of everything that it reads, by asset.
+        draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the order.
         reads: `(configuration, place, state)` -> `(step, rows)` -> additional input of each micro batch of a step, read
             by the loading thread; in `StepBatch.hook_inputs`.
         facts: `(timeline or None, state of the checkpoint)` -> statistics of the run's manifest, and without the
             timeline of its checkpoint's.
         unidentified: parameters outside the identity.
         undivided: keys of `training.parallel` that must not divide the model; for `zero_stage` the maximum is then 1.
-        one_by_one: True if its gradient is computed from single sequences. position: order among hooks, the lowest
-        first.
+        one_by_one: True if its gradient is computed from single sequences.
+        position: order among hooks, the lowest first.
     """
 
     name: str

@@ -43,7 +43,7 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
 
     Args:
         before: called before a new job is submitted; an exception prevents the submission. Commands pass
-        `operation.admission`, which checks the budget.
+            `operation.admission`, which checks the budget.
 
     Raises:
         RecipeError: an amendment affects a step that was taken.

@@ -34,8 +34,9 @@ class StepDocument:
 
     Attributes:
         row: row of the global batch, in sequences.
-        first, tokens: position in the sequence of S + 1 tokens, and length. source: domain that the document's source
-        declares. part, index: where its text is in the bucket's curated parts.
+        first, tokens: position in the sequence of S + 1 tokens, and length.
+        source: domain that the document's source declares.
+        part, index: where its text is in the bucket's curated parts.
     """
 
     step: int

@@ -176,7 +176,7 @@ def opened(
 
     Raises:
         SignatureError: it is not an envelope, has wrong or too few signers or a revoked key, its content was changed,
-        or its predicate type differs.
+            or its predicate type differs.
     """
     content = unverified(envelope, where)
     stated = at if at is not None else content.get("predicate", {}).get("at")

@@ -193,7 +193,7 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
 
     Raises:
         SignatureError: the file is not a root or has expired, another root is pinned, or this machine has seen a newer
-        version.
+            version.
     """
     envelope = dsse.envelope_of(path.resolve())
     found = root.first(envelope, str(path)).require_current()

@@ -50,8 +50,9 @@ class RecordForm:
     Args:
         name: the log's folder in a workspace.
         keeps_revoked: True keeps records whose key was revoked later, without an owner. Use it for records of past
-        events; a record that others act on must become invalid with its key. kind: predicate type; default: derived
-        from the name. title: name of the records in errors.
+            events; a record that others act on must become invalid with its key.
+        kind: predicate type; default: derived from the name.
+        title: name of the records in errors.
         flat, readable: see above.
     """
 
@@ -93,7 +94,7 @@ class RecordForm:
 
         Raises:
             SignatureError: it is not a record of this log, is signed with another key, or does not follow directly: a
-            record is missing.
+                record is missing.
         """
         record = self.opened(trust, data, where, proved=proved)
         self._require_next(where, record, before)

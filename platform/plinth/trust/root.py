@@ -135,7 +135,7 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
     Raises:
         SignatureError: it is not the next version, has another name, is a demo root in place of a real one, or is
-        signed by too few of the old or new root keys.
+            signed by too few of the old or new root keys.
     """
     dsse.opened(envelope, root.authority(ROOT), PREDICATE, where)
     first(envelope, where)

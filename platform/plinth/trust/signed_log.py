@@ -109,8 +109,8 @@ class SignedLog(RecordForm):
         """Return the last record. Verification starts at the last record that this machine verified before.
 
         Raises:
-            SignatureError: that record was changed, a later record is invalid, or a record is missing. A replaced
-            older record is found only when all records are read (`records`).
+            SignatureError: that record was changed, a later record is invalid, or a record is missing. A replaced older
+                record is found only when all records are read (`records`).
         """
         opened = self._opened(ctx)
         if opened is None or not (proved := opened.proved):
@@ -315,7 +315,8 @@ class LogHead:
     """Head of a log, signed by the role that signs its records.
 
     Args:
-        days: validity of a head in days. remedy: text for errors on how to sign the head again.
+        days: validity of a head in days.
+        remedy: text for errors on how to sign the head again.
     """
 
     log: SignedLog
@@ -433,7 +434,7 @@ class LogHead:
 
         Raises:
             SignatureError: a record was edited, removed or moved. For the newest record this is detected if a head was
-            signed since.
+                signed since.
         """
         found = log.records(ctx)
         log.require_after(found, self._anchors(ctx).get(log.name))

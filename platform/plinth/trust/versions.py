@@ -38,7 +38,7 @@ class RootProposal(Frozen):
     Args:
         before: previous version.
         signed_old, signed_new: identities of the keys with valid signatures, among the root keys of the previous
-        version and of the new version.
+            version and of the new version.
     """
 
     record: Root

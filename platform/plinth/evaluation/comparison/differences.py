@@ -194,8 +194,8 @@ def reasons(
 
     Args:
         lines: lines of the comparison.
-        same_tokenizer: True if both models have the same tokenizer. losses: final training losses in nats per token,
-        None if unknown.
+        same_tokenizer: True if both models have the same tokenizer.
+        losses: final training losses in nats per token, None if unknown.
     """
     loss = next((one for one in lines if one.kind == "slices" and one.slice == WHOLE), None)
     if loss is None:

@@ -46,9 +46,10 @@ class Pairs:
         kind: kind of measure, such as `slices`; a key of the measurement's `headings`.
         measure: name within the kind.
         rows: table with the schema `ROWS`, sorted by item.
-        fewer_is_better: True for bits. ratio: True if the measure is a ratio of sums (values over `weight`, such as
-        bits over bytes); otherwise values are averaged. only_a, only_b: number of items that only model a, or only
-        model b, has; no difference uses them.
+        fewer_is_better: True for bits.
+        ratio: True if the measure is a ratio of sums (values over `weight`, such as bits over bytes); otherwise values
+            are averaged.
+        only_a, only_b: number of items that only model a, or only model b, has; no difference uses them.
     """
 
     kind: str

@@ -109,8 +109,8 @@ class ModelEngine:
         """Return tokens and bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
-            TrainingError: the model could not be evaluated; the error has the end of the child's log. CheckpointError:
-            the model could not be loaded.
+            TrainingError: the model could not be evaluated; the error has the end of the child's log.
+            CheckpointError: the model could not be loaded.
         """
         options = {"per_token": per_token, **self._options}
         found = self._call("documents", records.write_texts, records.read_scores, texts, **options)
@@ -132,7 +132,8 @@ class ModelEngine:
         """Generate text after prompts.
 
         Args:
-            prompts: text, or tokens that are used unchanged. sampling: how tokens are chosen.
+            prompts: text, or tokens that are used unchanged.
+            sampling: how tokens are chosen.
             spread: use all cores for a single batch; faster, but rounding may differ.
 
         Raises:

@@ -60,9 +60,12 @@ def score(
 
     Args:
         forward: the model.
-        streams: streams to score. sequence_tokens: the training length. device, dtype: device and dtype of the model's
-        activations. workers: number of threads; 1 if the device is not the CPU. batch_tokens: tokens per batch, by
-        default `tokens_of_batch`. progress: callback for progress.
+        streams: streams to score.
+        sequence_tokens: the training length.
+        device, dtype: device and dtype of the model's activations.
+        workers: number of threads; 1 if the device is not the CPU.
+        batch_tokens: tokens per batch, by default `tokens_of_batch`.
+        progress: callback for progress.
 
     Raises:
         TrainingError: a probability is not a number.

@@ -24,8 +24,8 @@ class Worth(NamedTuple):
         signal: score minus control.
         noise: standard deviation of the score; None with too few checkpoints and no second seed.
         snr: |signal| / noise; None if the noise is unknown, infinite if it is 0.
-        checkpoints: number of checkpoints that the noise was estimated from. seeds: number of runs that it was
-        estimated from, if their deviation is larger.
+        checkpoints: number of checkpoints that the noise was estimated from.
+        seeds: number of runs that it was estimated from, if their deviation is larger.
     """
 
     signal: float

@@ -361,8 +361,7 @@ def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
 
     Args:
         draws: uniform on [0, 1) [n]: the fraction of ties, and of the value itself, that counts as larger. They must
-        not
-            depend on the values.
+            not depend on the values.
 
     Raises:
         ValueError: there is no reference or no later value, a value is not finite, or the number of draws is wrong.

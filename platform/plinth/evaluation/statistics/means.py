@@ -175,7 +175,7 @@ def ratio(
 
     Raises:
         ValueError: there are no values, a value is not finite, the number of labels is wrong, or the denominators' sum
-        is not above 0.
+            is not above 0.
     """
     above = checked(numerator)
     return _ratio(above, denominator, clusters, seed, draws, level, test=False, size=float(np.abs(above).sum()))

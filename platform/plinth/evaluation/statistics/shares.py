@@ -109,7 +109,7 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
         a_only: items that only the first answered correctly.
         b_only: items that only the second answered correctly.
         mid: use the mid-p value (Fagerland, Lydersen and Laake 2013), which is closer to the nominal level but not
-        guaranteed to keep it.
+            guaranteed to keep it.
 
     Raises:
         ValueError: a negative number.

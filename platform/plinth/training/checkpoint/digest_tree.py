@@ -138,7 +138,8 @@ def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads:
     match.
 
     Raises:
-        CheckpointError: a name leaves the folder through a link. FileNotFoundError: a file is missing.
+        CheckpointError: a name leaves the folder through a link.
+        FileNotFoundError: a file is missing.
     """
 
     def found(file: File) -> str:

@@ -107,7 +107,8 @@ def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
     """Return the trainer's attestation of exactly this manifest: its files and its parents.
 
     Raises:
-        LineageError: the attestation belongs to another mean. SignatureError: no trainer signed it.
+        LineageError: the attestation belongs to another mean.
+        SignatureError: no trainer signed it.
     """
     content = dsse.opened(envelope, authority, PREDICATE, f"the statement of the mean {mean.digest[:12]}")
     try:

@@ -148,7 +148,8 @@ class RemoteCheckpoints:
 
         Raises:
             CheckpointError: no trainer signed its record or its timeline, a file differs from its digest, or a file is
-            gone. SignatureError: no root of trust is pinned on this machine.
+                gone.
+            SignatureError: no root of trust is pinned on this machine.
             StorageError: the bucket is unreachable.
         """
         name, target = checkpoint.name(step), checkpoint.path(run, step)

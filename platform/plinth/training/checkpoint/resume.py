@@ -58,7 +58,7 @@ class SharedVerification:
 
         Raises:
             CheckpointError, SignatureError: the error of the first rank that refuses the checkpoint. It is raised on
-            every rank.
+                every rank.
         """
         failure: RankFailure | None = None
         try:

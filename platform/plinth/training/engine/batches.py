@@ -67,8 +67,8 @@ class ReplicaBatches:
     """Batches that one rank of a group reads and sends to all ranks of the group, beginning at any step.
 
     Args:
-        group: the replica's gloo group, used for nothing else. source: the batches on the group's first rank; None on
-        other ranks.
+        group: the replica's gloo group, used for nothing else.
+        source: the batches on the group's first rank; None on other ranks.
     """
 
     def __init__(self, group: Any, source: Batches | None) -> None:

@@ -174,8 +174,9 @@ def deepspeed_config(
         config: configuration of the run.
         precision: resolved, never `auto`.
         parameters: number of parameters on this rank, the upper bound for a bucket.
-        theirs: True if DeepSpeed computes norm, clipping and overflow. That is the case in FP16, whose loss scale
-        needs them, and with an optimizer that cannot skip an update. gpu: True if this rank computes on a GPU.
+        theirs: True if DeepSpeed computes norm, clipping and overflow. That is the case in FP16, whose loss scale needs
+            them, and with an optimizer that cannot skip an update.
+        gpu: True if this rank computes on a GPU.
 
     Raises:
         TrainingError: the recipe's block `deepspeed` sets a key that the engine owns.

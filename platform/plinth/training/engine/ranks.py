@@ -105,7 +105,7 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
 
     Raises:
         TrainingError: the device has no FP8 arithmetic, the run is not in BF16, or the number of tokens in a micro
-        batch is not divisible by `MULTIPLE`.
+            batch is not divisible by `MULTIPLE`.
     """
     kind = config.float8
     if kind == "none":

@@ -81,7 +81,7 @@ class SavedInitial:
 
     Raises:
         CheckpointError: tensors are missing or unknown; the error lists all of them. Shapes are compared when a tensor
-        is read.
+            is read.
     """
 
     def __init__(

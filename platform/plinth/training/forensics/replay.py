@@ -71,7 +71,8 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
     """Verify and return the newest committed checkpoint that was not trained on `step`, or the requested checkpoint.
 
     Raises:
-        MissingError: there is no such checkpoint. CheckpointError: it differs from what was committed.
+        MissingError: there is no such checkpoint.
+        CheckpointError: it differs from what was committed.
     """
     steps = checkpoint.committed(config.directory)
     fitting = [one for one in steps if (one == wanted if wanted is not None else one < step)]
@@ -155,7 +156,8 @@ class ScoredDocument:
     """The tokens of one document in one row, with their losses.
 
     Attributes:
-        losses: losses of the document's targets, NaN if not scored. start: position of its first target in the row.
+        losses: losses of the document's targets, NaN if not scored.
+        start: position of its first target in the row.
         gradient: gradient norm of the whole row.
     """
 

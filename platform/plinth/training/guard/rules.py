@@ -33,8 +33,8 @@ class Finding(Frozen):
     """Finding that a step is suspicious, by one rule.
 
     Attributes:
-        value, threshold: value of the step and limit; for a screening rule, shares of its rows. bound: limit for a
-        row, if the rule judges rows.
+        value, threshold: value of the step and limit; for a screening rule, shares of its rows.
+        bound: limit for a row, if the rule judges rows.
     """
 
     rule: Rule
@@ -84,9 +84,11 @@ class Intervention(Frozen):
 
     Attributes:
         step: step of the decision.
-        first, last: range of affected steps; a rollback skips them. factor: factor of the learning rate after `last`.
-        bound: limit for a row, if the rule judges rows. number: counts the run's interventions with this action, from
-        1. reason: reason for an action more severe than the rule's own.
+        first, last: range of affected steps; a rollback skips them.
+        factor: factor of the learning rate after `last`.
+        bound: limit for a row, if the rule judges rows.
+        number: counts the run's interventions with this action, from 1.
+        reason: reason for an action more severe than the rule's own.
     """
 
     step: int
@@ -332,7 +334,8 @@ def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[
     """Return the rules that find a batch suspicious, each with the share of rows that violate its bound.
 
     Args:
-        counts: number of rows on all ranks that violate the bound of each rule. rows: number of rows on all ranks.
+        counts: number of rows on all ranks that violate the bound of each rule.
+        rows: number of rows on all ranks.
     """
     return tuple(
         Finding(rule=rule, value=broken / rows, threshold=policy.rows, bound=bound(policy, rule))

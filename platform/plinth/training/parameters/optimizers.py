@@ -163,7 +163,7 @@ class OptimizerKind:
         hidden_factor: for an optimizer that treats the matrices of blocks separately: the factor of their rate, from
             the options and muP's width multiplier. They are separate groups, with `hidden_matrices` true.
         elementwise: True if each element is updated independently, so that tensor ranks and offload can divide the
-        work.
+            work.
     """
 
     name: str
