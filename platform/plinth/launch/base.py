@@ -185,7 +185,7 @@ def submit_once(
 
 def tail(log: Path, lines: int) -> str:
     """Return the last lines of `log`, or an empty string if there is no log. A link or special file is not read; a
-    note says so.
+    note reports this.
     """
     try:
         with atomic.opened(log, one_name=True, remedy=atomic.DELETE) as stream:

@@ -32,8 +32,7 @@ class ProbeItem(NamedTuple):
 
     Attributes:
         item: name, unique in the probe.
-        probe: name of the
-        probe: a family, or a custom probe.
+        probe: name of the probe: a family, or a custom probe.
         family: family that the probe is reported under.
         template: name of the template; items of a template differ by a few words and form one cluster.
         prompt: text before the answer, without examples and trailing white space.
