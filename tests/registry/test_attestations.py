@@ -75,7 +75,7 @@ def test_a_statement_of_another_checkpoint_is_refused(
     target = path(ctx, other)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(path(ctx, line).read_bytes())
-    assert "about something else" in attestations.about(ctx, other.checkpoint.digest).faults[0]
+    assert "about another subject" in attestations.about(ctx, other.checkpoint.digest).faults[0]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", json.dumps({"payload": "e30=", "payloadType": "x"})])

@@ -54,8 +54,8 @@ def test_contaminated_documents_that_were_trained_on_are_counted(ctx: Context, l
 @pytest.mark.parametrize(
     ("materials", "said"),
     [
-        ({"web/curated": fingerprint.digest("cleaner text")}, "counted on another web/curated than was trained on"),
-        ({"web/curated": None}, "not counted on web/curated"),
+        ({"web/curated": fingerprint.digest("cleaner text")}, "computed on another web/curated than the run was trained on"),
+        ({"web/curated": None}, "not computed on web/curated"),
         ({"web/verdicts": None}, "verdicts of no bucket, text of web"),
         ({"contamination": None}, "cannot be recomputed"),
         ({"contamination": "0" * 64}, "cannot be recomputed"),
