@@ -13,9 +13,9 @@ Stages by subject, upstream first, with their logic:
                    held-out text, protected sets, one decision per document, the text
     tokens         plinth/tokens, corpus/canaries: tokenizer, shards, packing, planted texts, mixture
     accounts       plinth/corpus, provenance/ledger/: funnel and ledger
-    initial        plinth/training/initial, sampled_text, and verification by the registry: existing models, sampled
-    text training       plinth/training: the run and its checkpoint candidate      plinth/report, registry: data card,
-    page of the evaluation; candidate and release
+    initial        plinth/training/initial, sampled_text, registry: existing models and text sampled from them
+    training       plinth/training: the run and its checkpoint
+    candidate      plinth/report, registry: data card, evaluation page; candidate and release
 
 Does not belong here: anything that could be a pure function (plinth), and anything that starts work (jobs).
 """

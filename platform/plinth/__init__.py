@@ -6,28 +6,28 @@ sources -> documents -> annotations -> policy -> dedup -> holdout -> contaminati
 A package can import the packages below it, but none above it (a layers contract in pyproject.toml checks this).
 Kernels over text, and the code that compiles kernels, are in `plinth_text`, below all of these packages:
 
-provenance/  statements, the walk back to sources, explain a document, impact
-operation/   plans (memory, time, money), budgets and costs, goodput
-recipe/      parameters of all stages as one frozen description of a run; YAML
-report/      plots and self-contained pages
-training/    the loop, data, engine, checkpoints, guard, supervisor
-evaluation/  bits per byte by slice, against baselines
-model/       the decoder: blocks, initial weights, losses, FLOPs, import and export
-tokens/      tokenizer, shards, packing, mixture, data order
-corpus/      documents in, curated documents out, with the reason for each
-launch/      submit, poll, cancel and find training jobs again
-compute/     map a function over parts on any number of workers
-trust/       keys, and statements in signed envelopes
-storage/     the only package that touches bytes at rest
-text         display of untrusted text; canonical host names
-sections     recipe keys added by packages of the ring
-extensions   catalogs of annotators, readers, gates and launchers: built in, or from plug-ins
-entry_points   entry points of installed packages, read without an import
-records      small records that flow throughout: Part, Manifest, Step
-fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
-processes    child processes: their command, folder and environment, never from a workspace
-private      private folders of this machine; permissions of written files
-errors       exception hierarchy: found, expected, remedy
+    provenance/  statements, the walk back to sources, explain a document, impact
+    operation/   plans (memory, time, money), budgets and costs, goodput
+    recipe/      parameters of all stages as one frozen description of a run; YAML
+    report/      plots and self-contained pages
+    training/    the loop, data, engine, checkpoints, guard, supervisor
+    evaluation/  bits per byte by slice, against baselines
+    model/       the decoder: blocks, initial weights, losses, FLOPs, import and export
+    tokens/      tokenizer, shards, packing, mixture, data order
+    corpus/      documents in, curated documents out, with the reason for each
+    launch/      submit, poll, cancel and find training jobs again
+    compute/     map a function over parts on any number of workers
+    trust/       keys, and statements in signed envelopes
+    storage/     the only package that touches bytes at rest
+    text         display of untrusted text; canonical host names
+    sections     recipe keys added by packages of the ring
+    extensions   catalogs of annotators, readers, gates and launchers: built in, or from plug-ins
+    entry_points   entry points of installed packages, read without an import
+    records      small records that flow throughout: Part, Manifest, Step
+    fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
+    processes    child processes: their command, folder and environment, never from a workspace
+    private      private folders of this machine; permissions of written files
+    errors       exception hierarchy: found, expected, remedy
 
 The frozen parameters of a stage are in `parameters.py` next to its code; those of a run in `training/parameters/`.
 """

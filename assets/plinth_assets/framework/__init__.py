@@ -1,9 +1,9 @@
 """Base of every asset: suites of expectations, stages as data, and the up-to-date decision.
 
-build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
-              workers as a Dagster resource; the check of an asset against taints
-data_docs     the same suites in Great Expectations, in a process of its own; their results and pages
-present       manifests as Dagster metadata: results first, digests last
+    build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
+                  workers as a Dagster resource; the check of an asset against taints
+    data_docs     the same suites in Great Expectations, in a process of its own; their results and pages
+    present       manifests as Dagster metadata: results first, digests last
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Packaged gate policies.
 
-default   starting point, with every gate that needs no custom limit
-demo      for the recipe `demo`
-tiny      for the recipe `tiny`
+    default   starting point, with every gate that needs no custom limit
+    demo      for the recipe `demo`
+    tiny      for the recipe `tiny`
 
 A policy is signed by the owner of its release (`plinth gates sign FILE`). Under a demo root, which keeps all keys on
 one machine, the first run signs the packaged policy named after the release, or the default one; every page labels the

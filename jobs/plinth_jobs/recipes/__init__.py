@@ -1,9 +1,9 @@
 """Packaged recipes, recipe lookup by name, and the recipe last run in a workspace.
 
-base    the common part of most recipes: annotators, policies, permitted licenses
-web     a crawl with every filter on
-demo    the whole pipeline on text of this machine
-tiny    the whole pipeline in under a minute, for tests
+    base    the common part of most recipes: annotators, policies, permitted licenses
+    web     a crawl with every filter on
+    demo    the whole pipeline on text of this machine
+    tiny    the whole pipeline in under a minute, for tests
 
 `extends: base.yaml` and `-r demo` find these from any folder; a file of that name next to the recipe, or in
 the working directory, takes precedence, and `./base.yaml` is always a file.

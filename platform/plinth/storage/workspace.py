@@ -1,41 +1,41 @@
 """Workspace: one directory with all state of all runs of one installation.
 
-store/       content store (DVC layout: files/md5/ab/cdef…)
-records/     step cache
-manifests/   manifests by digest
-refs/        asset key -> digest of its published manifest
-runs/        training runs: config, events.jsonl, checkpoints, logs
-models/      materialized, signed model directories; with signatures and statements
-approvals/   signed approval statements
-logins/      signed statements on tags of approvals set by logged-in users, numbered
-releases/    signed records of promotions and rollbacks
-trials/      the owner's metrics of canaries, one file per trial
-reviews/     labels of reviewers, append-only
-exclusions/  removed documents, signed and chained; excluded from every later snapshot
-takedown/    signed reports on removals
-taint/       signed taints and their lifting; append-only
-trust/       versions of the root of trust; valid if they follow from the pinned one, stored elsewhere
-policies/    signed gate policies
-attestations/ signed evidence about checkpoints
-papers/      signatures of compliance under cards and documents
-audit/       signed entries of every decision and every refusal, numbered
-providers/   signed statements of providers about releases, numbered
-feed/        signed notices for consumers, numbered
-consumers/   signed enrollments of services and fine-tuned models
-impact/      the links between all manifests, for `plinth release impact`; a rebuildable cache
-mlflow/      SQLite database and artifacts of the local MLflow server
-dagster/     databases and logs of Dagster
-gamedays/    signed records of game days, numbered
-reports/     self-contained pages
-experiments/ references, costs and records of the arms of experiments; their outputs are in the common store
-budget/      settings of the budget, and the ledger of costs and limits
-assets.jsonl arrivals of sources, checks and publications of assets, with their times
-pins/        manifests kept on request, with the requester
-retention/   unreferenced objects at the last scan; in a shared workspace also the references of each machine
-launch/      submission rate of each launcher
-costs/       cost of the last materialization of each asset, for `plinth corpus scale`
-input/       root of relative source paths in recipes (also of the demo corpus)
-tmp/         staging; deletable while nothing runs
+    store/       content store (DVC layout: files/md5/ab/cdef…)
+    records/     step cache
+    manifests/   manifests by digest
+    refs/        asset key -> digest of its published manifest
+    runs/        training runs: config, events.jsonl, checkpoints, logs
+    models/      materialized, signed model directories; with signatures and statements
+    approvals/   signed approval statements
+    logins/      signed statements on tags of approvals set by logged-in users, numbered
+    releases/    signed records of promotions and rollbacks
+    trials/      the owner's metrics of canaries, one file per trial
+    reviews/     labels of reviewers, append-only
+    exclusions/  removed documents, signed and chained; excluded from every later snapshot
+    takedown/    signed reports on removals
+    taint/       signed taints and their lifting; append-only
+    trust/       versions of the root of trust; valid if they follow from the pinned one, stored elsewhere
+    policies/    signed gate policies
+    attestations/ signed evidence about checkpoints
+    papers/      signatures of compliance under cards and documents
+    audit/       signed entries of every decision and every refusal, numbered
+    providers/   signed statements of providers about releases, numbered
+    feed/        signed notices for consumers, numbered
+    consumers/   signed enrollments of services and fine-tuned models
+    impact/      the links between all manifests, for `plinth release impact`; a rebuildable cache
+    mlflow/      SQLite database and artifacts of the local MLflow server
+    dagster/     databases and logs of Dagster
+    gamedays/    signed records of game days, numbered
+    reports/     self-contained pages
+    experiments/ references, costs and records of the arms of experiments; their outputs are in the common store
+    budget/      settings of the budget, and the ledger of costs and limits
+    assets.jsonl arrivals of sources, checks and publications of assets, with their times
+    pins/        manifests kept on request, with the requester
+    retention/   unreferenced objects at the last scan; in a shared workspace also the references of each machine
+    launch/      submission rate of each launcher
+    costs/       cost of the last materialization of each asset, for `plinth corpus scale`
+    input/       root of relative source paths in recipes (also of the demo corpus)
+    tmp/         staging; deletable while nothing runs
 
 A *shared* workspace is an `s3://` prefix with store, records, manifests, refs, pins, retention, exclusions and input.
 Each machine has a folder for it, whose file `location` has the prefix, with a cache of the store and everything else.

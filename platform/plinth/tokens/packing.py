@@ -1,7 +1,7 @@
 """Packing of documents into sequences of S tokens.
 
-packing       packing of documents, and dropped tokens; best-fit-decreasing, computed once per bucket
-layout        sequence -> pieces, and span -> sequences, for both packings, in constant time
+    packing       packing of documents, and dropped tokens; best-fit-decreasing, computed once per bucket
+    layout        sequence -> pieces, and span -> sequences, for both packings, in constant time
 """
 
 from __future__ import annotations

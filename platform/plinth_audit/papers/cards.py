@@ -1,10 +1,10 @@
 """Model card and data card in Markdown, with the evidence of every row listed at the end; bill of materials.
 
-README.md      front matter for the Hugging Face Hub (https://huggingface.co/docs/hub/model-cards) with results; then
-               the model and its scores. The license of the model is not recorded yet, so it is missing
-DATA_CARD.md   the text that trained the model, by bucket and source, with its terms, rules and domains; front
-               matter of dataset cards (https://huggingface.co/docs/hub/datasets-cards)
-bom.cdx.json   CycloneDX 1.6: the model, its files, the text that trained it, and the code
+    README.md      front matter for the Hugging Face Hub (https://huggingface.co/docs/hub/model-cards) with results;
+                   then the model and its scores. The license of the model is not recorded yet, so it is missing
+    DATA_CARD.md   the text that trained the model, by bucket and source, with its terms, rules and domains; front
+                   matter of dataset cards (https://huggingface.co/docs/hub/datasets-cards)
+    bom.cdx.json   CycloneDX 1.6: the model, its files, the text that trained it, and the code
 """
 
 from __future__ import annotations

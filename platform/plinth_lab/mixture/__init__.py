@@ -1,12 +1,12 @@
 """Search for a mixture: a swarm of small runs, a surrogate of their loss, and a proposal with the interval of its gain.
 
-surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
-proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
+    surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
+    proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
 
 This module has the shares of a swarm's runs, and the confirmation of the proposed mixture.
 
-K  streams
-N  runs
+    K  streams
+    N  runs
 
 Shares are drawn around a prior from Dirichlet distributions of several strengths. Some draws leave out streams.
 

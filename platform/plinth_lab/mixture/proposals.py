@@ -5,8 +5,8 @@ gain. The bootstrap over runs estimates this bias: it chooses shares again in ev
 the fit to all runs. The gain is corrected by the bias. A gain whose interval includes 0 is not a proposal. A proposal
 is written as a recipe over the base, and as the experiment that confirms it.
 
-K  streams
-N  runs
+    K  streams
+    N  runs
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The loss of a small run as a function of its mixture shares, fitted to a swarm.
 
-K  streams
-N  runs
+    K  streams
+    N  runs
 
 There are two families, a log-linear law and kernel ridge regression on shares and their logarithms, and the mean, which
 means that shares have no effect. The choice, and the settings of the kernel, are by leave-one-out error on the runs

@@ -1,8 +1,9 @@
 """The cost of a run and of a corpus before they start.
 
-plan           a training run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
-fleet          every division of a run over a fleet, ranked by time
-corpus         core hours, bytes and money for a corpus of any size, from measured rates or the rates of finished runs
+    plan           a training run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
+    fleet          every division of a run over a fleet, ranked by time
+    corpus         core hours, bytes and money for a corpus of any size, from measured rates or the rates of finished
+                   runs
 
 Also here: the commands `plinth run plan` and `plinth corpus scale`, which load the other modules when
 they run.

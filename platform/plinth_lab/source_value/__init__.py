@@ -1,11 +1,11 @@
 """Value of a new source, from a bounded sample, and from runs with it and without it.
 
-sample      a bounded sample of a new source, processed by the pipeline up to the policy; its overlap with the corpus:
-            near duplicates and known word n-grams
-proxy       the gain of a byte model on held-out text from the sample, compared with the same amount of corpus text
-assessment  the report: overlap, verdicts, proxy, with intervals
-question    the key `source` of an experiment: price and share, and its arms; samples that decide it; its file
-verdict     the verdict: buy, do not buy, or not decided, by corrected intervals; its tile on the index page
+    sample      a bounded sample of a new source, processed by the pipeline up to the policy; its overlap with the
+                corpus: near duplicates and known word n-grams
+    proxy       the gain of a byte model on held-out text from the sample, compared with the same amount of corpus text
+    assessment  the report: overlap, verdicts, proxy, with intervals
+    question    the key `source` of an experiment: price and share, and its arms; samples that decide it; its file
+    verdict     the verdict: buy, do not buy, or not decided, by corrected intervals; its tile on the index page
 
 Also here: the command `plinth corpus source`, which loads the other modules when it runs.
 """

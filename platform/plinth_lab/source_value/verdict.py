@@ -20,8 +20,8 @@ verdict is then open.
 byte, P / gain. Both fall as the amount rises, so that the ends of an interval change places. Padding (r_pad) belongs to
 a run, not to a source, and is not included.
 
-K  seeds
-C  clusters
+    K  seeds
+    C  clusters
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Alerts: one table, from which the Prometheus rules and Alertmanager routes are generated.
 
-table       alert definitions; rejects an alert that cannot fire in time or has no runbook
-conditions  alert conditions in PromQL
-prometheus  rule file, Alertmanager configuration, silences for planned stops
+    table       alert definitions; rejects an alert that cannot fire in time or has no runbook
+    conditions  alert conditions in PromQL
+    prometheus  rule file, Alertmanager configuration, silences for planned stops
 
 Also here: the command `plinth ops alerts`, which loads the other modules when it runs.
 """

@@ -1,8 +1,8 @@
 """Backup of a workspace: everything that cannot be rebuilt, with a test of the restore.
 
-snapshot    contents and order of a backup; the record of one backup; the archive of all backups
-taking      backup of a workspace in use; database dumps and their restore
-drill       restore to an empty workspace; test of the restore in a scratch folder
+    snapshot    contents and order of a backup; the record of one backup; the archive of all backups
+    taking      backup of a workspace in use; database dumps and their restore
+    drill       restore to an empty workspace; test of the restore in a scratch folder
 
     TO/objects/ab/abcd…           content, by SHA-256, shared by all backups at TO
     TO/snapshots/TIME-SHA256.json record of one backup; its name has the digest of its bytes

@@ -1,10 +1,10 @@
 """Metrics in the Prometheus text format.
 
-table       names, labels and meaning of all metrics
-exporter    collects each part at its own interval; serves or writes the text
-parts       parts of a workspace (runs, disk, alarms, orchestrator, corpus, budget); parts that read much data
-            run in a separate process
-signed      service levels, releases and canaries: the code of that process
+    table       names, labels and meaning of all metrics
+    exporter    collects each part at its own interval; serves or writes the text
+    parts       parts of a workspace (runs, disk, alarms, orchestrator, corpus, budget); parts that read much data
+                run in a separate process
+    signed      service levels, releases and canaries: the code of that process
 
 Also here: the command `plinth ops metrics`, which loads the other modules when it runs.
 """

@@ -1,8 +1,8 @@
 """Retention: what a workspace must keep, and the deletion of unreferenced objects.
 
-roots      retention roots (records, models, runs, pins, references), and everything reachable from them
-deletion   survey of kept and unreferenced objects with their cost; deletion of objects that two surveys found
-           unreferenced
+    roots      retention roots (records, models, runs, pins, references), and everything reachable from them
+    deletion   survey of kept and unreferenced objects with their cost; deletion of objects that two surveys found
+               unreferenced
 
 Every digest in any record is a reference, so a new kind of record protects its objects without a change here. A record
 can only add to the kept objects. Does not belong here: checkpoints of a run (`training.checkpoint.retention`);

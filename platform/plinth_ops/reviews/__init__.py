@@ -2,9 +2,9 @@
 
 A review has failed jobs, cost anomalies, service levels, provenance checks, suites and promotions.
 
-review      review period, sections and page
-schedule    Dagster schedules of both reviews
-postmortem  facts of a postmortem, and their page
+    review      review period, sections and page
+    schedule    Dagster schedules of both reviews
+    postmortem  facts of a postmortem, and their page
 
 Reviews read existing records only. A section that cannot be read shows the error and does not pass.
 
