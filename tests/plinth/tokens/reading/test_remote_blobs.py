@@ -199,7 +199,7 @@ def test_what_was_changed_on_the_remote_is_not_kept(pushed: Pushed, tmp_path: Pa
     pushed.bucket.put(f"bad/files/md5/{blob.md5[:2]}/{blob.md5[2:]}", bytes(data[:100]))
     with pytest.raises(StorageError, match="cannot read"):
         CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("bad"), backoff_s=0.0), 10**9).open_path(blob)
-    with pytest.raises(MissingError, match=r"s3://.* does not exist"):
+    with pytest.raises(MissingError, match="there is no s3://"):
         CachedStore(tmp_path, RemoteBlobs(pushed.bucket.uri("none")), 10**9).open_path(blob)
 
 
