@@ -15,7 +15,7 @@ from typing import Any, Final, get_args
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.evaluation.measurement import BLOCKING, GateState
-from plinth.provenance.statements import INITIAL, Chain
+from plinth.provenance.statements import INITIAL, INVENTORY, USER_FILE, Chain
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.storage import atomic
@@ -100,8 +100,9 @@ def datasets(ctx: Context, chain: Chain, evaluation: Manifest) -> list[Any]:
     named by its asset, with the beginning of its manifest's digest and a `plinth:///manifests/<digest>` source."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    shards = {link.asset: link.digest for link in chain.links if link.asset.endswith("/shards")}
-    read = {asset: digest for asset, digest in evaluation.inputs.items() if asset != "checkpoint"}
+    shards = {link.asset: link.digest for link in chain.own if link.asset.endswith("/shards")}
+    raw = ("checkpoint", INVENTORY, USER_FILE)  # files are no manifests
+    read = {asset: digest for asset, digest in evaluation.inputs.items() if not asset.startswith(raw)}
     found = []
     for context, inputs in (("training", shards), ("evaluation", read)):
         for asset, digest in sorted(inputs.items()):

@@ -12,7 +12,7 @@ import torch
 
 from plinth.compute.context import Context
 from plinth.storage.workspace import Workspace
-from plinth_registry import taint
+from plinth_registry import taint, verified
 from plinth_registry.candidate import Candidate, source_uri
 from plinth_registry.verified import verify_release
 from tests.registry.exports.test_released import export, move, release_in, root_of
@@ -124,6 +124,25 @@ def test_what_is_not_proved_is_refused_with_the_reason(
     with pytest.raises(mlflow.exceptions.MlflowException, match=f"(?s){reason}") as refused:
         mlflow.artifacts.download_artifacts(CHAMPION, dst_path=str(tmp_path / "here"))
     assert refused.value.error_code == "PERMISSION_DENIED"
+    assert not any((tmp_path / "here").iterdir())
+
+
+def test_weights_that_are_swapped_after_the_check_are_refused(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    verify = verified.verify_model
+
+    def swapped(*given: Any) -> Any:
+        found = verify(*given)
+        _changed(registry)
+        return found
+
+    monkeypatch.setattr(verified, "verify_model", swapped)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(mlflow.exceptions.MlflowException, match=r"model\.safetensors"):
+        mlflow.artifacts.download_artifacts(CHAMPION, dst_path=str(tmp_path / "here"))
     assert not any((tmp_path / "here").iterdir())
 
 

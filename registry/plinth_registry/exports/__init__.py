@@ -226,6 +226,19 @@ def form_source(ctx: Context, directory: Path) -> FormSource:
     return FormSource(signed["checkpoint"]["digest"], directory, files, signed["recipe"]["fingerprint"])
 
 
+def require_plain(ctx: Context, directory: Path, folder: Path) -> None:
+    """Compare the plain model in a folder with the checkpoint as its trainer signed it.
+
+    Raises:
+        IntegrityError: the folder has another model or tokenizer.
+        CheckpointError: a file of the checkpoint has another digest.
+    """
+    from plinth.model.export import require_same
+
+    source = form_source(ctx, directory)
+    require_same(source.directory, source.files, folder, _files_of(folder))
+
+
 def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> None:
     """Compare the plain model in a folder with its checkpoint, and state its files.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -105,11 +106,15 @@ def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
 
     workspace = Workspace(folder_of(os.environ.get("PLINTH_WORKSPACE") or "workspace"))
     directory = source_directory(workspace, uri)
-    if directory.is_dir():
-        _write_of_workspace(workspace, directory, uri, folder, registry_uri)
-    else:
-        _write_of_export(directory.name, folder)
-    add_mlmodel(folder, uri)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".plinth-model-") as staging:
+        staged = Path(staging) / "model"
+        if directory.is_dir():
+            _write_of_workspace(workspace, directory, uri, staged, registry_uri)
+        else:
+            _write_of_export(directory.name, staged)
+        add_mlmodel(staged, uri)
+        for path in staged.iterdir():
+            path.rename(folder / path.name)
 
 
 def add_mlmodel(folder: Path, name: str) -> None:
@@ -151,12 +156,13 @@ def _write_of_workspace(workspace: Any, directory: Path, uri: str, folder: Path,
     from plinth.compute.context import Context
     from plinth.model.export import export_model
     from plinth.model.hugging_face import TOKENIZER
-    from plinth_registry import verified
+    from plinth_registry import exports, verified
 
     ctx = Context(workspace)
     found = verified.verify_model(ctx, str(directory))
     _require_current(ctx, found.checkpoint, uri, registry_uri)
     export_model(directory, directory / TOKENIZER, folder)
+    exports.require_plain(ctx, directory, folder)  # the files may have changed since they were verified
 
 
 def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | None) -> None:
@@ -206,26 +212,21 @@ def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str,
 
 
 def _write_of_export(short: str, folder: Path) -> None:
-    """Write the export of a checkpoint, by the beginning of its digest; the copy is verified."""
+    """Copy the export of a checkpoint, by the first 12 digits of its digest, and verify the copy."""
     from plinth_registry import exports
 
     place, root = os.environ.get(EXPORTS, ""), os.environ.get(ROOT, "")
-    if not place or not root:
+    if not place or not root or not re.fullmatch(r"[0-9a-f]{12}", short):
         raise MissingError(
             f"no model {short} on this machine",
             expected=f"a workspace with the model in PLINTH_WORKSPACE, or {EXPORTS} and {ROOT}",
             remedy=f"set {EXPORTS} to a folder or s3:// prefix with its export, and {ROOT} to the pinned root.json",
         )
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".plinth-export-") as staging:
-        staged = Path(staging) / "export"
-        if not (_copy_from_bucket if "://" in place else _copy_from_folder)(place, short, staged):
-            raise MissingError(
-                f"{place} has no export of model {short}",
-                remedy="`plinth export model NAME@champion FOLDER` writes one",
-            )
-        exports.verify(staged, Path(root))
-        for path in staged.iterdir():
-            path.rename(folder / path.name)
+    if not (_copy_from_bucket if "://" in place else _copy_from_folder)(place, short, folder):
+        raise MissingError(
+            f"{place} has no export of model {short}", remedy="`plinth export model NAME@champion FOLDER` writes one"
+        )
+    exports.verify(folder, Path(root))
 
 
 def _is_of(statement: bytes, short: str, where: str) -> bool:
