@@ -101,7 +101,7 @@ def datasets(ctx: Context, chain: Chain, evaluation: Manifest) -> list[Any]:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     shards = {link.asset: link.digest for link in chain.own if link.asset.endswith("/shards")}
-    raw = ("checkpoint", INVENTORY, USER_FILE)  # files are no manifests
+    raw = ("checkpoint", INVENTORY, USER_FILE)  # files of the user have no manifest
     read = {asset: digest for asset, digest in evaluation.inputs.items() if not asset.startswith(raw)}
     found = []
     for context, inputs in (("training", shards), ("evaluation", read)):
