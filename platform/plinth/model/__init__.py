@@ -1,14 +1,14 @@
-"""Decoder: configuration, blocks, initial weights, loss, FLOPs, division, import and export.
+"""Decoder: configuration, blocks, initial weights, loss, FLOPs, division over ranks, import and export.
 
-Without torch, for recipes, plans and reports:
+These modules do not import torch, so recipes, plans and reports can use them:
 
     parameters      the configuration, and descriptions of architectures
     architectures   the architectures: published names, parameter counts, floating-point operations
-    hugging_face    names and configurations in Hugging Face's layout; forms of exports
+    hugging_face    names and configurations in Hugging Face's layout; export formats
 
-With torch:
+These modules import torch:
 
-    decoder         embedding, blocks, head: whole, or one rank's part; generation
+    decoder         embedding, blocks and head of the whole model or of one rank's part; generation
     blocks          attention, feed-forward; the block of each architecture
     attention       rotary positions, document masks, kernels; layouts of tokens; key/value cache
     division        division of parameters and the vocabulary over ranks; initial weights of any part of any
@@ -17,7 +17,8 @@ With torch:
     folder          reading of model folders
     export          export of a checkpoint as a folder for other programs
 
-A new architecture is a record in `architectures`, a block in `blocks` and its name in `parameters.ArchitectureName`.
-Its block derives from `Block`; each class with parameters of its own declares them (`DECLARED`), from which initial
-weights, tensor parallelism and checkpoints follow. Pipelines and sequence parallelism need no extra code.
+To add an architecture, add a record to `architectures`, a block to `blocks` and its name to
+`parameters.ArchitectureName`. The block derives from `Block`. Each class with parameters declares them in `DECLARED`;
+initial weights, tensor parallelism and checkpoints follow from these declarations. Pipelines and sequence parallelism
+need no extra code.
 """

@@ -3,10 +3,11 @@
     LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); with `qkv_bias` Qwen2, with `qk_norm` Qwen3
     OLMO2    norms of each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
 
-A new architecture is a record here under the name of `parameters.ArchitectureName` in capitals, and its block in
-`blocks`.
+To add an architecture, add a record here and a block to `blocks`. The record is named like its entry in
+`parameters.ArchitectureName`, in capitals.
 
-L layers, D `dim`, H query heads and K key/value heads of D / H, F `ffn_dim`, V vocabulary, S sequence.
+Symbols: L layers, D `dim`, H query heads and K key/value heads, Q head width, F `ffn_dim`, V vocabulary size, S
+sequence length.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from plinth.records import Frozen
 
 
 def llama_counts(model: Model) -> BlockCounts:
-    """Parameters of one block."""
+    """Return the parameter counts of one LLaMA block."""
     head = model.head_width
     return BlockCounts(
         attention=2 * model.dim * model.heads * head + 2 * model.dim * model.kv_heads * head,
@@ -29,7 +30,7 @@ def llama_counts(model: Model) -> BlockCounts:
 
 
 def llama_norms(model: Model) -> tuple[Norm, ...]:
-    """Norms of one block."""
+    """Return the norms of one LLaMA block."""
     head = model.head_width
     heads = tuple(Norm(n * head, n, divided=True) for n in (model.heads, model.kv_heads)) if model.qk_norm else ()
     return (Norm(model.dim), Norm(model.dim), *heads)
@@ -49,7 +50,7 @@ LLAMA = Architecture(
 
 
 def olmo2_counts(model: Model) -> BlockCounts:
-    """Parameters of one block."""
+    """Return the parameter counts of one OLMo 2 block."""
     queries, keys = model.heads * model.head_width, model.kv_heads * model.head_width
     return BlockCounts(
         attention=2 * model.dim * (queries + keys),
@@ -59,7 +60,7 @@ def olmo2_counts(model: Model) -> BlockCounts:
 
 
 def olmo2_norms(model: Model) -> tuple[Norm, ...]:
-    """Norms of one block."""
+    """Return the norms of one OLMo 2 block."""
     projected = (model.heads * model.head_width, model.kv_heads * model.head_width)
     return (Norm(model.dim), Norm(model.dim), *(Norm(width, divided=True, over_ranks=True) for width in projected))
 
@@ -77,7 +78,7 @@ OLMO2 = Architecture(
 
 
 class ParameterCounts(Frozen):
-    """Parameter counts by place in the model; `norms` counts gains and biases, which are not matrices."""
+    """Parameter counts of a model, by component; `norms` counts norm gains and all biases."""
 
     embedding: int
     attention: int
@@ -103,8 +104,8 @@ def parameters(model: Model, vocab_size: int) -> ParameterCounts:
 
 
 def flops_6n(model: Model, vocab_size: int) -> int:
-    """Return training FLOPs per token as 6 N, where N counts all parameters (Hoffmann et al. 2022; Kaplan et al. 2020
-    leave out embeddings).
+    """Return training FLOPs per token as 6 N. N counts all parameters, as in Hoffmann et al. 2022; Kaplan et al. 2020
+    leave out embeddings.
     """
     return 6 * parameters(model, vocab_size).total
 
@@ -112,9 +113,10 @@ def flops_6n(model: Model, vocab_size: int) -> int:
 def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
     """Return training FLOPs per token of all matrix products.
 
-    6 per matrix parameter, with the output projection and without the embedding look-up, and 12 L H Q S for attention
-    over the whole square (Chowdhery et al. 2022, "PaLM", appendix B, the convention of published utilization figures).
-    Without recomputation it equals `torch.utils.flop_counter` with attention that is not fused.
+    The sum has two parts: 6 per matrix parameter, including the output projection but not the embedding look-up, and 12
+    L H Q S for attention over the full S x S matrix. Published utilization figures use this convention (Chowdhery et
+    al. 2022, "PaLM", appendix B). Without recomputation and with unfused attention, the result equals that of
+    `torch.utils.flop_counter`.
     """
     return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * sequence_tokens
 
@@ -122,13 +124,14 @@ def flops_exact(model: Model, vocab_size: int, sequence_tokens: int) -> int:
 def keys_per_token(documents: Sequence[int]) -> float:
     """Return the mean number of keys that a token attends to, including itself, for documents of these lengths.
 
-    The sum of l (l + 1) / 2 over the sum of l; (S + 1) / 2 if rows of S tokens are one document.
+    For document lengths l, this is the sum of l (l + 1) / 2 divided by the sum of l. If every row of S tokens is one
+    document, it is (S + 1) / 2.
     """
     return sum(length * (length + 1) // 2 for length in documents) / sum(documents)
 
 
 def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
-    """Return training FLOPs per token that the result requires: `flops_exact` with only the keys that a token sees.
+    """Return training FLOPs per token as in `flops_exact`, but count attention only over the keys that a token sees.
 
     Args:
         keys: keys per token, from `keys_per_token`; with document masks, a token sees only keys in its own document.
@@ -139,12 +142,13 @@ def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
 def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: int = 0, fused: bool = True) -> float:
     """Return training FLOPs per token that a device executes.
 
-    FlashAttention recomputes the scores in the backward pass: 14 instead of the 12 above (Dao, arXiv:2307.08691,
-    section 3.1: five products in addition to the forward pass's two). A recomputed block repeats its forward pass up to
-    the last tensor that the backward pass needs, including the output of the feed-forward if it is normalized.
+    FlashAttention recomputes the scores in the backward pass, so attention costs 14 L H Q S instead of the 12 L H Q S
+    of `flops_exact` (Dao, arXiv:2307.08691, section 3.1: five products in addition to the forward pass's two). A block
+    with activation recomputation repeats its forward pass up to the last tensor that the backward pass needs. If the
+    architecture normalizes the feed-forward's output, that output is recomputed too.
 
     Args:
-        keys: keys per token in the kernel: the whole row if it masks without skipping.
+        keys: keys per token in the kernel; the whole row if the kernel masks keys without skipping them.
         recomputed: number of blocks whose activations are recomputed.
         fused: True for FlashAttention or FlexAttention.
     """
@@ -156,7 +160,9 @@ def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: in
 
 
 def _matrices(model: Model, vocab_size: int) -> int:
-    """Return the number of parameters in matrices that every token is multiplied with."""
+    """Return the number of parameters in the matrices that every token is multiplied with, including the output
+    projection.
+    """
     counted = parameters(model, vocab_size)
     return counted.attention + counted.feed_forward + vocab_size * model.dim
 
@@ -175,11 +181,11 @@ UPDATE_BYTES = 7 * 4
 
 
 def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int, *, tensor: int = 1) -> float:
-    """Return the bytes moved by all matrix products of a forward and backward pass of `tokens`.
+    """Return the bytes moved by all matrix products of a forward and backward pass over `tokens` tokens.
 
     Args:
         element_bytes: bytes per element of activations and weights.
-        tensor: ranks that divide every matrix, each along one of its sides.
+        tensor: number of tensor-parallel ranks; each matrix is divided over them along one axis.
     """
     counted, heads = parameters(model, vocab_size), 2 * (model.heads + model.kv_heads) * model.head_width
     weights = counted.attention + counted.feed_forward + vocab_size * model.dim
@@ -189,11 +195,14 @@ def product_bytes(model: Model, vocab_size: int, tokens: int, element_bytes: int
 
 
 def attention_bytes(model: Model, tokens: int, element_bytes: int, *, tensor: int = 1) -> float:
-    """Return the bytes moved by fused attention, forward (Q, K, V, O) and backward (also the gradients of all four)."""
+    """Return the bytes moved by fused attention in the forward and backward pass.
+
+    The forward pass moves Q, K, V and O; the backward pass moves these and their gradients.
+    """
     per_token = 6 * (model.heads + model.kv_heads) * model.head_width
     return element_bytes * tokens * model.layers * per_token / tensor
 
 
 def update_bytes(model: Model, vocab_size: int, ranks: int = 1) -> float:
-    """Return the bytes moved by an AdamW update, with states divided over `ranks`."""
+    """Return the bytes that one AdamW update moves on each rank, with optimizer states divided over `ranks` ranks."""
     return UPDATE_BYTES * parameters(model, vocab_size).total / ranks

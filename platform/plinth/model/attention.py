@@ -1,14 +1,15 @@
 """Softmax attention: rotary positions, document masks, and kernels by device.
 
-    B  sequences    S  tokens of a sequence    H  query heads    K  key/value heads    E  head width
+    B  sequences    S  tokens per sequence    H  query heads    K  key/value heads    E  head width
 
-Paths of attention in training, which a recipe may set (`AttentionPath`):
+Attention paths for training, which a recipe may set (`AttentionPath`):
 
-    auto   `sdpa` if no document ends within a sequence, and on CPUs; otherwise `flex`
+    auto   `sdpa` on CPUs, and on GPUs if no document ends within a sequence; otherwise `flex`
     sdpa   PyTorch's `scaled_dot_product_attention`, which picks a fused kernel; documents as a dense mask [B, 1, S, S]
     flex   FlexAttention (arXiv:2412.05496): its block mask skips whole blocks outside a document, in S x S / 128^2
-           bits. Compiled once per shape on GPUs; on CPUs torch 2.13 has no gradient of it
-    flash  `sdpa` with FlashAttention's kernel alone (arXiv:2307.08691), an error if unsupported; takes no mask
+           bits. Compiled once per shape on GPUs; on CPUs torch 2.13 cannot compute its gradient
+    flash  `sdpa` restricted to the FlashAttention kernel (arXiv:2307.08691); fails if the kernel is unsupported, and
+           accepts no mask
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
 
 
 class LayerKeyValues(NamedTuple):
-    """Key/value slots of one layer. A pass has all tokens of the prompts, or one token per sequence."""
+    """Key/value slots of one layer, for one forward pass over all prompt tokens or over one new token per sequence."""
 
     keys: Tensor  # [B, K, T, E]
     values: Tensor  # [B, K, T, E]
@@ -38,7 +39,10 @@ class LayerKeyValues(NamedTuple):
     mask: Tensor | None  # additive [B, 1, 1, seen slots]; None in the pass over prompts
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """[B, H, S, E] from rotated q [B, H, S, E] and k, v [B, K, S, E] of this pass, which are kept."""
+        """Return attention outputs [B, H, S, E] for rotated queries q [B, H, S, E], and cache the keys and values.
+
+        The keys k and values v [B, K, S, E] are those of this forward pass.
+        """
         length = q.shape[2]
         if self.mask is None:
             self.keys[:, :, :length], self.values[:, :, :length] = k, v
@@ -63,7 +67,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class CoreAttention(nn.Module):
-    """Softmax attention of rotated heads; no parameters."""
+    """Softmax attention over rotated heads, without parameters."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -71,7 +75,10 @@ class CoreAttention(nn.Module):
         self.flash = False  # FlashAttention's kernel or an error
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
-        """[B, H, S, E] from q [B, H, S, E] and k, v [B, K, S, E]; causal, and within documents if masked."""
+        """Return attention outputs [B, H, S, E] for q [B, H, S, E] and k, v [B, K, S, E].
+
+        Attention is causal; with a document mask, it stays within each document.
+        """
         if isinstance(mask, LayerKeyValues):
             return mask.attend(q, k, v, self.scale)
         grouped = q.shape[1] != k.shape[1]
@@ -85,14 +92,14 @@ class CoreAttention(nn.Module):
 
 
 class UlyssesAttention(nn.Module):
-    """`CoreAttention` of heads whose tokens are divided over n ranks (DeepSpeed-Ulysses, arXiv:2309.14509).
+    """`CoreAttention` for sequences whose tokens are divided over n ranks (DeepSpeed-Ulysses, arXiv:2309.14509).
 
-    Two all-to-alls turn [B, H, S/n, E] into [B, H/n, S, E] and back: each rank computes some heads over whole
-    sequences, so causal and document masks are those of one process.
+    Two all-to-alls turn [B, H, S/n, E] into [B, H/n, S, E] and back. Each rank computes some heads over whole
+    sequences, so causal and document masks are the same as on a single rank.
 
     DeepSpeed's `DistributedAttention` (0.19) is unsuitable: it needs at least as many key/value heads as ranks and
-    keeps the group in process-wide state. Here key/value heads that do not divide over the ranks are repeated first, as
-    in grouped-query attention; autograd adds up their gradients.
+    keeps the process group in global state. Here, key/value heads are repeated first if the ranks do not divide them
+    evenly, as in grouped-query attention; autograd adds up their gradients.
     """
 
     def __init__(self, scale: float, ranks: SequenceRanks) -> None:
@@ -100,7 +107,10 @@ class UlyssesAttention(nn.Module):
         self.core, self.ranks = CoreAttention(scale), ranks
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
-        """[B, H, S/n, E] from q [B, H, S/n, E] and k, v [B, K, S/n, E]; the mask covers whole sequences."""
+        """Return attention outputs [B, H, S/n, E] for q [B, H, S/n, E] and k, v [B, K, S/n, E].
+
+        The mask covers whole sequences.
+        """
         times = repeats(q.shape[1], k.shape[1], self.ranks.size)
         if times > 1:
             k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)
@@ -110,7 +120,7 @@ class UlyssesAttention(nn.Module):
 
 @cache
 def _flex() -> Any:
-    """Return FlexAttention, compiled once per process; it is fast only when compiled."""
+    """Return FlexAttention, compiled once per process. Without compilation, it is slow."""
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -127,9 +137,9 @@ def attention_mask(
     Args:
         segments: document number of each token [B, S], or None.
         dtype: dtype of the queries.
-        whole: True if no document ends within a sequence; if None, the segments are checked on CPUs, where that does
-            not wait for a device.
-        path: kernel that uses the mask.
+        whole: True if no document ends within a sequence. If None, the segments are checked on CPUs, where the check
+            does not wait for a device.
+        path: attention path that uses the mask.
     """
     if segments is None or whole:
         return None
@@ -144,12 +154,12 @@ def attention_mask(
 
 @cache
 def causal_mask(length: int, device: torch.device) -> BlockMask:
-    """Return FlexAttention's mask of whole sequences, cached by length."""
+    """Return FlexAttention's causal mask for sequences without document boundaries, cached by length."""
     return create_block_mask(lambda b, head, q, k: q >= k, None, None, length, length, device=device)
 
 
 def flex_mask(segments: Tensor) -> BlockMask:
-    """Return FlexAttention's document mask of `segments` [B, S], without waiting for the device."""
+    """Return FlexAttention's document mask for `segments` [B, S], without waiting for the device."""
     batch, length = segments.shape
 
     def within(b: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -160,7 +170,7 @@ def flex_mask(segments: Tensor) -> BlockMask:
 
 
 def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask [B, 1, S, S]: a token sees itself and earlier tokens of its document."""
+    """Return the additive mask [B, 1, S, S] with which a token sees itself and earlier tokens of its document."""
     length = segments.shape[1]
     unseen = segments[:, None, :, None] != segments[:, None, None, :]
     unseen |= torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
@@ -168,7 +178,10 @@ def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
-    """Return FP32 cosine and sine [S, E] of positions [S], or [B, 1, S, E] of [B, S] (Su et al., arXiv:2104.09864)."""
+    """Return the cosines and sines of the rotary angles (Su et al., arXiv:2104.09864), computed in FP32, in `dtype`.
+
+    Their shape is [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
+    """
     width, device = config.head_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
     factor = 1.0
@@ -182,7 +195,7 @@ def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
 
 
 def scaled(frequency: Tensor, config: Model) -> Tensor:
-    """Return the frequencies [E / 2] of a model for long contexts."""
+    """Return the rotary frequencies [E / 2], with the model's scaling for long contexts applied."""
     scaling = config.rope_scaling
     if scaling is None:
         return frequency
@@ -190,13 +203,13 @@ def scaled(frequency: Tensor, config: Model) -> Tensor:
 
 
 def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
-    """Return YaRN's frequencies (arXiv:2309.00071, section 3.2), with bounds rounded to whole dimensions as in YaRN's
-    code.
+    """Return YaRN's frequencies (arXiv:2309.00071, section 3.2). As in YaRN's code, bounds are rounded to whole
+    dimensions.
     """
     pairs = len(frequency)
 
     def dimension(turns: float) -> float:
-        """Return the pair of dimensions that makes this number of turns within the original context."""
+        """Return the index of the dimension pair that makes `turns` rotations within the original context length."""
         return pairs * math.log(scaling.original_tokens / (turns * 2 * math.pi)) / math.log(theta)
 
     low = max(math.floor(dimension(scaling.beta_fast)), 0)
@@ -207,7 +220,7 @@ def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
 
 
 def _llama3(frequency: Tensor, scaling: RopeScaling) -> Tensor:
-    """Return Llama 3.1's frequencies (arXiv:2407.21783, section 3.4.2; blend as in its released code)."""
+    """Return Llama 3.1's frequencies (arXiv:2407.21783, section 3.4.2), blended as in the released code."""
     turns = scaling.original_tokens * frequency / (2 * math.pi)  # within the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -230,7 +243,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class KeyValues:
-    """Key/value cache of all layers: [B, K, T, E] each for keys and values."""
+    """Key/value cache of all layers: per layer, keys and values are [B, K, T, E] each, with T slots."""
 
     def __init__(self, config: Model, sequences: int, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         shape = (2, config.layers, sequences, config.kv_heads, slots, config.head_width)
@@ -238,11 +251,11 @@ class KeyValues:
         self._sequences = torch.arange(sequences, device=device)
 
     def layer(self, index: int, positions: Tensor, mask: Tensor | None) -> LayerKeyValues:
-        """Return the slots of layer `index` for a pass over tokens at `positions` [B, S]."""
+        """Return the cache slots of layer `index` for a pass over tokens at `positions` [B, S]."""
         return LayerKeyValues(self._held[0, index], self._held[1, index], self._sequences, positions, mask)
 
     def keep(self, sequences: Tensor) -> None:
-        """Keep only the sequences with these indices."""
+        """Remove all sequences from the cache except those with these indices."""
         self._held = self._held.index_select(2, sequences)
         self._sequences = self._sequences[: len(sequences)]
 
@@ -256,7 +269,7 @@ class KeyValues:
 
 
 class Layout(NamedTuple):
-    """A forward pass of whole sequences."""
+    """Layout of a forward pass other than plain training: positions, mask, requested outputs and targets."""
 
     positions: Tensor  # [B, S]
     mask: Tensor | None = None  # additive [B, 1, S, K]; None: causal over the sequence
@@ -266,11 +279,13 @@ class Layout(NamedTuple):
     cache: KeyValues | None = None  # key/value cache; a mask then covers its slots
 
     def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
-        """Return the mask of a layer's attention."""
+        """Return what a layer's attention receives as its mask: the mask, or the layer's cache slots if there is a
+        cache.
+        """
         return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
 
     def of_slice(self, index: int, ranks: int) -> SliceTargets:
-        """Return the targets predicted in slice `index` of sequences divided over `ranks`."""
+        """Return the outputs and targets of slice `index`, if sequences are divided over `ranks` ranks."""
         if ranks == 1:
             return SliceTargets(self.outputs, self.which, slice(None))
         assert self.outputs is not None
@@ -284,7 +299,7 @@ class Layout(NamedTuple):
 
 
 class SliceTargets(NamedTuple):
-    """Outputs and targets of one slice of the sequences."""
+    """Requested outputs and targets on one rank, which has one slice of every sequence."""
 
     outputs: Tensor | None  # flat indices into [B x S/n], ascending [u]; None: all
     which: Tensor | None  # indices into `outputs` [n]; None: return logits
@@ -292,8 +307,9 @@ class SliceTargets(NamedTuple):
 
 
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask [B, 1, S, S]: a token sees earlier tokens in the prefix (branch 0) and in its own
-    branch.
+    """Return the additive mask [B, 1, S, S] for a shared prefix (branch 0) that is followed by several branches.
+
+    A token sees itself and earlier tokens in the prefix and in its own branch.
 
     Args:
         branches: branch of each token [B, S]; the tokens of a branch follow the prefix.

@@ -1,13 +1,14 @@
 """Decoder blocks: shared parts, and the block of each architecture (`architectures`).
 
-    B  sequences    S  tokens of a sequence    D  model width    H  query heads    K  key/value heads
-    E  head width (D / H unless given)         F  width of the feed-forward
+    B  sequences    S  tokens per sequence     D  model width    H  query heads    K  key/value heads
+    E  head width (D / H by default)           F  feed-forward width
     U  requested outputs
 
-Grouped-query attention (Ainslie et al., arXiv:2305.13245) and SwiGLU (Shazeer, arXiv:2002.05202). Under tensor
-parallelism queries, keys, values, gate and up are divided by rows (whole heads), the projections back into the
-residual stream by columns: one sum over the ranks after attention and one after the feed-forward, and the same in
-the backward pass.
+Blocks use grouped-query attention (Ainslie et al., arXiv:2305.13245) and SwiGLU (Shazeer, arXiv:2002.05202).
+
+Tensor parallelism divides the query, key, value, gate and up matrices by rows (whole heads), and the projections back
+into the residual stream by columns. The forward pass has one all-reduce after attention and one after the feed-forward;
+the backward pass has two as well.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class Attention(nn.Module, ABC):
-    """Grouped-query attention over [B, S, D]. Architectures define the norms of queries and keys."""
+    """Grouped-query attention over [B, S, D]. Each architecture's subclass defines the norms of queries and keys."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         "q_proj.weight": ROWS,
@@ -63,27 +64,32 @@ class Attention(nn.Module, ABC):
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)
 
     def heads(self, x: Tensor, rotation: Rotation) -> Heads:
-        """[B, S, D] to rotated queries [B, H, S, E], rotated keys and values [B, K, S, E]: the inputs of `core`."""
+        """Return the inputs of `core` for x [B, S, D]: rotated queries [B, H, S, E], rotated keys and values [B, K, S,
+        E].
+        """
         x = self.ranks.enter_region(x)
         q, k, v = self.q_proj(x), self.k_proj(x), self.split(self.v_proj(x))
         q, k = self.normalise(q, k)
         return rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
 
     def joined(self, heads: Tensor, outputs: Tensor | None) -> Tensor:
-        """Project the result of `core` [B, H, S, E] to [B, S, D], or to [U, D] of outputs."""
+        """Project the result of `core` [B, H, S, E] to [B, S, D], or to [U, D] if only some outputs are requested."""
         return self.ranks.leave_region(self.o_proj(taken(heads.transpose(1, 2).flatten(2), outputs)))
 
     @abstractmethod
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Split queries [B, S, H x E] and keys [B, S, K x E] into heads of this rank: [B, S, H, E] and [B, S, K, E]."""
+        """Split queries [B, S, H x E] and keys [B, S, K x E] into this rank's heads, and normalize them.
+
+        The results are [B, S, H, E] and [B, S, K, E].
+        """
 
     def split(self, x: Tensor) -> Tensor:
-        """[B, S, H x E] to [B, S, H, E]."""
+        """Split the last axis into heads: [B, S, H x E] becomes [B, S, H, E]."""
         return x.view(*x.shape[:-1], -1, self.head_dim)
 
 
 class FeedForward(nn.Module):
-    """SwiGLU over [B, S, D]."""
+    """SwiGLU feed-forward layer over [B, S, D]."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         "gate_proj.weight": ROWS,
@@ -99,16 +105,16 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(config.ffn_dim, config.dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D]."""
+        """Map activations [B, S, D] to the feed-forward's output [B, S, D]."""
         x = self.ranks.enter_region(x)
         return self.ranks.leave_region(self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
 class Block(nn.Module, ABC):
-    """One layer of the decoder: [B, S, D] to [B, S, D]. Base class of architectures.
+    """Base class of decoder layers, which map [B, S, D] to [B, S, D].
 
-    The attention kernel runs between `before` and `after`. Each of the two is compiled as one graph; the kernel is
-    chosen by mask and device, and statistics read its inputs outside of the graphs.
+    The attention kernel runs between `before` and `after`, each of which is compiled as one graph. The kernel is chosen
+    by mask and device. It runs outside the graphs, where activation statistics can read its inputs.
     """
 
     self_attn: Attention
@@ -120,23 +126,23 @@ class Block(nn.Module, ABC):
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
         """Add attention, then feed-forward, to the residual stream. Without a mask, attention is causal.
 
-        With `outputs`, flat indices into [B x S], return only their activations [U, D], because the last layer needs
-        only keys and values of the other tokens.
+        If `outputs` (flat indices into [B x S]) is given, only the activations [U, D] of these tokens are returned.
+        This saves work in the last layer, which needs only keys and values of the other tokens.
         """
         q, k, v = self.before(x, rotation)
         return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
 
     @abstractmethod
     def before(self, x: Tensor, rotation: Rotation) -> Heads:
-        """Return the inputs of the attention from [B, S, D]."""
+        """Return the queries, keys and values of the attention for the block's input [B, S, D]."""
 
     @abstractmethod
     def after(self, x: Tensor, heads: Tensor, outputs: Tensor | None) -> Tensor:
-        """Return the block's output from its input [B, S, D] and the result of attention [B, H, S, E]."""
+        """Return the block's output from its input [B, S, D] and the attention result [B, H, S, E]."""
 
 
 def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
-    """Return `x` [B, S, D] unchanged, or only the rows in `outputs` [U, D]."""
+    """Return the rows of `x` [B, S, D] at the flat indices `outputs`, as [U, D]. If `outputs` is None, return `x`."""
     return x if outputs is None else x.flatten(0, 1)[outputs]
 
 
@@ -145,7 +151,7 @@ def taken(x: Tensor, outputs: Tensor | None) -> Tensor:
 
 
 class LlamaAttention(Attention):
-    """Attention with or without a norm of each head's queries and keys."""
+    """Llama's attention, with an optional norm on each head's queries and keys."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         **Attention.DECLARED,
@@ -166,7 +172,7 @@ class LlamaAttention(Attention):
 
 
 class LlamaBlock(Block):
-    """Pre-norm: x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """Pre-norm block: x + attention(norm(x)), then x + feed-forward(norm(x))."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         "input_layernorm.weight": GAIN,
@@ -193,10 +199,10 @@ class LlamaBlock(Block):
 
 
 class ProjectionNorm(nn.Module):
-    """RMSNorm of [B, S, width], with the columns divided over tensor ranks: the mean square covers all ranks.
+    """RMSNorm of [B, S, width] whose columns are divided over tensor ranks. The mean square covers all ranks.
 
-    The sum leaves the region and enters it again, so its gradient is summed too: every rank's columns depend on the
-    statistic.
+    The sum of squares passes through `leave_region` and `enter_region`, so its gradient is summed over ranks too: the
+    columns of every rank depend on it.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {"weight": DIVIDED_GAIN}
@@ -207,7 +213,7 @@ class ProjectionNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, S, width / ranks] to the same shape and precision; computed in FP32."""
+        """Normalize x [B, S, width / ranks] in FP32, and return it in the precision of `x`."""
         if self.ranks.size == 1:
             return functional.rms_norm(x, (self.width,), self.weight, self.eps)
         exact = x.float()
@@ -216,7 +222,7 @@ class ProjectionNorm(nn.Module):
 
 
 class Olmo2Attention(Attention):
-    """Attention whose queries and keys are normalized over all heads together."""
+    """OLMo 2's attention: queries and keys are normalized over all heads together."""
 
     def __init__(self, config: Model, division: Division) -> None:
         super().__init__(config, division)
@@ -228,7 +234,7 @@ class Olmo2Attention(Attention):
 
 
 class Olmo2Block(Block):
-    """x + norm(attention(x)), then x + norm(feed-forward(x))."""
+    """Post-norm block: x + norm(attention(x)), then x + norm(feed-forward(x))."""
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
         "post_attention_layernorm.weight": GAIN,

@@ -1,6 +1,6 @@
-"""Decoder: embedding, blocks of its architecture, head; whole, or one rank's part. Generation.
+"""Decoder with embedding, blocks and head, for the whole model or one rank's part of it; text generation.
 
-B  sequences    S  tokens of a sequence    n  ranks that share a sequence    V  vocabulary    D  model width
+B  sequences    S  tokens per sequence    n  ranks that share a sequence    V  vocabulary    D  model width
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ __all__ = ["Choose", "Decoder", "build", "empty", "generate"]
 
 
 class Decoder(nn.Module):
-    """Token ids to logits, or to the loss when targets are given.
+    """Decoder that maps token ids to logits, or to the loss if targets are given.
 
-    The embedding and output matrices belong to this outermost module: ZeRO-3 then keeps them gathered for the whole
-    forward pass, which tied embeddings need. Parameter names do not depend on the division of the model.
+    The embedding and output matrices belong to this outermost module. ZeRO-3 therefore keeps them gathered for the
+    whole forward pass, which tied embeddings need. Parameter names do not depend on how the model is divided over
+    ranks.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {
@@ -63,7 +64,7 @@ class Decoder(nn.Module):
                 self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
 
     def attend_by(self, path: AttentionPath) -> None:
-        """Set the attention path of `forward`. The model itself does not change."""
+        """Set the attention path of `forward`. Parameters and the result stay the same."""
         self.attention = path
         for module in self.modules():
             if isinstance(module, CoreAttention):
@@ -85,19 +86,19 @@ class Decoder(nn.Module):
         layout: Layout | None = None,
         teacher: Teacher | TopTokens | None = None,
     ) -> Tensor:
-        """Return logits [B, S/n, V], or this rank's share of the mean cross-entropy in nats (scalar, FP32).
+        """Return logits [B, S/n, V], or the loss in nats (scalar, FP32) if `targets` is given.
 
-        The mean over sequence ranks of their shares is the loss. A stage that is not the last returns its activations
-        [B, S/n, D]. Tensor ranks return logits of their part of the vocabulary. In training, z-loss is part of the
-        loss; in evaluation it is not.
+        With sequence parallelism, each rank returns a weighted loss, and the mean over the sequence ranks is the loss
+        of the batch. A pipeline stage other than the last returns its activations [B, S/n, D]. Tensor ranks return
+        logits for their part of the vocabulary. The loss includes z-loss in training but not in evaluation.
 
         Args:
             tokens: ids of whole sequences [B, S].
             segments: document number of each token [B, S]; attention stays within a document.
-            targets: next ids [B, S]; -100 is not scored.
+            targets: next ids [B, S]; targets of -100 are not scored.
             x: activations of the previous stage [B, S/n, D]; None on the first stage.
             whole: True if no document ends within a sequence, so that no mask is needed; None if unknown.
-            layout: positions, mask and outputs other than training's (`arranged` documents the result).
+            layout: positions, mask and outputs that differ from training; the result is then that of `arranged`.
             teacher: teacher for distillation; undivided models only.
         """
         if layout is not None:
@@ -114,9 +115,9 @@ class Decoder(nn.Module):
     def states(
         self, tokens: Tensor, segments: Tensor | None = None, *, x: Tensor | None = None, whole: bool | None = None
     ) -> Tensor:
-        """Activations [B, S/n, D] of this rank's part of the model, on the last stage after the last norm.
+        """Return the activations [B, S/n, D] after this rank's blocks; on the last stage, after the final norm.
 
-        Args: as of `forward`.
+        The arguments are those of `forward`.
         """
         ranks = self.division.sequence
         if x is None:
@@ -131,9 +132,10 @@ class Decoder(nn.Module):
         return self.norm(x) if self.division.stage.last else x
 
     def arranged(self, tokens: Tensor, layout: Layout, x: Tensor | None = None) -> Tensor:
-        """Logits [U, V] of outputs, or [N, 2] of targets (`token_losses`); of a stage that is not the last activations.
+        """Return logits [U, V] of the requested outputs, or `token_losses` [N, 2] if the layout has targets.
 
-        Sequence ranks return zeros for targets that others predict: their sum is the whole.
+        A pipeline stage other than the last returns its activations. A sequence rank returns zeros for targets that
+        other ranks predict, so the sum over ranks is the complete result.
         """
         ranks = self.division.sequence
         if x is None:
@@ -158,7 +160,7 @@ class Decoder(nn.Module):
         return token_losses(x, self.output_matrix, which, targets, self.held_ids[0], ranks, scale)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return the embeddings [B, S, D] of ids [B, S]."""
+        """Return the embeddings [B, S, D] of token ids [B, S]."""
         ranks = self.division.tensor
         if ranks.size == 1:
             x = functional.embedding(tokens, self.embed_tokens)
@@ -167,12 +169,15 @@ class Decoder(nn.Module):
         return times(x, self.config.embedding_scale)
 
     def logits(self, x: Tensor) -> Tensor:
-        """[B, S, D] after the last norm to logits [B, S, V]."""
+        """Return the logits [B, S, V] for activations [B, S, D] after the final norm."""
         x = self.division.tensor.enter_region(x)
         return times(functional.linear(x, self.output_matrix), self.config.logit_scale)
 
     def loss(self, x: Tensor, targets: Tensor, teacher: Teacher | TopTokens | None = None) -> Tensor:
-        """[B, S, D] after the last norm to the mean cross-entropy over targets [B, S], mixed with a teacher's."""
+        """Return the mean cross-entropy over targets [B, S] for activations [B, S, D] after the final norm.
+
+        If a teacher is given, the distillation loss is mixed in.
+        """
         ranks, scale = self.division.tensor, self.config.logit_scale
         z_loss = self.config.z_loss if self.training else 0.0
         hidden, output, targets = x.flatten(0, 1), self.output_matrix, targets.flatten()
@@ -191,7 +196,7 @@ class Decoder(nn.Module):
 
     @property
     def held_ids(self) -> tuple[int, int]:
-        """Half-open range of the vocabulary on this rank."""
+        """Half-open range of token ids whose embeddings are on this rank."""
         return self.division.tensor.bounds(self.vocab_size)
 
 
@@ -207,11 +212,11 @@ def empty(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
-    """Return a rank's part of a decoder, without its weights: parameters have shape, precision and device, and
-    one element of memory each.
+    """Return a rank's part of a decoder, without its weights.
 
-    `initialise` sets their values. Each has its `placement` in the whole and, if tensor ranks divide it, its `shard`:
-    axis, index, number of parts.
+    Every parameter has its final shape, precision and device, but only one element of memory. `initialise` allocates
+    the parameters and sets their values. Each parameter has a `placement`, its position in the whole parameter. If
+    tensor ranks divide the parameter, it has a `shard` as well: axis, index, number of parts.
     """
     with torch.device("meta"):
         model = Decoder(config, vocab_size, division)
@@ -256,14 +261,14 @@ def generate(
     choose: Choose,
     ended: Callable[[int, list[int]], bool],
 ) -> list[list[int]]:
-    """Return the tokens after each prompt.
+    """Return the generated tokens of each prompt, without the prompt.
 
     Args:
         model: whole model, in evaluation mode.
-        prompts: token ids, at least one each.
-        limits: number of new tokens for each, at least one.
-        choose: function that chooses the next tokens.
-        ended: function that returns True if a sequence, by number and new tokens so far, is complete.
+        prompts: token ids; each prompt has at least one.
+        limits: maximum number of new tokens per prompt, at least one.
+        choose: function that chooses the next token of each sequence.
+        ended: function of a sequence's number and its new tokens so far; returns True if the sequence is complete.
     """
     written: list[list[int]] = [[] for _ in prompts]
     device, dtype = model.embed_tokens.device, model.embed_tokens.dtype
@@ -292,7 +297,10 @@ def generate(
 
 
 def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cache: KeyValues) -> Tensor:
-    """Return logits [B, V] after the prompts. Padding is at the end, so no token attends to it."""
+    """Return the logits [B, V] after the last token of each prompt, and fill the cache.
+
+    Prompts are padded at the end, so no token attends to padding.
+    """
     longest = max(len(one) for one in prompts)
     tokens = torch.tensor([[*one, *[0] * (longest - len(one))] for one in prompts], device=lengths.device)
     positions = torch.arange(longest, device=lengths.device).expand(len(prompts), -1)
@@ -301,7 +309,7 @@ def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cac
 
 
 def _write(model: Decoder, tokens: Tensor, lengths: Tensor, cache: KeyValues, slots: int) -> Tensor:
-    """Return logits [B, V] after one more token of each sequence, at position `lengths` [B]."""
+    """Return logits [B, V] after one more token per sequence, at position `lengths` [B]."""
     positions = lengths.clamp(max=slots - 1).unsqueeze(1)  # ended sequences write anywhere
     seen = torch.arange(int(positions.max()) + 1, device=tokens.device)
     unseen = (seen > positions)[:, None, None, :]

@@ -1,15 +1,15 @@
-"""Division of a decoder over ranks: declarations of modules, a rank's part, losses over a divided vocabulary, and
+"""Division of a decoder over ranks: declarations of parameters, a rank's part, loss over a divided vocabulary, and
 initial weights, which do not depend on the division.
 
     Declaration      division of a parameter over tensor ranks, and its initialization
     PipelineStage    layers of a rank
     TensorRanks      ranks that share every matrix (Megatron-LM, arXiv:1909.08053)
     SequenceRanks    ranks that share every sequence (DeepSpeed-Ulysses, arXiv:2309.14509)
-    Division         the three together, for a rank; `UNDIVIDED` is the whole model
+    Division         stage, tensor ranks and sequence ranks of one rank; `UNDIVIDED` is the whole model
 
-Every module class with parameters has a table `DECLARED`: parameter name within the module -> `Declaration`. The
-classes here describe a single rank without communication. `plinth.training.parallel` derives from them the classes with
-process groups: communication is injected, division is declared.
+Every module class with parameters has a table `DECLARED`, which maps each parameter name within the module to its
+`Declaration`. The classes here describe a single rank and do not communicate. Their subclasses in
+`plinth.training.parallel` have process groups and communicate.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DIVIDED_BIAS = Declaration("bias", axis=0)
 
 
 def declarations(model: nn.Module) -> dict[str, Declaration]:
-    """Return the declaration of every parameter by full name; KeyError for an undeclared parameter."""
+    """Return the declaration of every parameter by its full name. Raise KeyError if a parameter is undeclared."""
     declared = {
         f"{prefix}.{name}" if prefix else name: declaration
         for prefix, module in model.named_modules()
@@ -62,7 +62,7 @@ def declarations(model: nn.Module) -> dict[str, Declaration]:
 
 
 class Placement(NamedTuple):
-    """Where a rank's part is in the whole parameter."""
+    """Position of a rank's part within the whole parameter."""
 
     shape: tuple[int, ...]  # shape of the whole parameter
     row: int = 0  # first row of the part
@@ -70,77 +70,81 @@ class Placement(NamedTuple):
 
 
 def bounds(size: int, parts: int, index: int) -> tuple[int, int]:
-    """Half-open range of part `index` of `size` rows, as `torch.chunk` divides: the last part may be smaller."""
+    """Return the half-open range of part `index` if `size` rows are divided into `parts` parts.
+
+    The division is that of `torch.chunk`: the last part may be smaller.
+    """
     each = -(-size // parts)
     return min(index * each, size), min((index + 1) * each, size)
 
 
 class TensorRanks:
-    """The ranks that share every matrix. This class is the case of a single rank."""
+    """Ranks that share every matrix. This base class is the case of a single rank."""
 
     size = 1
     index = 0
 
     def enter_region(self, x: Tensor) -> Tensor:
-        """`x`, equal on every rank; in the backward pass, the sum of the ranks' gradients."""
+        """Return `x`, which is equal on every rank. The backward pass sums the gradients over the ranks."""
         return x
 
     def leave_region(self, x: Tensor) -> Tensor:
-        """Return the sum of the ranks' parts; the gradient is passed unchanged."""
+        """Return the sum of `x` over the ranks. The backward pass leaves the gradient unchanged."""
         return x
 
     def total(self, x: Tensor) -> Tensor:
-        """Return the sum over the ranks, without gradient."""
+        """Return the sum of `x` over the ranks, without gradient."""
         return x
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Return the element-wise maximum over the ranks, without gradient."""
+        """Return the element-wise maximum of `x` over the ranks, without gradient."""
         return x
 
     def bounds(self, size: int) -> tuple[int, int]:
-        """Return the half-open range of `size` rows or columns that this rank holds."""
+        """Return the half-open range of this rank's rows or columns, out of `size` in the whole matrix."""
         return bounds(size, self.size, self.index)
 
 
 class SequenceRanks:
-    """The ranks that share every sequence; each holds one slice. This class is the case of a single rank.
+    """Ranks that share every sequence; each rank has one slice. This base class is the case of a single rank.
 
-    B  sequences    S  tokens of a sequence    n  ranks    H  heads    E  head width
+    B  sequences    S  tokens per sequence    n  ranks    H  heads    E  head width
     """
 
     size = 1
     index = 0
 
     def slice(self, x: Tensor) -> Tensor:
-        """Return this rank's slice of [B, S, …]: [B, S/n, …]."""
+        """Return this rank's slice [B, S/n, …] of x [B, S, …]."""
         length = x.shape[1] // self.size
         return x.narrow(1, self.index * length, length)
 
     def positions(self, x: Tensor) -> Tensor:
-        """Positions within the whole sequence of x [B, S/n, …]: [S/n]."""
+        """Return the positions [S/n] of this rank's slice x [B, S/n, …] within the whole sequence."""
         length = x.shape[1]
         return torch.arange(self.index * length, (self.index + 1) * length, device=x.device)
 
     def loss_weight(self, targets: Tensor) -> Tensor | int:
-        """Return the factor for this slice's mean loss, such that the mean over ranks equals the mean over all scored
-        targets [B, S].
+        """Return the weight of this rank's mean loss.
+
+        With these weights, the mean over ranks equals the mean over all scored targets [B, S].
         """
         if self.size == 1:
             return 1
         return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
 
     def scatter_heads(self, x: Tensor) -> Tensor:
-        """Exchange some tokens of all heads [B, H, S/n, E] for all tokens of some heads [B, H/n, S, E]."""
+        """Exchange a slice of the tokens for all heads [B, H, S/n, E] for all tokens of some heads [B, H/n, S, E]."""
         return x
 
     def gather_heads(self, x: Tensor) -> Tensor:
-        """All tokens of some heads [B, H/n, S, E] to some tokens of all heads [B, H, S/n, E]."""
+        """Exchange all tokens of some heads [B, H/n, S, E] for a slice of the tokens for all heads [B, H, S/n, E]."""
         return x
 
 
 @dataclass(frozen=True)
 class PipelineStage:
-    """A rank's part of the layers: stage `index` of `count`."""
+    """Pipeline stage of a rank: stage `index` of `count`."""
 
     index: int = 0
     count: int = 1
@@ -156,14 +160,16 @@ class PipelineStage:
         return self.index == self.count - 1
 
     def layers(self, total: int) -> range:
-        """Blocks of the stage; the first stages take one more if they do not divide evenly, as the last stage has "
-        "the head."""
+        """Return the indices of the stage's blocks, out of `total` blocks.
+
+        If the blocks do not divide evenly, the first stages have one more each, because the last stage has the head.
+        """
         each, more = divmod(total, self.count)
         start = self.index * each + min(self.index, more)
         return range(start, start + each + (self.index < more))
 
     def owner(self, name: str, total: int) -> int:
-        """Return the stage that trains a parameter, by its name in `Decoder`."""
+        """Return the index of the stage that trains the parameter `name` (its name in `Decoder`)."""
         parts = name.split(".")
         if parts[0] == "layers":
             return next(n for n in range(self.count) if int(parts[1]) in replace(self, index=n).layers(total))
@@ -172,7 +178,7 @@ class PipelineStage:
 
 @dataclass(frozen=True)
 class Division:
-    """The part of a decoder on one rank, and the groups of ranks that hold the other parts."""
+    """Part of a decoder on one rank, and the groups of ranks that have the other parts."""
 
     stage: PipelineStage = PipelineStage()
     tensor: TensorRanks = field(default_factory=TensorRanks)
@@ -190,7 +196,7 @@ UNDIVIDED = Division()
 
 
 def divided_embedding(tokens: Tensor, weight: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Ids [B, S] to [B, S, D], from rows `start` … of the embedding matrix on this rank."""
+    """Return the embeddings [B, S, D] of ids [B, S]. This rank's part of the matrix starts at id `start`."""
     local = tokens - start
     foreign = (local < 0) | (local >= weight.shape[0])
     found = functional.embedding(local.masked_fill(foreign, 0), weight)
@@ -200,12 +206,14 @@ def divided_embedding(tokens: Tensor, weight: Tensor, start: int, ranks: TensorR
 def divided_cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, start: int, ranks: TensorRanks, *, scale: float, z_loss: float
 ) -> Tensor:
-    """`plinth.model.loss.cross_entropy` over a divided vocabulary: the same mean, FP32 scalar, on every rank.
+    """Return the mean cross-entropy over a divided vocabulary, as an FP32 scalar that is equal on every rank.
+
+    The result equals that of `plinth.model.loss.cross_entropy`.
 
     Args:
         hidden: [N, D], the same on every rank.
         weight: this rank's rows of the output embeddings, beginning with id `start`.
-        targets: ids of the whole vocabulary [N]; `IGNORED` is not scored.
+        targets: ids of the whole vocabulary [N]; targets equal to `IGNORED` are not scored.
         scale, z_loss: as for `cross_entropy`.
     """
     logits = functional.linear(ranks.enter_region(hidden), weight)
@@ -214,9 +222,9 @@ def divided_cross_entropy(
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """log Z - logits[target] + z_loss (log Z)^2 of each token [N]; three numbers per token are exchanged.
+    """Loss of each token [N] over a divided vocabulary: log Z - logits[target] + z_loss (log Z)^2.
 
-    Logits are scaled in FP32, as `plinth.model.loss` scales them.
+    Ranks exchange three numbers per token. Logits are scaled in FP32, as in `plinth.model.loss`.
     """
 
     @staticmethod
@@ -259,14 +267,16 @@ CHUNK_ELEMENTS = 2**24
 def token_losses(
     hidden: Tensor, weight: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks, scale: float
 ) -> Tensor:
-    """[N, 2] in FP32: -ln p of each target, and 1 where it is the most probable token (ties: the lowest id is).
+    """Return two FP32 columns [N, 2]: the loss -ln p of each target, and 1 if greedy decoding would choose it, else 0.
+
+    If several tokens are equally probable, greedy decoding chooses the lowest id.
 
     Args:
         hidden: outputs after the last norm [U, D], the same on every tensor rank.
         weight: this rank's rows of the output embeddings, beginning with id `start`.
-        which: the output that predicts each target, ascending [N].
+        which: index of the output that predicts each target, ascending [N].
         targets: ids of the whole vocabulary [N].
-        start: first id that this rank holds.
+        start: first token id of this rank's part of the vocabulary.
         ranks: ranks that divide the vocabulary.
         scale: factor of the logits.
     """
@@ -281,7 +291,7 @@ def token_losses(
 
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Return loss and greedy match of targets, from the logits [u, V / ranks] of some outputs."""
+    """Return the columns of `token_losses` for some targets, from this rank's logits [u, V / ranks] of their outputs."""
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()
@@ -318,7 +328,7 @@ TILE = (256, 1024)
 
 
 def standard_deviation(config: Model, role: Role) -> float:
-    """Return the standard deviation of the initial values of a matrix."""
+    """Return the standard deviation of a matrix's initial values, by the role of the matrix."""
     std = math.sqrt(1 / (3 * config.dim)) if config.init == "megatron" else config.init_std
     if role == "embedding":
         return std
@@ -331,11 +341,11 @@ class WeightSource(Protocol):
     """Source of initial values for any part of any parameter."""
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write the values of a part into `target`, in its precision and on its device."""
+        """Write a part's values into `target`, in the precision and on the device of `target`."""
 
 
 class Initial:
-    """The initial weights of a model: a function of seed, parameter name and place in the parameter."""
+    """Initial weights of a model. A value depends only on seed, parameter name and position in the parameter."""
 
     def __init__(self, config: Model, seed: int) -> None:
         self.config, self.seed = config, seed
@@ -343,13 +353,13 @@ class Initial:
     @torch.no_grad()
     @torch_threads()
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write the values of a part into `target`, in its precision and on its device.
+        """Write a part's values into `target`, in the precision and on the device of `target`.
 
         Args:
             target: [rows, columns] of the part, or [width] of a norm or bias.
             name: name of the parameter in `Decoder`.
             role: declared role of the parameter.
-            placement: place of the first element of `target` in the whole parameter.
+            placement: position of the first element of `target` in the whole parameter.
         """
         if role in ("gain", "bias"):
             target.fill_(1.0 if role == "gain" else 0.0)
@@ -371,7 +381,9 @@ class Initial:
     def _tile(
         self, scratch: npt.NDArray[np.float32], name: str, shape: tuple[int, ...], place: tuple[int, int], std: float
     ) -> Tensor:
-        """Return the values of a tile, FP32 on the CPU, in the memory of `scratch`; narrower at the matrix's end."""
+        """Return the values of a tile, in FP32 on the CPU, as a view of `scratch`. Tiles at the matrix's edge may be
+        smaller.
+        """
         rows, columns = (min(size, whole - at * size) for size, whole, at in zip(TILE, shape, place, strict=True))
         key = hashlib.sha256(f"{self.seed} {name} {place[0]} {place[1]}".encode()).digest()
         uniform = scratch[: rows * columns]
@@ -385,7 +397,7 @@ class Initial:
 
 
 def initialise(model: nn.Module, initial: WeightSource) -> None:
-    """Allocate and initialize every parameter of an empty model, one by one."""
+    """Allocate and initialize all parameters of an empty model, one at a time."""
     declared = declarations(model)
     for name, parameter in model.named_parameters():
         placement = getattr(parameter, "placement", Placement(tuple(parameter.shape)))

@@ -1,13 +1,13 @@
 """Export of a checkpoint as a folder that other programs load: `transformers`, vLLM, llama.cpp's converter.
 
     config.json                         the published architecture's configuration, with the pad token's id
-    model-00001-of-00003.safetensors    in the order of the model, with a maximum size;
-    model.safetensors.index.json        file of each tensor (one file alone is `model.safetensors`)
+    model-00001-of-00003.safetensors    tensors in the order of the model, up to a maximum size per file;
+    model.safetensors.index.json        file of each tensor (a single tensor file is `model.safetensors`, no index)
     tokenizer.json                      prepends the start-of-document token of training
     tokenizer_config.json, generation_config.json
 
-muP's multipliers are folded into the weights. Tensors are processed in blocks of rows, so any model fits into memory;
-the folder appears whole or not at all.
+muP's multipliers are folded into the weights. Tensors are processed in blocks of rows, so any model fits into memory.
+If the export fails, no folder is left behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILE_BYTES = 5 * 10**9
 
 
 class Exported(NamedTuple):
-    """Files of an export, and their sizes."""
+    """Files of an export, and sizes of its tensors."""
 
     files: list[str]  # tensor files
     tensors: int
@@ -63,22 +63,22 @@ class _Tensor(NamedTuple):
 def export_model(
     source: Path, tokenizer: Path, folder: Path, dtype: str = "saved", file_bytes: int = FILE_BYTES
 ) -> Exported:
-    """Write `folder`, for other programs, from the model folder of a checkpoint.
+    """Export a checkpoint's model folder to `folder`, in a layout that other programs load.
 
     Args:
-        source: `config.json` and weights, verified.
+        source: folder with the verified `config.json` and weights.
         tokenizer: `tokenizer.json` of the run.
-        folder: new folder, or an empty one.
-        dtype: float32, bfloat16 or float16; `saved`: the checkpoint's dtype.
-        file_bytes: maximum bytes of tensors per file; a larger tensor has a file of its own.
+        folder: new or empty folder.
+        dtype: float32, bfloat16, float16, or `saved` for the checkpoint's dtype.
+        file_bytes: maximum bytes of tensors per file; a larger tensor has its own file.
 
     Raises:
         WorkspaceError: `folder` is not empty, or not writable.
-        CheckpointError: the source is not a model, or tensors that its configuration does not describe.
+        CheckpointError: the source is not a model, or its tensors do not match its configuration.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WorkspaceError(
-            f"{folder} is not empty", expected="a new or empty folder", remedy="use another, or delete it first"
+            f"{folder} is not empty", expected="a new or empty folder", remedy="use another folder, or delete this one first"
         )
     config = read_config(source)
     model = described_model(config, source)
@@ -95,7 +95,7 @@ def export_model(
 
 
 def require_same(source: Path, known: Mapping[str, str], folder: Path, written: Mapping[str, str]) -> None:
-    """Compare an export with its source model folder: every tensor, and every other file.
+    """Compare an export with its source model folder: every tensor and every other file must match.
 
     Args:
         known: SHA-256 of the files of `source`, as signed by the trainer; files are hashed as they are read.
@@ -123,7 +123,7 @@ def require_same(source: Path, known: Mapping[str, str], folder: Path, written: 
 
 
 def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
-    """Return True if a tensor consists of exactly the bytes of these blocks, in order."""
+    """Return True if the bytes of a tensor equal those of `blocks`, joined in order."""
     own, at = tensor.contiguous().view(-1).view(torch.uint8).numpy().data, 0
     for block in blocks:
         if own[at : at + block.nbytes] != block:
@@ -134,7 +134,7 @@ def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """Yield a folder next to `folder`; it is renamed to `folder` on success and deleted on failure."""
+    """Yield a temporary folder next to `folder`. It is renamed to `folder` on success and deleted on failure."""
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
@@ -150,7 +150,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
 
 
 def _tensors(model: Decoder) -> list[_Tensor]:
-    """Return the parameters of a model in its order."""
+    """Return the tensors to export, one per model parameter, in the model's order."""
     return [
         _Tensor(hf_name(name), tuple(parameter.shape), plain_factor(model.config, name))
         for name, parameter in model.named_parameters()
@@ -192,7 +192,7 @@ def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) ->
 
 
 def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
-    """Yield a tensor's bytes for the file, one block of rows at a time. Factors are applied in FP32."""
+    """Yield the bytes of a tensor for its file, one block of rows at a time. Factors are applied in FP32."""
     rows = saved.rows(one.name)
     width = one.elements // max(one.shape[0], 1)
     step = max(1, BLOCK_BYTES // (4 * max(width, 1)))
@@ -204,7 +204,10 @@ def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[m
 
 
 def _texts(tokenizer: str, model: Decoder, config: Mapping[str, Any], dtype: str) -> dict[str, str]:
-    """Return the text of every file except tensor files, by name. `config` is the configuration of the source."""
+    """Return the text of every file of the export except tensor files, by file name.
+
+    `config` is the configuration of the source.
+    """
     from tokenizers import Tokenizer
 
     plain = model.config.model_copy(update={"mup": None})

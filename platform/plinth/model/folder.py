@@ -1,11 +1,11 @@
-"""Reading of model folders: `config.json` and weights in one safetensors file or several.
+"""Reading of model folders: `config.json` and weights in one or several safetensors files.
 
     load_model      the decoder in a folder, in Plinth's or Hugging Face's layout
     load_weights    weights for an existing model
     SavedWeights    single tensors
 
-All reading of model files goes through this module; `export` writes files for other programs. Does not belong here:
-names and configurations (hugging_face).
+All reading of model files goes through this module; `export` writes files for other programs. Put code for names and
+configurations into `hugging_face`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Digests = Mapping[str, str] | None
 
 
 class SavedWeights:
-    """The tensors of a model folder, mapped, so that only those in use are read. A context manager.
+    """Tensors of a model folder, as a context manager. Files are memory-mapped, so only the tensors in use are read.
 
     Args:
         digests: SHA-256 by file name, if known; files are then read whole and hashed.
-        names: tensors that will be used, by published name; files that hold none of them are not opened.
+        names: published names of the tensors that will be used; files without any of them are not opened.
 
     Raises:
         CheckpointError: there are no tensors, or a file is broken or has another digest.
@@ -69,12 +69,12 @@ class SavedWeights:
         self._stack.close()
 
     def __iter__(self) -> Iterator[str]:
-        """Return the published names, in the order of the files."""
+        """Return the published names of the tensors, in the order of the files."""
         return iter(self._file)
 
     @property
     def files(self) -> set[str]:
-        """Names of the files that hold the tensors, and of their index."""
+        """Names of the tensor files and, if there is one, their index file."""
         return {*self._files(None), *([INDEX] if (self.folder / INDEX).exists() else [])}
 
     def _open(self, name: str) -> Any:
@@ -98,11 +98,11 @@ class SavedWeights:
         return found
 
     def rows(self, name: str) -> Any:
-        """Return a tensor whose rows are read when it is sliced."""
+        """Return a lazy tensor, whose rows are read when it is sliced."""
         return self._file[name].get_slice(name)
 
     def require(self, model: Decoder) -> None:
-        """Raise unless the tensors are exactly those of the model; a tied matrix may occur twice.
+        """Raise an error unless the folder has exactly the tensors of the model. A tied matrix may occur twice.
 
         Raises:
             CheckpointError: tensors are missing, unknown or have another shape; the error lists all of them.
@@ -147,8 +147,9 @@ def load_weights(
     dtype: torch.dtype | None = None,
     digests: Digests = None,
 ) -> None:
-    """Load a folder's tensors into an undivided model on the meta device; place them on `device`, in the saved dtype
-    unless `dtype` is given.
+    """Load a folder's tensors into an undivided model that is on the meta device.
+
+    The tensors are placed on `device`, in the saved dtype unless `dtype` is given.
 
     Raises:
         CheckpointError: the files are missing or broken, or their tensors are not those of the model.
@@ -160,7 +161,7 @@ def load_weights(
 
 
 def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:
-    """Return a folder's `config.json`.
+    """Return the parsed `config.json` of a model folder.
 
     Raises:
         CheckpointError: the file is missing or broken.
@@ -173,11 +174,11 @@ def read_config(folder: Path, digests: Digests = None) -> dict[str, Any]:
 
 
 def read_text(folder: Path, name: str, digests: Digests = None) -> str:
-    """Return a text file of a model folder.
+    """Return the text of a file in a model folder.
 
     Raises:
         CheckpointError: the file has another digest.
-        OSError, ValueError: it cannot be read, or is not UTF-8.
+        OSError, ValueError: the file cannot be read, or is not UTF-8.
     """
     if digests is None:
         return (folder / name).read_text(encoding="utf-8")
@@ -188,7 +189,7 @@ def described_model(config: Mapping[str, Any], folder: Path) -> Decoder:
     """Return the model that a folder's configuration describes, on the meta device.
 
     Raises:
-        CheckpointError: a field is missing, or our decoder does not compute the model.
+        CheckpointError: a field is missing, or Plinth's decoder does not support the model.
     """
     try:
         with torch.device("meta"):
@@ -213,11 +214,11 @@ _TORCH = {safetensors: getattr(torch, ours) for ours, safetensors in DTYPES.item
 
 
 def read(folder: Path, name: str, digests: Mapping[str, str]) -> NDArray[np.uint8]:
-    """Return the bytes of a file, [bytes].
+    """Return the bytes of a file as an array, after comparing its SHA-256 with `digests`.
 
     Raises:
         CheckpointError: the file's digest is unknown, or its bytes have another digest.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     digest, path = hashlib.sha256(), folder / name
     with path.open("rb", buffering=0) as stream:
@@ -237,7 +238,7 @@ def read(folder: Path, name: str, digests: Mapping[str, str]) -> NDArray[np.uint
 
 
 class CheckedTensors:
-    """The tensors of a safetensors file in memory, with the methods of `safetensors.safe_open`.
+    """Tensors of a safetensors file in memory, with the methods of `safetensors.safe_open`.
 
     Raises:
         ValueError, KeyError, TypeError, RuntimeError: the bytes are not in the safetensors format.
@@ -249,20 +250,20 @@ class CheckedTensors:
         self._tensors = {name: _tensor(body, place) for name, place in found.items()}
 
     def keys(self) -> list[str]:
-        """Names of the tensors."""
+        """Return the names of the tensors."""
         return list(self._tensors)
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return a tensor, a view of the file's bytes."""
+        """Return a tensor as a view of the file's bytes."""
         return self._tensors[name]
 
     def get_slice(self, name: str) -> CheckedRows:
-        """Return a tensor that is read when it is sliced."""
+        """Return a tensor in the form that `safetensors` uses for slices: with a shape, and sliced by rows."""
         return CheckedRows(self._tensors[name])
 
 
 class CheckedRows:
-    """A tensor in a file, with the interface of a safetensors slice."""
+    """One tensor of a safetensors file, with the interface of a safetensors slice."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor

@@ -1,10 +1,10 @@
 """Names and configurations of models in Hugging Face's layout, in both directions, and export formats. No torch.
 
 Names and shapes are those of `transformers`' class for the architecture, so files load unchanged in both directions.
-muP's multipliers have no equivalent: a run's own files then have a `model_type` that Hugging Face does not load, and an
-export folds the multipliers into the weights (`plain_factor`).
+Hugging Face has no equivalent for muP's multipliers. The files of a run with muP therefore have a `model_type` that
+`transformers` does not load; an export folds the multipliers into the weights (`plain_factor`).
 
-Does not belong here: files (folder).
+Put code for reading files into `folder`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ INDEX = "model.safetensors.index.json"
 
 
 def required_files(names: Collection[str]) -> tuple[str, ...]:
-    """Return the required files of a model folder: weights in one file, or an index and its files."""
+    """Return the required files of a model folder, given the names of all its files.
+
+    Weights are in one file, or in several files with an index.
+    """
     if INDEX not in names:
         return REQUIRED_FILES
     weights = sorted(name for name in names if name.endswith(".safetensors"))
@@ -57,14 +60,16 @@ _DEFAULTS = {"rope_theta": 10000.0, "tie_word_embeddings": False, "initializer_r
 
 
 def hf_name(name: str) -> str:
-    """Return the published name of a parameter of `Decoder`."""
+    """Return the Hugging Face name of a `Decoder` parameter."""
     if name == "lm_head":
         return "lm_head.weight"
     return "model.embed_tokens.weight" if name == "embed_tokens" else f"model.{name}"
 
 
 def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
-    """Return the fields of the architecture's configuration in `transformers`; with muP, also Plinth's own field."""
+    """Return the fields of `config.json` for the architecture's `transformers` class; with muP, add Plinth's own
+    fields.
+    """
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})
@@ -97,7 +102,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
 
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Return the additional fields that only `model_of` reads, where the model type would imply another value."""
+    """Return the fields that `config.json` has only with muP; only `model_of` reads them."""
     return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
 
 
@@ -115,15 +120,17 @@ def _hf_scaling(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Return the text of a configuration file."""
+    """Return the JSON text of a configuration file."""
     return json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
 
 
 def plain_factor(model: Model, name: str) -> float:
-    """Return the factor for a parameter with which a model without muP computes the same as `model`.
+    """Return the factor that folds muP's multipliers into the parameter `name`.
 
-    Multipliers of logits go into the gain of the last norm, those of embeddings into the embeddings (and, if these are
-    tied, out of that gain again), the attention's scale into queries. Without muP every factor is 1.
+    With all parameters multiplied by their factors, a model without muP computes the same result as `model`. The logit
+    multiplier goes into the gain of the last norm, and the attention scale into the queries. The embedding multiplier
+    goes into the embeddings; if embeddings are tied, the gain of the last norm is divided by it. Without muP, every
+    factor is 1.
     """
     if model.mup is None:
         return 1.0
@@ -136,7 +143,7 @@ def plain_factor(model: Model, name: str) -> float:
 
 
 def model_of(config: Mapping[str, Any]) -> Model:
-    """Return the model that a `config.json` describes.
+    """Return the model configuration that a `config.json` describes.
 
     Raises:
         ValueError: Plinth's decoder does not support the model.
@@ -192,7 +199,7 @@ def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
 
 
 def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
-    """Return YaRN's parameters; a factor of queries and keys that follows from `factor` is omitted."""
+    """Return YaRN's parameters. `attention_factor` is omitted if it has the value that follows from `factor`."""
     for name, only in (("truncate", True), ("mscale", None), ("mscale_all_dim", None)):
         if rope.get(name, only) != only:
             raise ValueError(f"yarn with {name} {rope[name]!r}, expected {only!r}")
@@ -211,12 +218,13 @@ def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelForm:
-    """An export format, for example a quantized one.
+    """Export format of a model, for example a quantized format.
 
     Args:
-        name: name in `plinth export model --format` and in the gates of exports.
-        export: `(context, name, folder of the model, its tokenizer.json)` -> a context with the writer and judge of the
-            format: `write(folder)` and `judged(settings, context, release, folder)`.
+        name: name of the format in `plinth export model --format` and in the gates of exports.
+        export: function of a context, a name, the model folder and its `tokenizer.json`. It returns a context manager
+            that yields the writer and judge of the format, with the methods `write(folder)` and
+            `judged(settings, context, release, folder)`.
     """
 
     name: str
