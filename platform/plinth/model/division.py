@@ -267,7 +267,8 @@ CHUNK_ELEMENTS = 2**24
 def token_losses(
     hidden: Tensor, weight: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks, scale: float
 ) -> Tensor:
-    """Return two FP32 columns [N, 2]: the loss -ln p of each target, and 1 if greedy decoding would choose it, else 0.
+    """Return two FP32 columns [N, 2]: the loss -ln p of each target, and 1 if greedy decoding chooses the target, else
+    0.
 
     If several tokens are equally probable, greedy decoding chooses the lowest id.
 
@@ -291,7 +292,7 @@ def token_losses(
 
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Return the columns of `token_losses` for some targets, from this rank's logits [u, V / ranks] of their outputs."""
+    """Return the columns of `token_losses` for some targets, from this rank's logits [u, V / ranks] of some outputs."""
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()
@@ -381,9 +382,7 @@ class Initial:
     def _tile(
         self, scratch: npt.NDArray[np.float32], name: str, shape: tuple[int, ...], place: tuple[int, int], std: float
     ) -> Tensor:
-        """Return the values of a tile, in FP32 on the CPU, as a view of `scratch`. Tiles at the matrix's edge may be
-        smaller.
-        """
+        """Return a tile's values, in FP32 on the CPU, as a view of `scratch`. Tiles at the edges may be smaller."""
         rows, columns = (min(size, whole - at * size) for size, whole, at in zip(TILE, shape, place, strict=True))
         key = hashlib.sha256(f"{self.seed} {name} {place[0]} {place[1]}".encode()).digest()
         uniform = scratch[: rows * columns]

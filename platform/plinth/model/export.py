@@ -78,7 +78,9 @@ def export_model(
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WorkspaceError(
-            f"{folder} is not empty", expected="a new or empty folder", remedy="use another folder, or delete this one first"
+            f"{folder} is not empty",
+            expected="a new or empty folder",
+            remedy="use another folder, or delete this one first",
         )
     config = read_config(source)
     model = described_model(config, source)

@@ -2,9 +2,9 @@
 
     N  tokens    D  model width    V  vocabulary
 
-[N, V] in FP32 is the largest tensor of a training step (8,192 tokens of a 128,256 vocabulary: 4.2 GB, and again for its
-gradient). Here rows are processed in chunks, and each chunk's gradient is computed with its logits, as in Liger Kernel
-(arXiv:2410.10989), so nothing is recomputed, and the work is the same as for the plain loss.
+The logits [N, V] in FP32 are the largest tensor of a training step: 4.2 GB for 8,192 tokens and a vocabulary of
+128,256, and as much again for their gradient. Here rows are processed in chunks, and each chunk's gradient is computed
+with its logits, as in Liger Kernel (arXiv:2410.10989). Nothing is recomputed, so the FLOPs are those of the plain loss.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ IGNORED = -100
 
 
 def chunk_rows(vocab_size: int) -> int:
-    """Return the number of rows in one chunk."""
+    """Return the number of rows of logits per chunk."""
     return max(1, CHUNK_ELEMENTS // vocab_size)
 
 
 def cross_entropy(
     hidden: Tensor, weight: Tensor, targets: Tensor, *, scale: float = 1.0, z_loss: float = 0.0, rows: int | None = None
 ) -> Tensor:
-    """Mean cross-entropy in nats, FP32 scalar, of logits `scale * hidden @ weight.T`; 0 when nothing is scored.
+    """Return the mean cross-entropy in nats, as an FP32 scalar, of logits `scale * hidden @ weight.T`.
+
+    The result is 0 if no target is scored.
 
     Args:
         hidden: [N, D].
         weight: output embeddings [V, D].
-        targets: ids [N]; `IGNORED` is not scored.
+        targets: ids [N]; targets equal to `IGNORED` are not scored.
         z_loss: adds z_loss * mean(log Z ^ 2), which keeps the softmax's normalizer near 1 (PaLM, arXiv:2204.02311).
         rows: chunk size; by default `chunk_rows`.
     """
@@ -52,7 +54,7 @@ def cross_entropy(
 
 
 def logits_of(hidden: Tensor, weight: Tensor, scale: float) -> Tensor:
-    """Logits [n, V] in FP32."""
+    """Return the logits [n, V] in FP32."""
     logits = functional.linear(hidden, weight).float()
     return logits if scale == 1.0 else logits * scale
 
@@ -66,12 +68,14 @@ def _summed(hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, z_los
 
 
 def scored(targets: Tensor) -> Tensor:
-    """Return the number of scored targets, at least 1."""
+    """Return the number of scored targets, or 1 if no target is scored."""
     return (targets != IGNORED).sum().clamp(min=1)
 
 
 class _Chunked(torch.autograd.Function):
-    """Compute the loss in chunks and, in the same pass, its gradients, summed over chunks in FP32."""
+    """Cross-entropy computed in chunks, with its gradients in the same pass; the gradient of `weight` is summed in
+    FP32.
+    """
 
     @staticmethod
     def forward(
@@ -104,7 +108,7 @@ class _Chunked(torch.autograd.Function):
 
 
 def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of logits [n, V] and its gradient, which overwrites the logits."""
+    """Return the summed loss of logits [n, V], and its gradient. The gradient overwrites the logits."""
     kept = targets != IGNORED
     at = targets.clamp(min=0)[:, None]
     normaliser = logits.logsumexp(-1)
@@ -132,14 +136,14 @@ def with_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tenso
 
 
 class Teacher(NamedTuple):
-    """Outputs of a teacher for a batch, and their weight in the loss.
+    """Outputs of a teacher model for a batch, and their weight in the loss.
 
     Attributes:
-        hidden: its states after the last norm [N, E].
-        weight: its output embeddings [V, E].
-        scale: factor of its logits.
-        share: w.
-        temperature: T.
+        hidden: the teacher's states after the last norm [N, E].
+        weight: the teacher's output embeddings [V, E].
+        scale: factor of the teacher's logits.
+        share: weight w of the divergence in the loss; cross-entropy has the weight 1 - w.
+        temperature: temperature T of both distributions.
     """
 
     hidden: Tensor
@@ -149,19 +153,23 @@ class Teacher(NamedTuple):
     temperature: float
 
     def divergence(self, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the KL [n] and its gradient [n, V] by the student's logits [n, V] of some rows."""
+        """Return the KL divergence [n] from the teacher for some rows, and its gradient [n, V].
+
+        The gradient is with respect to the student's logits [n, V] of these rows.
+        """
         says = logits_of(self.hidden[rows], self.weight, self.scale)
         return divergence(logits, says, self.temperature)
 
 
 class TopTokens(NamedTuple):
-    """Stored top-k outputs of a teacher for a batch, and their weight in the loss.
+    """Stored top-k outputs of a teacher model for a batch, and their weight in the loss.
 
     Attributes:
-        ids: the k most probable tokens of each position [N, k], int64.
-        log_p: ln of their probabilities at temperature T, and last that of all others together [N, k + 1], FP32.
-        share: w.
-        temperature: T.
+        ids: ids of the k most probable tokens at each position [N, k], int64.
+        log_p: log-probabilities of these tokens at temperature T; the last column is the log-probability of all other
+            tokens together [N, k + 1], FP32.
+        share: weight w of the divergence in the loss; cross-entropy has the weight 1 - w.
+        temperature: temperature T of both distributions.
     """
 
     ids: Tensor
@@ -170,7 +178,7 @@ class TopTokens(NamedTuple):
     temperature: float
 
     def divergence(self, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the KL [n] and its gradient [n, V], as `Teacher.divergence`."""
+        """Return the KL divergence [n] from the stored outputs, and its gradient [n, V], as in `Teacher.divergence`."""
         return divergence_of_top(logits, self.ids[rows], self.log_p[rows], self.temperature)
 
 
@@ -184,13 +192,15 @@ def distilled_cross_entropy(
     z_loss: float = 0.0,
     rows: int | None = None,
 ) -> Tensor:
-    """Return the mean loss in nats over the scored targets, as FP32 scalar; 0 if no target is scored. It does not wait
-    for the device.
+    """Return the mean distillation loss in nats over the scored targets, as an FP32 scalar.
+
+    The result is 0 if no target is scored. The function does not wait for the device.
 
     Args:
-        hidden: the student's states [N, D]; `weight` its output embeddings [V, D].
-        targets: ids [N]; `IGNORED` is not scored, neither by cross-entropy nor by the teacher.
-        z_loss: as of `loss.cross_entropy`, with the weight of the cross-entropy.
+        hidden: the student's states [N, D].
+        weight: the student's output embeddings [V, D].
+        targets: ids [N]; targets equal to `IGNORED` count neither in the cross-entropy nor in the divergence.
+        z_loss: as for `cross_entropy`; z-loss is weighted together with the cross-entropy.
         rows: chunk size.
     """
     rows = rows or chunk_rows(weight.shape[0])
@@ -199,7 +209,10 @@ def distilled_cross_entropy(
 
 
 def divergence(student: Tensor, teacher: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """T^2 KL(teacher || student) of each row of logits [n, V], and its gradient by the student's logits [n, V]."""
+    """Return T^2 KL(teacher || student) for each row of logits [n, V], and its gradient [n, V].
+
+    The gradient is with respect to the student's logits.
+    """
     ours, theirs = ((side / temperature).log_softmax(-1) for side in (student, teacher))
     given = theirs.exp()
     gap = (given * (theirs - ours)).sum(-1)
@@ -207,17 +220,21 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float) -> tuple[Te
 
 
 def top_tokens(logits: Tensor, count: int, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return the top k tokens of each row of logits [n, V], ascending by id [n, k], and their `TopTokens.log_p`."""
+    """Return the top k tokens of each row of logits [n, V], and their `TopTokens.log_p`.
+
+    The token ids [n, k] are in ascending order.
+    """
     log_p = (logits / temperature).log_softmax(-1)
     ids = log_p.topk(count).indices.sort(-1).values
     return ids, _events(log_p, ids)
 
 
 def divergence_of_top(logits: Tensor, ids: Tensor, log_p: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """T^2 KL of k tokens and the tail, of each row of the student's logits [n, V], and its gradient [n, V].
+    """Return T^2 KL over the k stored tokens and the tail, for each row of the student's logits [n, V], and its
+    gradient.
 
-    The gradient by a stored token's logit is q - p. By a tail token's logit it is q (1 - P / Q), where P and Q are the
-    tail's mass under teacher and student.
+    The tail is the sum of all other tokens. The gradient [n, V] is q - p for a stored token's logit. For a tail token's
+    logit, it is q (1 - P / Q), where P and Q are the tail's mass under teacher and student.
     """
     ours = (logits / temperature).log_softmax(-1)
     log_q, given = _events(ours, ids), log_p.exp()
@@ -229,13 +246,19 @@ def divergence_of_top(logits: Tensor, ids: Tensor, log_p: Tensor, temperature: f
 
 
 def _events(log_p: Tensor, ids: Tensor) -> Tensor:
-    """ln p [n, V] of some tokens [n, k], and of all others together: [n, k + 1]."""
+    """Return the log-probabilities of some tokens [n, k], and in the last column that of all others together: [n, k +
+    1].
+
+    `log_p` has the log-probabilities of all tokens [n, V].
+    """
     others = log_p.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
     return torch.cat([log_p.gather(-1, ids), others], -1)
 
 
 class _Distilled(torch.autograd.Function):
-    """Compute the loss in chunks and, in the same pass, its gradients, summed over chunks in FP32."""
+    """Distillation loss computed in chunks, with its gradients in the same pass; the gradient of `weight` is summed in
+    FP32.
+    """
 
     @staticmethod
     def forward(
@@ -274,7 +297,10 @@ class _Distilled(torch.autograd.Function):
 def _mixed(
     logits: Tensor, taught: tuple[Tensor, Tensor], targets: Tensor, share: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the summed loss of a chunk, and its gradient by the student's logits."""
+    """Return the summed loss of a chunk, and its gradient with respect to the student's logits.
+
+    The loss combines cross-entropy and the teacher's divergence, which is given with its gradient as `taught`.
+    """
     kept = targets != IGNORED
     gaps, gradient = taught[0].masked_fill(~kept, 0), taught[1] * kept[:, None]
     if share == 1.0:

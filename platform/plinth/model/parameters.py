@@ -1,7 +1,7 @@
 """Configuration of the decoder, presets, and descriptions of architectures. No torch.
 
-An architecture `name` is the package `plinth.model.name`: its `ARCHITECTURE` is its description, its block declares
-division and initial values. `Model.architecture` lists the names.
+The description of an architecture is the record in `plinth.model.architectures` that has its name in capitals. Its
+block class declares division and initial values. `ArchitectureName` lists the names.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b"
 
 
 class Shape(NamedTuple):
-    """One preset. The parameter count in its name assumes `vocab_size`, which is not part of the recipe's model
-    section.
+    """One preset. The parameter count in a preset's name assumes `vocab_size`, which the recipe's model section does
+    not set.
     """
 
     layers: int
@@ -77,31 +77,34 @@ AttentionPath = Literal["auto", "sdpa", "flex", "flash"]
 
 
 class RopeScaling(Frozen):
-    """Lower rotary frequencies for contexts longer than those trained on.
+    """Scaling of the rotary frequencies, for contexts longer than in training.
 
     llama3  wavelengths above `original_tokens / low_frequency_factor` are stretched by `factor`, those below
-            `original_tokens / high_frequency_factor` are kept, those between are blended (arXiv:2407.21783)
-    yarn    dimensions that turn less than `beta_slow` times within `original_tokens` are stretched, those that turn
-            more than `beta_fast` times are kept, those between are blended; queries and keys are scaled by
+            `original_tokens / high_frequency_factor` are kept, and those between are blended (arXiv:2407.21783)
+    yarn    dimensions that rotate less than `beta_slow` times within `original_tokens` are stretched, those that rotate
+            more than `beta_fast` times are kept, and those between are blended; queries and keys are scaled by
             0.1 ln(factor) + 1 each (Peng et al., arXiv:2309.00071, sections 3.2 to 3.4)
     """
 
     kind: Literal["llama3", "yarn"] = Field(
-        "llama3", exclude_if=lambda kind: kind == "llama3", description="Method: Llama 3.1's or YaRN."
+        "llama3", exclude_if=lambda kind: kind == "llama3", description="Scaling method: that of Llama 3.1, or YaRN."
     )
-    factor: float = Field(8.0, ge=1, description="Factor of the context length.")
+    factor: float = Field(8.0, ge=1, description="Factor by which the context length grows.")
     low_frequency_factor: float = internal(1.0, gt=0, description="Llama 3: 1.")
     high_frequency_factor: float = internal(4.0, gt=0, description="Llama 3: 4.")
     original_tokens: int = Field(8192, ge=1, description="Context length before scaling.")
     beta_fast: float = internal(32.0, gt=0, exclude_if=lambda turns: turns == 32.0, description="YaRN: 32 turns.")
     beta_slow: float = internal(1.0, gt=0, exclude_if=lambda turns: turns == 1.0, description="YaRN: 1 turn.")
     temperature: float | None = internal(
-        None, gt=0, exclude_if=lambda given: given is None, description="YaRN: factor of queries and keys, if given."
+        None,
+        gt=0,
+        exclude_if=lambda given: given is None,
+        description="YaRN: factor of queries and keys; if None, computed from `factor`.",
     )
 
     @property
     def attention_factor(self) -> float:
-        """The factor of rotated queries and of rotated keys: 1 / sqrt(t) of YaRN's equation 22."""
+        """Factor by which rotated queries and keys are each multiplied: 1 / sqrt(t) in YaRN's equation 22, else 1."""
         if self.kind != "yarn":
             return 1.0
         return 0.1 * math.log(self.factor) + 1.0 if self.temperature is None else self.temperature
@@ -119,14 +122,15 @@ class RopeScaling(Frozen):
 
 
 class MuP(OneValue):
-    """Maximal update parametrization (Yang et al., arXiv:2203.03466, table 8): tune narrow, train wide.
+    """Maximal update parametrization (Yang et al., arXiv:2203.03466, table 8): tune a narrow model, train a wide one.
 
-    With m = dim / base_dim: matrices within blocks are initialized with std / sqrt(m) and learn at lr / m,
-    logits are divided by m, attention uses sqrt(base_head_dim) / head_dim. At m = 1 it is the plain model.
+    With m = dim / base_dim, matrices within blocks are initialized with std / sqrt(m) and have the learning rate lr /
+    m. Logits are divided by m, and the attention scale is sqrt(base_head_dim) / head_dim. At m = 1, matrices and logits
+    are those of the plain model.
     """
 
     base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
-    base_head_dim: int = internal(64, ge=2, description="Head width with standard attention scaling.")
+    base_head_dim: int = internal(64, ge=2, description="Head width at which attention scaling is standard.")
     embedding_multiplier: float = internal(1.0, gt=0, description="Factor of the embeddings' output.")
     output_multiplier: float = internal(1.0, gt=0, description="Factor of the logits, in addition to 1 / m.")
 
@@ -135,35 +139,35 @@ class Model(Frozen):
     """A decoder with RMSNorm, RoPE, SwiGLU and grouped-query attention."""
 
     preset: PresetName | None = Field(
-        None, exclude=True, description="Preset of a published or common shape; fields given below override it."
+        None, exclude=True, description="Preset of a published or common shape; fields set in the recipe override it."
     )
     architecture: ArchitectureName = Field(
         "llama",
         exclude_if=lambda name: name == "llama",
-        description="`llama`: pre-norm blocks (with qkv_bias Qwen2, with qk_norm Qwen3); `olmo2`: norms of each "
-        "sublayer's output, and of queries and keys over all heads.",
+        description="`llama`: pre-norm blocks (Qwen2 with qkv_bias, Qwen3 with qk_norm). `olmo2`: norms on each "
+        "sublayer's output, and on queries and keys over all heads.",
     )
     layers: int = Field(6, ge=1, description="Transformer blocks.")
     dim: int = Field(256, ge=8, description="Width of the residual stream.")
     heads: int = Field(4, ge=1, description="Query heads.")
     kv_heads: int = Field(2, ge=1, description="Key and value heads, each shared by several query heads.")
-    head_dim: int = Field(0, ge=0, description="Width of a head; 0: dim / heads.")
+    head_dim: int = Field(0, ge=0, description="Width of a head; 0 means dim / heads.")
     ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")
     rope_scaling: RopeScaling | None = Field(None, description="Scaling for contexts longer than those in training.")
-    norm_eps: float = Field(1e-5, gt=0, description="Added to the mean square in RMSNorm.")
+    norm_eps: float = Field(1e-5, gt=0, description="Constant added to the mean square in RMSNorm.")
     qk_norm: bool = Field(False, description="RMSNorm on queries and keys; always on for olmo2.")
     qkv_bias: bool = Field(
         False, exclude_if=lambda biased: not biased, description="Biases of queries, keys and values, as in Qwen2."
     )
-    tied_embeddings: bool = Field(True, description="One matrix for input and output embeddings.")
-    document_mask: bool = Field(True, description="No attention across document boundaries.")
+    tied_embeddings: bool = Field(True, description="Use one matrix for input and output embeddings.")
+    document_mask: bool = Field(True, description="Prevent attention across document boundaries.")
     init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
-        "gpt2", description="Initial weights: see plinth/model/division.py."
+        "gpt2", description="Distribution of initial weights; plinth/model/division.py describes each."
     )
     init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
     mup: MuP | None = Field(None, description="Maximal update parametrization: hyperparameters transfer across widths.")
-    z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM: 1e-4.")
+    z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM uses 1e-4.")
 
     @property
     def head_width(self) -> int:
@@ -172,12 +176,12 @@ class Model(Frozen):
 
     @property
     def width_multiplier(self) -> float:
-        """m of muP; 1 without it."""
+        """Width multiplier m of muP; 1 without muP."""
         return self.dim / self.mup.base_dim if self.mup else 1.0
 
     @property
     def attention_scale(self) -> float:
-        """Factor of q·k before the softmax."""
+        """Factor of the attention scores q·k before the softmax."""
         if self.mup:
             return float(self.mup.base_head_dim**0.5 / self.head_width)
         return float(self.head_width**-0.5)
@@ -195,7 +199,7 @@ class Model(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _filled_in(cls, given: Any) -> Any:
-        """Fields of the preset, and those that the architecture implies, where none are given."""
+        """Fill in fields that are not set: from the preset, and from what the architecture requires."""
         if not isinstance(given, dict):
             return given
         shape = PRESETS.get(given.get("preset", ""))
@@ -221,8 +225,8 @@ class Model(Frozen):
 def repeats(heads: int, kv_heads: int, size: int) -> int:
     """Return how often each key/value head is repeated so that each rank has matching query and key/value heads.
 
-    It is the smallest number that divides `heads / kv_heads` and makes key/value heads divisible over `size` ranks. It
-    exists if query heads are divisible.
+    The result is the smallest divisor of `heads / kv_heads` that makes the key/value heads divisible over `size` ranks.
+    If `heads` is divisible by `size`, such a number exists.
     """
     shared = heads // kv_heads
     least = size // math.gcd(kv_heads, size)
@@ -230,7 +234,7 @@ def repeats(heads: int, kv_heads: int, size: int) -> int:
 
 
 class BlockCounts(NamedTuple):
-    """Parameters of one block by place."""
+    """Parameter counts of one block, by component."""
 
     attention: int
     feed_forward: int
@@ -239,7 +243,7 @@ class BlockCounts(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A norm of a block: values per token kept for the backward pass."""
+    """Norm of a block, described by its input width and by what the backward pass keeps per token."""
 
     width: int  # values of its input
     statistics: int = 1  # one per separately normalized group
@@ -248,7 +252,7 @@ class Norm(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A model type of Hugging Face, and the fields of `Model` that it implies in addition to the architecture."""
+    """Hugging Face model type, and the fields of `Model` that it implies in addition to the architecture."""
 
     model_type: str
     class_name: str
@@ -266,7 +270,7 @@ class Architecture:
     recomputes_output: bool  # True if recomputation of a block includes its output, because the backward pass needs it
 
     def block_class(self) -> Any:
-        """Return the class of its blocks: (config, index, division) -> `Block`."""
+        """Return the block class of the architecture, whose constructor takes config, index and division."""
         module, name = self.block.split(":")
         return getattr(import_module(module), name)
 

@@ -2,14 +2,14 @@
 
     curated text ─► tokenizer ─► shards ─► packing ─► mixture ─► order ─► reading ─► batches
 
-    tokenizer  train a tokenizer on a sample, encode with it, audit it                    asset `tokenizer`
-    shards     even binary files of tokens with a document index; read them, export them  asset `{bucket}/shards`
-    packing    how documents fill sequences: concatenated, or best-fit                    asset `{bucket}/packed`
+    tokenizer  train a tokenizer on a sample, encode with it, audit it                      asset `tokenizer`
+    shards     equally large binary files of tokens with a document index; read and export  asset `{bucket}/shards`
+    packing    how documents fill sequences: concatenated, or best-fit                      asset `{bucket}/packed`
                packing_layout: sequence -> pieces, and span -> sequences, in constant time
-    mixture    weights of a recipe to exact counts of sequences per stream and block      asset `mixture`
+    mixture    weights of a recipe to exact counts of sequences per stream and block        asset `mixture`
     order      position of a run -> sequence, and back, as arithmetic; documents of a step
-    reading    sequences of a rank from any step on, from a local store or a remote
+    reading    sequences of a rank, starting at any step, from a local or remote store
 
-Each imports only those before it. Does not belong here: the use of a sequence (training), and where bytes are
-stored (storage).
+Each package imports only packages above it in this list. Put code that uses sequences into `training`, and code that
+decides where bytes are stored into `storage`.
 """

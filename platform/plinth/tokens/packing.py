@@ -1,7 +1,7 @@
 """Packing of documents into sequences of S tokens.
 
-    packing       packing of documents, and dropped tokens; best-fit-decreasing, computed once per bucket
-    layout        sequence -> pieces, and span -> sequences, for both packings, in constant time
+Packings are `concatenate` and `best-fit`. Best-fit-decreasing is computed once per bucket and stored as an index. The
+module `packing_layout` maps sequences to pieces of documents, and spans to sequences, for both packings.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ class PackingCounts(Frozen):
     """Sequences, targets and documents of a packed stream, per epoch.
 
     Attributes:
-        sequences: whole sequences.
-        targets: S per sequence.
+        sequences: number of whole sequences.
+        targets: number of targets, S per sequence.
         padding: targets that are padding.
-        masked: other targets left out of the loss: context before a piece.
+        masked: other targets that are left out of the loss: context before a piece.
         starts: targets that are the first token of a document.
-        dropped: tokens of the tail.
-        documents, split_documents: all, and those in the inputs of more than one sequence.
+        dropped: tokens at the end of the stream that do not fill a sequence.
+        documents: all documents.
+        split_documents: documents in the inputs of more than one sequence.
         split_fitting: split documents that are no longer than a sequence.
     """
 
@@ -70,18 +71,18 @@ class PackingCounts(Frozen):
 
 
 def sequence_count(tokens: int, sequence_tokens: int) -> int:
-    """Return whole sequences in a concatenated stream."""
+    """Return the number of whole sequences in a concatenated stream."""
     return max(0, tokens - 1) // sequence_tokens
 
 
 def sequences_of(start: int, tokens: int, sequence_tokens: int, sequences: int) -> range:
-    """Return the sequences of a concatenated stream that have any token of a span, as input or as target."""
+    """Return the sequences of a concatenated stream that contain any token of a span, as input or as target."""
     first = max(0, start - 1) // sequence_tokens
     return range(min(first, sequences), min((start + tokens - 1) // sequence_tokens + 1, sequences))
 
 
 def measure(reader: ShardReader, sequence_tokens: int) -> PackingCounts:
-    """Return the counts of a concatenated stream, from its document index."""
+    """Return the packing counts of a concatenated stream, computed from its document index."""
     sequences = sequence_count(reader.tokens, sequence_tokens)
     covered = sequences * sequence_tokens
     starts = split = fitting = 0
@@ -145,11 +146,12 @@ class _Window:
 
 
 def run(ctx: Context, bucket: str, sequence_tokens: int, shards: Manifest) -> Manifest:
-    """Pack every stream of a bucket.
+    """Pack every stream of a bucket by best fit.
 
-    Parts `packed-*.arrow` (`SCHEMA`; streams with a label: `{label}/packed-*.arrow`), rows are sequences; stats:
-    first (number of its first sequence in the stream), start and tokens (its span of the stream). Stats:
-    sequence_tokens, packing, and for every stream, by label, the counts of `PackingCounts`.
+    The parts are `packed-*.arrow` with `SCHEMA` and one row per sequence; streams with a label use
+    `{label}/packed-*.arrow`. The stats of a part are first (number of its first sequence in the stream), and start and
+    tokens (its span of the stream). The stats of the manifest are sequence_tokens, packing, and the counts of
+    `PackingCounts` for every stream, by label.
     """
     asset = f"{bucket}/packed"
     step = Step(name="tokens.packing", version=VERSION, params={"sequence_tokens": sequence_tokens})
@@ -165,10 +167,10 @@ def run(ctx: Context, bucket: str, sequence_tokens: int, shards: Manifest) -> Ma
 
 
 def counts_of(sequence_tokens: int, shards: Manifest, stream: Stream, packed: Manifest | None) -> PackingCounts:
-    """Return the counts of a packed stream.
+    """Return the packing counts of a stream that is packed by best fit.
 
     Raises:
-        MissingError: `packed` is missing, or derives from other shards or sequences.
+        MissingError: `packed` is missing, or derives from other shards or another sequence length.
     """
     found = "none" if packed is None else f"{packed.inputs}, sequences of {packed.stats['sequence_tokens']}"
     if (
@@ -180,13 +182,13 @@ def counts_of(sequence_tokens: int, shards: Manifest, stream: Stream, packed: Ma
             f"no packed index of {shards.asset}",
             found=found,
             expected=f"{shards.digest}, sequences of {sequence_tokens}",
-            remedy=f"plinth run --select {stream.bucket}/packed",
+            remedy=f"run `plinth run --select {stream.bucket}/packed`",
         )
     return PackingCounts.model_validate(packed.stats["streams"][stream.label])
 
 
 def measure_best_fit(store: Store, shards: Manifest, stream: Stream, sequence_tokens: int) -> PackingCounts:
-    """Return the counts that `run` would find, without storing anything; with one window in memory at a time."""
+    """Return the counts that `run` would compute, without storing anything. Only one window is in memory at a time."""
     total = dict.fromkeys(_COUNTS, 0)
     for window in _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens):
         pieces, _, lengths = _packed(store, _Window(window, sequence_tokens))
@@ -212,7 +214,9 @@ def _pack(ctx: Context, asset: str, step: Step, stream: Stream, shards: Manifest
 
 
 def _windows(index: Sequence[Part], tokens: int) -> list[tuple[Part, ...]]:
-    """Group index parts to at least `tokens` tokens each; the rest joins the last group."""
+    """Group index parts into windows of at least `tokens` tokens. If parts remain at the end, they join the last
+    window.
+    """
     windows: list[tuple[Part, ...]] = []
     group: tuple[Part, ...] = ()
     for part in index:
@@ -231,7 +235,7 @@ def _window(store: Store, task: _Window) -> tuple[Part, ...]:
 
 
 def _packed(store: Store, task: _Window) -> tuple[PackedPieces, NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sequences of a window; starts and lengths of its documents."""
+    """Return the packed sequences of a window, with the starts and lengths of its documents."""
     starts, lengths, stretches = _documents(store, task.index)
     edges = _blocks(lengths, stretches, BLOCK_SEQUENCES * task.sequence_tokens)
     blocks = [pack(starts[first:stop], lengths[first:stop], task.sequence_tokens) for first, stop in pairwise(edges)]
@@ -239,7 +243,9 @@ def _packed(store: Store, task: _Window) -> tuple[PackedPieces, NDArray[np.int64
 
 
 def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
-    """Return starts and lengths of the documents of some index parts, and the documents after which a stretch ends."""
+    """Return the starts and lengths of the documents in some index parts, and the document numbers where a block may
+    end.
+    """
     parts = [open_part(store, part) for part in index]
     stretches: list[int] = []
     for first, stop in pairwise([0, *accumulate(len(part) for part in parts)]):
@@ -250,7 +256,7 @@ def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], 
 
 
 def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -> list[int]:
-    """Return the edges of blocks: stretches up to at least `tokens` tokens; the rest joins the last block."""
+    """Return the edges of blocks: stretches are joined up to at least `tokens` tokens. The rest joins the last block."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     edges = [0]
     for end in stretches:
@@ -304,15 +310,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PackedPieces:
-    """Pieces of some sequences as columns; those of sequence i are `offsets[i]` to `offsets[i + 1]`.
+    """Pieces of documents in sequences, as columns; sequence i has the pieces `offsets[i]` to `offsets[i + 1]`
+    (exclusive).
 
     n  sequences    m  pieces
 
     Attributes:
         offsets: [n + 1] int32.
-        starts: [m] int64, first token of a piece in the stream, its context included.
-        tokens: [m] int32, tokens of a piece, context included.
-        context: [m] int8, 1 where the first token is only context.
+        starts: [m] int64, first token of a piece in the stream, including its context.
+        tokens: [m] int32, number of tokens in a piece, including its context.
+        context: [m] int8, 1 if the first token is only context, else 0.
     """
 
     offsets: NDArray[np.int32]
@@ -325,19 +332,19 @@ class PackedPieces:
 
     @property
     def scored(self) -> NDArray[np.int64]:
-        """[n] targets of each sequence that are neither padding nor context."""
+        """Number of targets in each sequence [n] that are neither padding nor context."""
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.tokens - self.context, dtype=np.int64)])
         return np.asarray(total[self.offsets[1:]] - total[self.offsets[:-1]])
 
 
 def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> PackedPieces:
-    """Return the sequences of whole documents: first those that one piece fills, then the packed ones in the order of
-    opening.
+    """Pack whole documents into sequences of S tokens.
 
-    In a sequence pieces keep the order of the stream. The same documents give the same sequences.
+    Sequences that a single piece fills come first; then the others, in the order in which they were opened. Within a
+    sequence, pieces keep the order of the stream. The result is deterministic.
 
     Args:
-        starts, lengths: [documents] spans of the stream, end-of-text included, in stream order.
+        starts, lengths: [documents] spans of the stream, including end-of-text, in stream order.
         sequence_tokens: S.
     """
     item_starts, sizes, full = _items(starts, lengths, sequence_tokens)
@@ -358,14 +365,14 @@ def concatenate_pieces(many: Sequence[PackedPieces]) -> PackedPieces:
 
 
 def _items(starts: Ints, lengths: Ints, capacity: int) -> tuple[Ints, NDArray[np.int32], int]:
-    """Start (context included) and size of the items to pack; and how many pieces fill a sequence alone."""
+    """Return the start (context included) and size of the items to pack, and the number of pieces that fill a sequence."""
     item_starts, sizes = np.empty(len(lengths), np.int64), np.empty(len(lengths), np.int32)
     found, full = items(starts, lengths, capacity, item_starts, sizes)
     return item_starts[:found], sizes[:found], full
 
 
 def _best_fit(sizes: NDArray[np.int32], capacity: int, leaves: int) -> tuple[Ints, int]:
-    """Return the bin of every item, and the number of bins. Among bins with equal space the youngest is filled.
+    """Return the bin of every item, and the number of bins. Of the bins with equal free space, the newest is filled.
 
     `leaves` is a power of two above `capacity`.
     """
@@ -392,7 +399,7 @@ def _columns(
 
 @compiled
 def items(starts: Ints, lengths: Ints, capacity: int, item_starts: Ints, sizes: NDArray[np.int32]) -> tuple[int, int]:
-    """Fill in the items to pack; returns their number, and the number of pieces that fill a sequence alone."""
+    """Fill in the items to pack. Return their number, and the number of pieces that fill a sequence alone."""
 
 
 @compiled
@@ -400,7 +407,10 @@ def best_fit(
     sizes: NDArray[np.int32], capacity: int, leaves: int, held: NDArray[np.bool_], head: Ints, older: Ints,
     order: Ints, places: Ints, bins: Ints,
 ) -> int:  # fmt: skip
-    """Fill in the bin of every item; returns the number of bins. From `held` to `places`: scratch (`packing.c`)."""
+    """Fill in the bin of every item, and return the number of bins.
+
+    The arrays from `held` to `places` are scratch memory (`packing.c`).
+    """
 
 
 @compiled
@@ -409,4 +419,4 @@ def columns(
     capacity: int, free_places: NDArray[np.int32], offsets: NDArray[np.int32], begins: Ints, tokens: NDArray[np.int32],
     context: NDArray[np.int8],
 ) -> None:  # fmt: skip
-    """Fill in the columns of `PackedPieces`. `free_places`: scratch, [bins]."""
+    """Fill in the columns of `PackedPieces`. `free_places` is scratch memory, [bins]."""

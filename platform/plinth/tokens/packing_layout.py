@@ -1,4 +1,4 @@
-"""The pieces of each sequence of a stream, and the sequences of each span; for both packings, in constant time."""
+"""The pieces of each sequence of a stream, and the sequences of each span, in constant time for both packings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SpanPlacement:
-    """Tokens of a span in a sequence, context included: `tokens` of them from position `first` on."""
+    """Tokens of a span within a sequence: `tokens` tokens from position `first` on, including context."""
 
     sequence: int
     first: int
@@ -30,14 +30,15 @@ class SpanPlacement:
 
 
 class PackingLayout(Protocol):
-    """Sequences of one stream.
+    """Layout of the sequences of one stream.
 
     Attributes:
         sequences: number of sequences.
-        tokens: tokens of the stream.
-        width: S.
+        tokens: number of tokens in the stream.
+        width: tokens per sequence, S.
         padded: True if some targets are not scored.
-        contiguous: True if a sequence is one span of the stream, across documents; else a piece has one document.
+        contiguous: True if a sequence is one span of the stream, which may cross documents. If False, each piece is part
+            of a single document.
     """
 
     sequences: int
@@ -47,16 +48,16 @@ class PackingLayout(Protocol):
     contiguous: bool
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """Return the pieces of these sequences."""
+        """Return the pieces of the sequences at `indices`."""
         ...
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Return the positions of the tokens `start` to `start + tokens` of the stream, in order of sequences."""
+        """Return where the tokens from `start` to `start + tokens` of the stream are, in order of sequences."""
         ...
 
 
 class Concatenated:
-    """Sequence k is tokens k S to k S + S of the stream."""
+    """Layout for packing `concatenate`: sequence k is tokens k S to k S + S of the stream, including both ends."""
 
     padded, contiguous = False, True
 
@@ -64,12 +65,12 @@ class Concatenated:
         self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """Return one piece each; its first token is an input only."""
+        """Return one piece per sequence; the first token of a piece is only an input."""
         return self.pieces_of(indices, self.width)
 
     @staticmethod
     def pieces_of(indices: NDArray[np.int64], width: int) -> PackedPieces:
-        """Return the pieces of these sequences, for any stream of this width."""
+        """Return the pieces of the sequences at `indices`, for any stream with this sequence length."""
         count = len(indices)
         return PackedPieces(
             np.arange(count + 1, dtype=np.int32),
@@ -79,7 +80,7 @@ class Concatenated:
         )
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Return the positions of a span; a token that two sequences share is counted in both."""
+        """Return where the tokens of a span are. A token that two sequences share is counted in both."""
         found = []
         for sequence in sequences_of(start, tokens, self.width, self.sequences):
             begin = sequence * self.width
@@ -89,18 +90,18 @@ class Concatenated:
 
 
 class BestFit:
-    """Sequences of a stream in its packed index (`packed`).
+    """Layout for packing `best-fit`, from the packed index of a stream.
 
-    Opening reads the manifest only; a window, which is a part of the index, is mapped when one of its sequences is
-    first read. Window n begins with sequence `firsts[n]`.
+    Opening reads only the manifest. A window is one part of the index; it is mapped into memory when one of its
+    sequences is first read. Window n begins with sequence `firsts[n]`.
 
     Args:
-        store: where the parts lie.
+        store: store that has the parts.
         packed: manifest of a `{bucket}/packed` asset.
         stream: name of the stream.
 
     Raises:
-        MissingError, IntegrityError: on first touch: a part is absent, torn or changed.
+        MissingError, IntegrityError: a part is absent, truncated or changed; raised when the part is first read.
     """
 
     padded, contiguous = True, False
@@ -116,7 +117,7 @@ class BestFit:
         self._windows: dict[int, PackedPieces] = {}
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """Return the pieces of these sequences, copied from the mapped windows."""
+        """Return the pieces of the sequences at `indices`, copied from the mapped windows."""
         indices = np.asarray(indices, np.int64)
         numbers = np.searchsorted(self.firsts, indices, side="right") - 1
         addresses = np.zeros((len(self._parts), 4), np.int64)
@@ -125,7 +126,7 @@ class BestFit:
         return collect_pieces(addresses, numbers, indices - self.firsts[numbers])
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Return the positions of a span; the context of a piece is counted with it."""
+        """Return where the tokens of a span are, including copies as the context of a piece."""
         found = []
         for number, part in enumerate(self._parts):
             first = int(part.stats["start"])
@@ -145,7 +146,9 @@ class BestFit:
         return found
 
     def column_addresses(self, number: int) -> list[int]:
-        """Return the addresses of the columns of a window, for `collect_pieces`; valid as long as this object lives."""
+        """Return the memory addresses of a window's columns, for `collect_pieces`. They are valid as long as this
+        object exists.
+        """
         own = self._window(number)
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
 
@@ -173,15 +176,15 @@ class BestFit:
 def open_layout(
     store: Store, load: Callable[[str], Manifest], mixture: Manifest, stream: str, tokens: int
 ) -> PackingLayout:
-    """Open the layout of a stream of a mixture.
+    """Open the packing layout of a stream of a mixture.
 
     Args:
         store: store with the parts.
-        load: loads a manifest by its digest.
-        tokens: tokens of the stream.
+        load: function that loads a manifest by its digest.
+        tokens: number of tokens in the stream.
 
     Raises:
-        MissingError: the packed index of the mixture is missing.
+        MissingError: the mixture has no packed index for the stream's bucket.
     """
     if mixture.params.get("packing", "concatenate") == "concatenate":
         return Concatenated(tokens, int(mixture.stats["sequence_tokens"]))
@@ -194,16 +197,16 @@ def open_layout(
 def open_layouts(
     store: Store, load: Callable[[str], Manifest], mixture: Manifest, tokens: Mapping[str, int]
 ) -> dict[str, PackingLayout]:
-    """Open the layouts of these streams, given with their tokens."""
+    """Open the packing layouts of several streams. `tokens` maps each stream to its number of tokens."""
     return {name: open_layout(store, load, mixture, name, count) for name, count in tokens.items()}
 
 
 def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], rows: NDArray[np.int64]) -> PackedPieces:
-    """Return the pieces of rows of mapped windows.
+    """Return the pieces of sequences in mapped windows.
 
     Args:
-        addresses: [windows, 4] of their columns.
-        windows, rows: [n] number of the window, and row in it.
+        addresses: [windows, 4] addresses of each window's columns.
+        windows, rows: [n] number of the window, and row in the window.
     """
     offsets = np.zeros(len(rows) + 1, np.int32)
     total = count_pieces(addresses, windows, rows, offsets)
@@ -214,7 +217,7 @@ def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], row
 
 @compiled
 def count_pieces(addresses: Ints, windows: Ints, rows: Ints, offsets: NDArray[np.int32]) -> int:
-    """Fill in `offsets`, which begin with 0; returns the number of pieces of all rows."""
+    """Fill in `offsets`, which begin with 0, and return the number of pieces of all rows."""
 
 
 @compiled
@@ -226,7 +229,9 @@ def copy_pieces(
 
 
 class JointLayout:
-    """Sequences by stream and index. Streams are numbered as given; a run packs all of them in one way.
+    """Layout of several streams, whose sequences are given by stream number and index.
+
+    Streams are numbered in the given order. All streams of a run have the same packing.
 
     Attributes:
         padded, contiguous: as in `PackingLayout`.
@@ -237,7 +242,7 @@ class JointLayout:
         self._width = layouts[0].width
         self._fits = [layout for layout in layouts if isinstance(layout, BestFit)]
         if len(self._fits) != (0 if self.contiguous else len(layouts)):
-            raise TypeError("streams of one run are packed in one way")
+            raise TypeError("all streams of a run must have the same packing")
         # streams one after another: the first sequence of each stream, then of each window, and the window's stream
         self._begins = np.cumsum([0, *(layout.sequences for layout in layouts)])
         firsts = [fit.firsts[:-1] + self._begins[stream] for stream, fit in enumerate(self._fits)]
@@ -246,7 +251,7 @@ class JointLayout:
         self._addresses = np.zeros((len(self._firsts), 4), np.int64)
 
     def pieces(self, streams: NDArray[np.int16], indices: NDArray[np.int64]) -> PackedPieces:
-        """Return the pieces of these sequences.
+        """Return the pieces of the sequences at `indices` of `streams`.
 
         Raises:
             MissingError, IntegrityError: a part of the packed index is absent, or has changed.

@@ -1,4 +1,4 @@
-"""Number of sequences per bucket and block: exact integers in closed form, audited every 1,000 blocks."""
+"""Number of sequences per bucket and block, as exact integers in closed form; an audit compares every 1,000 blocks."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ STRIDE_REACH = 64
 
 
 def shares(weights: Sequence[float]) -> list[Fraction]:
-    """Return the weights as exact fractions that add up to 1, read as the decimals they were written as.
+    """Return the weights as exact fractions that add up to 1. Each weight is taken as its decimal notation.
 
     Raises:
-        ValueError: when a weight is negative or none is positive.
+        ValueError: a weight is negative, or no weight is positive.
     """
     exact = [Fraction(repr(float(weight))) for weight in weights]
     total = sum(exact)
     if total <= 0 or any(weight < 0 for weight in exact):
-        raise ValueError(f"weights {list(weights)}; expected none below 0 and one above")
+        raise ValueError(f"weights {list(weights)}; expected none below 0 and at least one above 0")
     return [weight / total for weight in exact]
 
 
 def largest_remainder(parts: Sequence[Fraction], seats: int) -> list[int]:
-    """Return whole numbers that add up to `seats`, each the floor or ceiling of its exact part; ties go to the first.
+    """Distribute `seats` by the largest-remainder method: each result is the floor or ceiling of its exact part.
+
+    The results add up to `seats`. Ties go to the first.
 
     Raises:
-        ValueError: when the parts do not add up to 1.
+        ValueError: the parts do not add up to 1.
     """
     if sum(parts) != 1:
         raise ValueError(f"parts add up to {sum(parts)}, expected 1")
@@ -61,10 +63,10 @@ def largest_remainder(parts: Sequence[Fraction], seats: int) -> list[int]:
 
 
 def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
-    """Sum of floor((slope * i + offset) / modulus) for i in range(n), in O(log modulus).
+    """Return the sum of floor((slope * i + offset) / modulus) for i in range(n), in O(log modulus).
 
-    Counts lattice points under a line by Euclid's algorithm (Graham, Knuth and Patashnik, "Concrete
-    Mathematics", section 3.5). Arguments are not negative, `modulus` is positive.
+    The function counts lattice points under a line by Euclid's algorithm (Graham, Knuth and Patashnik, "Concrete
+    Mathematics", section 3.5). `modulus` must be positive, and the other arguments must not be negative.
     """
     total = 0
     while n > 0:
@@ -76,11 +78,11 @@ def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
 
 
 def even_stride(modulus: int) -> int:
-    """Return a number g coprime to the modulus K whose multiples fill the circle evenly from the first on.
+    """Return a number g coprime to the modulus K, such that the first multiples of g are spread evenly modulo K.
 
-    Near K divided by the golden ratio, the one whose g / K has the smallest sum of partial quotients: that sum
-    bounds the discrepancy of its multiples (Niederreiter 1992, "Random Number Generation and Quasi-Monte Carlo
-    Methods", chapter 3).
+    Of the numbers near K divided by the golden ratio, g is the one whose fraction g / K has the smallest sum of partial
+    quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992, "Random Number Generation and
+    Quasi-Monte Carlo Methods", chapter 3).
     """
     golden = modulus * GOLDEN_64 >> 64
     near = range(max(1, golden - STRIDE_REACH), max(2, min(modulus, golden + STRIDE_REACH)))
@@ -88,7 +90,10 @@ def even_stride(modulus: int) -> int:
 
 
 def _quotient_sum(slope: int, modulus: int, reach: int | None = None) -> int:
-    """Sum of the partial quotients of slope / modulus; with `reach`, of those that its first multiples feel."""
+    """Return the sum of the partial quotients of slope / modulus.
+
+    If `reach` is given, count only the quotients that affect the first `reach` multiples.
+    """
     total, before, denominator = 0, 0, 1
     while slope:
         quotient = modulus // slope
@@ -102,24 +107,24 @@ def _quotient_sum(slope: int, modulus: int, reach: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Counts of buckets in `blocks` blocks of equal size.
+    """Number of sequences per bucket, in `blocks` blocks of equal size.
 
     Args:
-        blocks: K, how many blocks there are.
-        totals: M, how many sequences each bucket gives to all of them; their sum is a multiple of K.
+        blocks: number of blocks K.
+        totals: sequences M of each bucket in all blocks together; their sum is a multiple of K.
     """
 
     blocks: int
     totals: tuple[int, ...]
 
     def counts(self, block: int) -> list[int]:
-        """Return the sequences of each bucket in a block; they add up to the block's size."""
+        """Return the number of sequences per bucket in a block; the counts add up to the block's size."""
         offset = block * self._stride % self.blocks
         bounds = [(edge + offset) // self.blocks for edge in self._edges]
         return [total // self.blocks + bounds[j + 1] - bounds[j] for j, total in enumerate(self.totals)]
 
     def before(self, block: int) -> list[int]:
-        """Return the sequences of each bucket in all blocks before this one; `block` may be K."""
+        """Return the number of sequences per bucket in all blocks before `block`, which may be the number of blocks."""
         if not self.blocks:
             return [0] * len(self.totals)
         line = floor_sum(block, self.blocks, self._stride, 0)
@@ -142,19 +147,20 @@ RAMP_STRIDES = 64
 
 @dataclass(frozen=True)
 class Ramp:
-    """Counts of buckets in equal blocks whose exact shares go along a line from the first sequence to the last.
+    """Number of sequences per bucket in equal blocks, if the shares change linearly from the first sequence to the
+    last.
 
-    With F(k) = the running sums over buckets of block k's exact counts, block k gives bucket j
-    floor(F[j](k) + u(k)) - floor(F[j-1](k) + u(k)), u(k) = k g / Q mod 1: systematic sampling again, so every block
-    is full and each count is next to the exact one. F is linear in k, hence so are the arguments of the
-    floors, and counts before a block are sums of floors of lines. Over all blocks they are exact to a few sequences.
+    F(k) are the running sums, over buckets, of block k's exact counts. Block k has floor(F[j](k) + u(k)) -
+    floor(F[j-1](k) + u(k)) sequences of bucket j, with u(k) = k g / Q mod 1. This is systematic sampling, as in
+    `Blocks`: every block is full, and each count is the floor or ceiling of the exact count. F is linear in k, so the
+    counts before a block are sums of floors of lines. Over all blocks, the counts are exact to a few sequences.
 
     Args:
-        blocks: K, number of blocks.
-        size: B, sequences per block.
-        sequences: sequences of the whole ramp, including its tail; the line ends there.
-        start, end: by bucket, running sums of the shares at the two ends in units of 1 / RAMP_UNIT of a sequence of a
-            block; the last is B RAMP_UNIT.
+        blocks: number of blocks K.
+        size: sequences per block B.
+        sequences: sequences of the whole ramp, including its tail; the shares reach their end values there.
+        start, end: by bucket, running sums of the shares at the start and end, in units of 1 / RAMP_UNIT of a sequence
+            of a block; the last sum is B RAMP_UNIT.
     """
 
     blocks: int
@@ -165,19 +171,19 @@ class Ramp:
 
     @classmethod
     def between(cls, start: Sequence[Fraction], end: Sequence[Fraction], size: int, sequences: int) -> Ramp:
-        """Return the ramp from shares to shares; both add up to 1."""
+        """Return the ramp between the shares `start` and `end`, each of which adds up to 1."""
         edges = [
             tuple(int(total * size * RAMP_UNIT + Fraction(1, 2)) for total in accumulate(at)) for at in (start, end)
         ]
         return cls(sequences // size, size, sequences, edges[0], edges[1])
 
     def counts(self, block: int) -> list[int]:
-        """Return the sequences of each bucket in a block; they add up to the block's size."""
+        """Return the number of sequences per bucket in a block; the counts add up to the block's size."""
         bounds = [(offset + slope * block) // self._modulus for offset, slope in self._lines]
         return [high - low for low, high in pairwise(bounds)]
 
     def before(self, block: int) -> list[int]:
-        """Return the sequences of each bucket in all blocks before this one; `block` may be K."""
+        """Return the number of sequences per bucket in all blocks before `block`, which may be the number of blocks."""
         bounds = [_line_sum(block, self._modulus, slope, offset) for offset, slope in self._lines]
         return [high - low for low, high in pairwise(bounds)]
 
@@ -187,7 +193,10 @@ class Ramp:
 
     @cached_property
     def _edges(self) -> list[tuple[int, int]]:
-        """Each running sum as (offset, slope) over the modulus: that of a block's middle, as a line in its number."""
+        """Running sums of the shares in the middle of a block, as lines (offset, slope) over the block number.
+
+        Both numbers of a line are in units of 1 / `_modulus`.
+        """
         lines = [(0, 0)]
         for start, end in zip(self.start, self.end, strict=True):
             rise = (end - start) * self.size
@@ -200,7 +209,10 @@ class Ramp:
 
     @cached_property
     def _stride(self) -> int:
-        """The multiple of the golden ratio with which the worst edge is spread most evenly over this many blocks."""
+        """Stride that spreads the rounding of the worst running sum most evenly over the blocks.
+
+        Candidates are the first `RAMP_STRIDES` multiples of the golden ratio.
+        """
         modulus = self._modulus
         near = [((GOLDEN_64 * n & (2**64 - 1)) * modulus >> 64) for n in range(1, RAMP_STRIDES + 1)]
         slopes = {slope for _, slope in self._edges}
@@ -212,7 +224,7 @@ class Ramp:
 
 
 def _line_sum(n: int, modulus: int, slope: int, offset: int) -> int:
-    """Return `floor_sum` for slopes of either sign."""
+    """Return `floor_sum` for a slope that may be negative."""
     turns = -(slope // modulus) if slope < 0 else 0
     return floor_sum(n, modulus, slope + turns * modulus, offset) - turns * (n * (n - 1) // 2)
 
@@ -227,7 +239,7 @@ TOLERANCE = 0.001
 
 
 def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]) -> Blocks | Ramp:
-    """Return the full blocks of a leg, from its row in the manifest."""
+    """Return the counts of a leg's full blocks, from the leg's row in the manifest. A leg is a phase of the mixture."""
     if "ramp" in row:
         start, end = (tuple(row["ramp"][at][name] for name in names) for at in ("start", "end"))
         return Ramp(row["blocks"], block_sequences, row["sequences"], start, end)
@@ -237,12 +249,15 @@ def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]
 def audit(
     legs: Sequence[Leg], rows: Sequence[Mapping[str, Any]], block_sequences: int, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Compare every stretch of 1,000 blocks, and the rest at the end of a leg, with the exact shares there.
+    """Compare the mixture's counts with the exact shares, over every 1,000 blocks and the rest at the end of a leg.
 
     Returns:
-        every_blocks; stretches (how many were compared); max_share_error over the whole stretches, with `stream` and
-        `first` (position of that stretch); rest_share_error over the shorter ones at the ends of legs;
-        max_drift_sequences, the largest difference of cumulative counts in a leg from the exact ones; within.
+        every_blocks: blocks per comparison.
+        stretches: number of comparisons.
+        max_share_error: largest error over comparisons of 1,000 blocks, with its `stream` and its `first` position.
+        rest_share_error: largest error over the shorter comparisons at the ends of legs.
+        max_drift_sequences: largest difference between cumulative and exact counts in a leg.
+        within: True if `max_share_error` is within the tolerance.
     """
     worst: dict[str, Any] = {"max_share_error": 0.0, "stream": None, "first": None}
     rest = drift = 0.0
@@ -276,11 +291,11 @@ def audit(
 
 
 def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
-    """Return the mixture along the run in about `points` stretches: the recipe's shares (`asked`), the actual
-    (`realised`).
+    """Return the mixture along the run, in about `points` intervals, for plots.
 
     Returns:
-        rows of first, stop (sequences), phase, `asked`, `realised`.
+        one row per interval: first and stop position in sequences, phase, the recipe's shares (`asked`), and the actual
+        shares (`realised`).
     """
     names = sorted(stats["buckets"])
     wide = max(1, stats["sequences"] // points)
@@ -310,7 +325,7 @@ def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str
 
 
 def _exact(leg: Leg, name: str, count: int) -> Fraction:
-    """Return the exact sequences of a stream among the first `count` of a leg: the area under its line."""
+    """Return the exact number of a stream's sequences among the first `count` of a leg: the area under its share."""
     start, end = leg.start[name], leg.end[name]
     return start * count + (end - start) * Fraction(count * count, 2 * leg.size)
 
@@ -323,7 +338,7 @@ RARELY = 0.01
 
 
 def advice(stats: Mapping[str, Any]) -> list[str]:
-    """Return recommendations, most important first; empty if none applies."""
+    """Return recommendations for the mixture, most important first; empty if none applies."""
     return [*_capped(stats), *_repeated(stats), *_near(stats), *_rarely_used(stats), *_inexact(stats)]
 
 
@@ -362,7 +377,7 @@ def _near(stats: Mapping[str, Any]) -> Iterator[str]:
         if NEAR * own["max_epochs"] < own["epochs"] <= GOOD_EPOCHS and name not in stats["capped"]:
             slack = own["max_epochs"] / own["epochs"] - 1
             yield (
-                f"{name} needs {own['epochs']:.2f} of at most {own['max_epochs']:g} epochs: a run {slack:.0%} longer "
+                f"{name} needs {own['epochs']:.2f} of at most {own['max_epochs']:g} epochs. A run {slack:.0%} longer "
                 "would exceed the limit."
             )
 
@@ -370,13 +385,16 @@ def _near(stats: Mapping[str, Any]) -> Iterator[str]:
 def _rarely_used(stats: Mapping[str, Any]) -> Iterator[str]:
     for name, own in stats["buckets"].items():
         if own["sequences"] and 0 < own["epochs"] < RARELY:
-            yield f"{name} is rarely used: {own['epochs']:.2%} of its text. Raise its weight, or train longer."
+            yield (
+                f"{name} is rarely used: the run reads {own['epochs']:.2%} of its text. Raise its weight, or train "
+                "longer."
+            )
 
 
 def _inexact(stats: Mapping[str, Any]) -> Iterator[str]:
     realised = stats["realised"]
     if not realised["within"]:
         yield (
-            f"{realised['stream']} differs by {realised['max_share_error']:.3%} from its share in 1,000 blocks from "
-            f"sequence {realised['first']:,} on; raise mixture.block_sequences to reduce the error."
+            f"{realised['stream']} differs by {realised['max_share_error']:.3%} from its share in the 1,000 blocks "
+            f"that start at sequence {realised['first']:,}. Raise mixture.block_sequences to reduce the error."
         )

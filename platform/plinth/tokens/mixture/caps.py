@@ -1,9 +1,9 @@
-"""Bounds on epochs, and redistribution of the shares that exceed them.
+"""Limits on the epochs of streams, and redistribution of shares that exceed them.
 
-The rule is water-filling over the whole run. As long as a stream needs more than its bound, its shares are lowered by
-one factor everywhere, so that it gives exactly its bound and keeps its shape in time; the share that this frees in a
-leg goes to the streams of the same leg below their bounds, in proportion to their weights there. Each round settles at
-least one stream, so it ends. Where a leg has no stream left to give, the run is refused: there is too little text.
+The rule is water-filling over the whole run. If a stream needs more epochs than its limit, all its shares are scaled
+down by one factor, so that it reaches exactly its limit. In each phase, the freed share goes to the streams below their
+limits, in proportion to their weights in the phase. Each round fixes the shares of at least one stream, so the process
+ends. If all streams of a phase reach their limits, the recipe is rejected: there is too little text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plinth.tokens.mixture.weights import Leg, Shares, Text, streams_by_key
 
 
 def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
-    """Return the maximum epochs of each stream.
+    """Return the maximum number of epochs of each stream.
 
     Raises:
         RecipeError: a key of `epoch_caps` names no stream.
@@ -30,12 +30,12 @@ def bounds(params: Mixture, names: list[str]) -> dict[str, float]:
 
 
 def max_sequences(limits: Mapping[str, float], text: Text) -> dict[str, int]:
-    """Return the maximum sequences of each stream in the whole run."""
+    """Return the maximum number of sequences of each stream in the whole run."""
     return {name: int(Fraction(repr(float(limit))) * text[name]) for name, limit in limits.items()}
 
 
 def requested_sequences(legs: list[Leg]) -> Shares:
-    """Return the sequences of each stream by the legs' shares, before rounding."""
+    """Return the number of sequences that the shares request from each stream, before rounding."""
     sums: Shares = {}
     for leg in legs:
         for name, share in leg.middle.items():
@@ -44,7 +44,7 @@ def requested_sequences(legs: list[Leg]) -> Shares:
 
 
 def redistribute(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: int) -> list[Leg]:
-    """Return the same legs with no stream above its limit, in sequences.
+    """Return the legs with shares changed so that no stream exceeds its limit, which is in sequences.
 
     Raises:
         RecipeError: all streams of a leg are at their limits.
@@ -68,10 +68,12 @@ def redistribute(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: in
 
 
 def require_within(params: Mixture, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> None:
-    """Compare whole counts with the bounds, all streams at once, so that one edit of the recipe can correct them.
+    """Check that no stream exceeds its maximum number of epochs, after rounding to whole sequences.
+
+    The error lists all streams, so that one edit of the recipe can fix them.
 
     Raises:
-        RecipeError: streams need more epochs than their bounds.
+        RecipeError: streams need more epochs than their limits allow.
     """
     over = [name for name in needed if needed[name] > Fraction(repr(float(limits[name]))) * available[name]]
     if not over:
@@ -91,7 +93,7 @@ def require_within(params: Mixture, needed: Mapping[str, int], available: Text, 
 
 
 def _remedy(params: Mixture, name: str, needed: Mapping[str, int], available: Text, limits: Mapping[str, float]) -> str:
-    """Return values that would work, for the first stream that has too little text."""
+    """Return changes to the recipe that would give stream `name` enough text."""
     most = int(Fraction(repr(float(limits[name]))) * available[name])
     short = needed[name] - most
     per_epoch = max(1.0, limits[name])
@@ -138,23 +140,26 @@ MOST_SHARE = Fraction(1, 10)
 
 
 def require_room(planted: Mapping[str, int], sequences: int, sequence_tokens: int) -> None:
-    """Refuse planted text that would take more than `MOST_SHARE` of the run.
+    """Check that planted text takes at most `MOST_SHARE` of the run.
 
     Raises:
-        RecipeError: with the share.
+        RecipeError: the share is larger; the error states it.
     """
     total = sum(planted.values())
     if total > MOST_SHARE * sequences:
         raise RecipeError(
             f"{', '.join(sorted(planted))} would take {total / sequences:.1%} of the run",
             found=f"{total * sequence_tokens:,} of {sequences * sequence_tokens:,} tokens",
-            expected=f"at most {float(MOST_SHARE):.0%}",
+            expected=f"at most {float(MOST_SHARE):.0%} of the run",
             remedy="lower corpus.canaries.count, or raise mixture.total_tokens",
         )
 
 
 def widened(legs: Sequence[Leg], planted: Mapping[str, int]) -> list[Leg]:
-    """Return the legs of a run's text with the planted sequences among them; the counts of a planted stream add up."""
+    """Return the legs of a run's text with planted sequences spread evenly among them.
+
+    The counts of a planted stream over all legs add up to its number of sequences.
+    """
     if not planted:
         return list(legs)
     total, first, made = legs[-1].stop, 0, []

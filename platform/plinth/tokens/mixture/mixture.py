@@ -1,12 +1,12 @@
-"""Phases and weights to exact counts of sequences, decided before the run starts.
+"""From phases and weights to exact counts of sequences, decided before the run starts.
 
-    recipe  -> shares of streams (`weights`)        -> legs of phases        (`curriculum`)
-    legs    -> within the bounds on epochs (`caps`) -> counts per block      (`apportion`)
-    counts  -> compared with the recipe at every 1,000 blocks                (`mixture_audit`)
+    recipe  -> shares of streams (`weights`)          -> one leg per phase      (`weights`)
+    legs    -> within the limits on epochs (`caps`)   -> counts per block       (`apportion`)
+    counts  -> compared with the recipe at every 1,000 blocks                   (`apportion`)
 
-The run has `total_tokens // sequence_tokens` sequences. Phases divide them by cumulative rounding; each leg of a phase
-is cut into blocks of `block_sequences` and a shorter tail, and gets whole counts per stream. Everything `order` needs
-is in the statistics of the manifest, which has no parts: a row per leg, also where its shares go along a ramp.
+The run has `total_tokens // sequence_tokens` sequences, which are divided over the phases by cumulative rounding. Each
+leg of a phase is cut into blocks of `block_sequences` and a shorter tail, with a whole number of sequences per stream.
+The manifest has no parts: its statistics contain everything that `order` needs, with one row per leg.
 """
 
 from __future__ import annotations
@@ -45,26 +45,30 @@ def run(
     planted: Sequence[str] = (),
     replayed: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest:
-    """Fix the sequences that every block of the run takes from every stream; stats only.
+    """Compute how many sequences every block of the run takes from every stream; the manifest has only statistics.
 
     Args:
-        shards: of the buckets.
+        shards: shards of each bucket.
         packed: with `packing: best-fit`, the packed indexes of the same buckets.
-        planted: buckets of these that no key of the recipe names: they are read once, spread over the run.
-        replayed: sequences of streams that no key of the recipe names, spread over the run in the same way.
+        planted: buckets that no key of the recipe names; they are read once, spread over the run.
+        replayed: number of sequences of streams that no key of the recipe names, spread over the run in the same way.
 
-    Stats: `sequences`, `tokens`, `sequence_tokens`, `block_sequences`, `seed`; `phases`, a row per leg (phase, name,
-    first, sequences, blocks, and by stream: weights, block_totals, tail, counts, shares; `ramp` where shares move);
-    `buckets`, by stream (sequences, needed, epochs, max_epochs, packing,
-    and its index: tokens and parts); `realised` (see `apportion.audit`);
-    `capped`, sequences that bounds on epochs took from streams; `packing` of the run's text (shares of padding,
-    masked targets, document starts, dropped tokens and split documents; r_pad); `planted`, planted streams, where
-    there are any; `replayed`, sequences of streams, where there are any; `empty`, buckets with a weight and no token,
-    where there are any: their share goes to the others.
+    Stats:
+        sequences, tokens, sequence_tokens, block_sequences, seed: size of the run, and its seed.
+        phases: one row per leg (phase, name, first, sequences, blocks), with values by stream (weights, block_totals,
+            tail, counts, shares), and `ramp` if the shares change.
+        buckets: values by stream (sequences, needed, epochs, max_epochs, packing), with the tokens and parts of the
+            stream's index.
+        realised: comparison with the recipe, see `apportion.audit`.
+        capped: number of sequences that limits on epochs took from streams.
+        packing: rates over the run's text (padding, masked targets, document starts, dropped tokens, split documents,
+            r_pad).
+        planted, replayed: planted streams, and sequences of replayed streams, if there are any.
+        empty: buckets with a weight but without tokens, if there are any; their share goes to the others.
 
     Raises:
-        RecipeError: a key names no stream, a stream is needed for more epochs than the recipe allows, or a phase has
-            no sequence; or planted text would take too much of the run.
+        RecipeError: a key names no stream, a stream needs more epochs than the recipe allows, a phase has no sequence,
+            or planted text takes too much of the run.
     """
     streams = {stream.name: stream for stream in streams_of_all(shards)}
     _require_buckets(params, shards)
@@ -94,12 +98,12 @@ def plan(
     planted: Sequence[str] = (),
     replayed: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the mixture as arithmetic, from the sequences that each stream has; all of `planted` are read, and the
-    given
-    number of each of `replayed`.
+    """Return the statistics of the mixture, computed from the number of sequences that each stream has.
+
+    All sequences of the streams in `planted` are read. Of each stream in `replayed`, the given number is read.
 
     Raises:
-        RecipeError: as `run`.
+        RecipeError: as for `run`.
     """
     names = sorted(available)
     sequences = params.total_tokens // params.sequence_tokens
@@ -150,7 +154,7 @@ def plan(
 
 
 def rows(mixture: Manifest) -> list[dict[str, Any]]:
-    """Return a row per phase and stream: weight, actual share, and the difference; for checks and plots."""
+    """Return one row per phase and stream, with weight, actual share and their difference; for checks and plots."""
     stats = mixture.stats
     made: list[dict[str, Any]] = []
     for phase, group in groupby(stats["phases"], key=lambda leg: leg["phase"]):
@@ -178,7 +182,7 @@ def rows(mixture: Manifest) -> list[dict[str, Any]]:
 
 
 def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
-    """Return the phases with their first and last + 1 sequence: the rounded running sums of their fractions."""
+    """Return each phase with its first sequence and its end (exclusive): the rounded running sums of the fractions."""
     fractions = shares([phase.fraction for phase in params.phases])
     edges = [int(total * sequences + Fraction(1, 2)) for total in accumulate(fractions)]
     cut = list(zip(params.phases, [0, *edges[:-1]], edges, strict=True))
@@ -187,7 +191,7 @@ def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
         raise RecipeError(
             f"mixture.phases: {', '.join(empty)} would have no sequences",
             found=f"{sequences} sequences of {params.sequence_tokens} tokens in the whole run",
-            expected="at least one per phase",
+            expected="at least one sequence per phase",
             remedy="raise mixture.total_tokens or the phase's fraction",
         )
     return cut
@@ -200,10 +204,10 @@ def _within(
     planted: Mapping[str, int],
     names: Sequence[str],
 ) -> tuple[list[Leg], list[Leg], list[dict[str, Any]]]:
-    """Return the legs of the text, the same with planted sequences, and their counts, within the bounds where the
-    recipe sets `redistribute`.
+    """Return the legs of the text, the same legs with planted sequences, and the rows with their counts.
 
-    Whole counts may lie a sequence or two above exact shares; the bound is then lowered by that, and filled again.
+    If the recipe sets `redistribute`, counts are within the epoch limits. Rounding may exceed a limit by a sequence or
+    two; the limit is then lowered by the excess, and the shares are redistributed again.
     """
     if params.over_cap == "refuse":
         made = widened(requested, planted)
@@ -221,7 +225,9 @@ def _within(
 
 
 def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
-    """Return a leg in whole numbers: counts of its full blocks and of its tail, as near to its shares as possible."""
+    """Return a leg's row for the manifest: whole counts of its full blocks and its tail, as close to its shares as
+    possible.
+    """
     exact = [leg.middle[name] for name in names]
     blocks = leg.size // params.block_sequences
     ramp = _ramp(params, leg, names) if leg.start != leg.end and blocks else None
@@ -258,9 +264,10 @@ def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
 
 
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
-    """Return counts of the shorter block at the end: those that make the whole leg exact, unless one would be
-    negative; else
-    its own shares."""
+    """Return the counts of the shorter block at the end of a leg.
+
+    These counts make the whole leg exact. If one of them would be negative, the tail follows the leg's shares instead.
+    """
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
 
@@ -277,7 +284,7 @@ def _require_buckets(params: Mixture, shards: Mapping[str, Manifest]) -> None:
 
 
 def _without_tokens(params: Mixture, shards: Mapping[str, Manifest]) -> list[str]:
-    """Return the buckets with a weight that have no token: the policy dropped every document."""
+    """Return the buckets that have a weight but no tokens, because the policy dropped every document."""
     return sorted(bucket for bucket, made in shards.items() if not made.stats["tokens"] and _weighs(params, bucket))
 
 
@@ -296,14 +303,13 @@ def _packing(
 
 
 def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
-    """Return the stream's document index, named here so that a step is listed without opening manifests of all
-    shards."""
+    """Return the stream's document index, so that a step can be listed without opening the manifests of all shards."""
     parts = shards[stream.bucket].named(f"{stream.folder}index-")
     return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
 
 
 def _overall(stats: Mapping[str, Any], packed: Mapping[str, PackingCounts]) -> dict[str, float]:
-    """Return the packing over the run's text: each stream's rates, weighted by the sequences it gives."""
+    """Return the packing rates over the run's text: the mean over streams, weighted by their sequences in the run."""
     sequences = sum(stats["buckets"][name]["needed"] for name in packed)
     weights = {name: stats["buckets"][name]["needed"] / sequences for name in packed}
 

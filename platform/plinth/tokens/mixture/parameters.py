@@ -1,4 +1,4 @@
-"""Parameters of the mixture: phases, weights and bounds; keys of weights that select streams."""
+"""Parameters of the mixture: phases, weights, limits on epochs, and keys that select streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REST = "other"
 
 @dataclass(frozen=True)
 class Selector:
-    """Parsed key. `bucket` is None for every bucket."""
+    """Parsed key of the recipe, which selects streams. If `bucket` is None, it selects from every bucket."""
 
     text: str
     bucket: str | None
@@ -41,11 +41,11 @@ class Selector:
 
     @property
     def precision(self) -> tuple[int, int]:
-        """More is more precise."""
+        """Precision of the key; of two keys that name a stream, the higher one applies."""
         return len(self.values) + self.rest, self.bucket is not None
 
     def names(self, bucket: str, label: str, values: Mapping[str, str]) -> bool:
-        """Return True if the key names the stream of this bucket, label and values."""
+        """Return True if the key names the stream with this bucket, label and values."""
         if self.bucket not in (None, bucket) or (self.rest and label != REST):
             return False
         return all(values.get(axis) == value for axis, value in self.values.items())
@@ -53,10 +53,10 @@ class Selector:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Selector:
-    """Parse a key of the recipe.
+    """Parse a recipe key that selects streams.
 
     Raises:
-        ValueError: it is none of the forms above.
+        ValueError: the key has none of the supported forms.
     """
     if text == EVERYTHING:
         return Selector(text, None)
@@ -72,14 +72,14 @@ def parse(text: str) -> Selector:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean …?` or the known names, for messages about unknown names."""
+    """Return `; did you mean …?`, or the known names if none is similar, for messages about unknown names."""
     have = sorted(known)
     near = difflib.get_close_matches(name, have, n=1, cutoff=0.5)
     return f"; did you mean `{near[0]}`?" if near else f"; have: {', '.join(have) or 'none'}"
 
 
 def problems(text: str, buckets: Iterable[str], axes: Iterable[str]) -> Iterator[str]:
-    """Yield the errors of a key that the recipe alone shows; values are known once there are shards."""
+    """Yield the errors of a key that are visible in the recipe. Values of axes are known only after sharding."""
     try:
         key = parse(text)
     except ValueError as error:
@@ -106,12 +106,14 @@ Weights = Annotated[Mapping[str, Share], BeforeValidator(_natural)]
 
 
 class Curriculum(Frozen):
-    """Order of text within a phase. The weights still set the amounts."""
+    """Order of text within a phase. The total amount per stream still follows the weights."""
 
-    by: str = Field(description="Axis of `shards.axes`, such as `tier`, `length` or `domain`; or `bucket`.")
+    by: str = Field(description="Axis to order by: `bucket`, or one of `shards.axes`, such as `tier`.")
     order: tuple[str, ...] = Field(min_length=2, description="Values of the axis, from start to end of the phase.")
     manner: Literal["ramp"] = internal("ramp", description="Shares change linearly from early to late values.")
-    strength: float = internal(1.0, gt=0, le=1, description="Strength; 1 is the maximum without negative shares.")
+    strength: float = internal(
+        1.0, gt=0, le=1, description="Strength of the ordering; 1 is the maximum without negative shares."
+    )
 
     @field_validator("order")
     @classmethod
@@ -134,28 +136,35 @@ class Phase(Frozen):
         description="Shares of tokens by bucket, stream (`web/language=de`) or selector (`language=de`, `*`); "
         "`natural`: in proportion to the available tokens.",
     )
-    to_weights: Weights | None = Field(None, description="Weights at the end of the phase, reached linearly.")
-    ramp_steps: Literal[0] = internal(0, description="With `to_weights`: linear.")
+    to_weights: Weights | None = Field(
+        None, description="Weights at the end of the phase; shares change linearly from `weights`."
+    )
+    ramp_steps: Literal[0] = internal(
+        0, description="Steps of the ramp to `to_weights`; 0 means a continuous linear ramp."
+    )
     temperature: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="Exponent of the shares: 1 keeps them, 0 makes them equal; for languages, mBERT uses 0.7, XLM-R "
-        "0.3. For a temperature T in p^(1/T), write 1/T.",
+        description="Exponent of the shares: 1 keeps them, 0 makes them equal. For languages, mBERT uses 0.7 and XLM-R "
+        "0.3. If a paper states a temperature T in p^(1/T), write 1/T.",
     )
     temperature_over: str = Field(
         "stream", description="Shares to apply `temperature` to: `stream`, `bucket` or an axis such as `language`."
     )
     upsample: Mapping[str, Positive] = Field(
-        default_factory=dict, description="Factors on shares, with the same keys as weights."
+        default_factory=dict, description="Factors that multiply shares, with the same keys as `weights`."
     )
     epochs: Mapping[str, Positive] = Field(
-        default_factory=dict, description="Passes over all text of a key in this phase, as an alternative to weights."
+        default_factory=dict,
+        description="Number of passes over the text that a key selects, in this phase; an alternative to weights.",
     )
     tokens: Mapping[str, Positive] = internal(
-        {}, description="Tokens of a key in this phase, as an alternative to weights."
+        {}, description="Number of tokens from the text that a key selects, in this phase; an alternative to weights."
     )
-    curriculum: Curriculum | None = Field(None, description="Order of text within the phase; null: mixed.")
+    curriculum: Curriculum | None = Field(
+        None, description="Order of text within the phase; if null, all text is mixed."
+    )
 
     @field_validator("weights", "to_weights")
     @classmethod
@@ -179,32 +188,33 @@ class Phase(Frozen):
         return self
 
     def named(self) -> list[tuple[str, str]]:
-        """Return every (field, key) that refers to text."""
+        """Return every key that selects text, with the field that contains it."""
         fields = ("weights", "to_weights", "upsample", "epochs", "tokens")
         return [(field, key) for field in fields for key in getattr(self, field) or ()]
 
 
 class Mixture(Frozen):
-    """Training data in phases; counts per block are exact, and the order is a keyed permutation."""
+    """Training data in phases. Counts per block are exact, and the order is a keyed permutation."""
 
     sequence_tokens: int = Field(512, ge=8, description="Tokens per training sequence.")
     packing: Literal["concatenate", "best-fit"] = Field(
         "concatenate",
-        description="Packing of documents into sequences: `concatenate` cuts the stream every `sequence_tokens`, "
-        "without padding; `best-fit` cuts only longer documents, and pads the rest (arXiv:2404.10830).",
+        description="Packing of documents into sequences. `concatenate` cuts the stream every `sequence_tokens`, "
+        "without padding. `best-fit` cuts only documents longer than a sequence, and pads sequences "
+        "(arXiv:2404.10830).",
     )
-    total_tokens: int = Field(gt=0, description="Tokens of the whole run.")
+    total_tokens: int = Field(gt=0, description="Number of training tokens in the whole run.")
     phases: tuple[Phase, ...] = Field(
         min_length=1, description="Phases in the order of training; their fractions add up to 1."
     )
     block_sequences: int = Field(256, ge=1, description="Sequences per block; the mixture is exact in each block.")
-    max_epochs: float = Field(4.0, gt=0, description="Maximum passes over the text of a stream.")
+    max_epochs: float = Field(4.0, gt=0, description="Maximum number of passes over the text of a stream.")
     epoch_caps: Mapping[str, Positive] = Field(
         default_factory=dict, description="Exceptions to `max_epochs`, with the same keys as weights."
     )
     over_cap: Literal["refuse", "redistribute"] = Field(
         "refuse",
-        description="Action if weights need more epochs than the limit: `refuse` fails, `redistribute` moves the "
-        "excess to the other streams of the phase in proportion to their weights.",
+        description="Action if weights need more epochs than the limit: `refuse` stops with an error, `redistribute` "
+        "moves the excess to the other streams of the phase, in proportion to their weights.",
     )
-    seed: int = Field(1, description="Seed of the order of sequences.")
+    seed: int = Field(1, description="Random seed of the order of sequences.")

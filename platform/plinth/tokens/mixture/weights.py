@@ -1,11 +1,12 @@
-"""From the weights of a phase to the exact share of every stream, at its beginning and at its end.
+"""From the weights of a phase to the exact share of every stream, at the beginning and end of the phase.
 
-    keys -> streams          each stream takes the most precise key that names it       (`selectors`)
-    weight of a key          divided over its streams by their text
-    upsample, temperature    factors, then an exponent, on those
-    epochs, tokens           given first, in sequences; weights share the rest
+    keys -> streams          each stream takes the most precise key that names it
+    weight of a key          divided over the key's streams, in proportion to their text
+    upsample, temperature    a factor, then an exponent, on these shares
+    epochs, tokens           allocated first, in sequences; weights divide the rest
 
-Shares are fractions, so that counts do not hang on rounding. Text is counted in whole training sequences.
+Shares are exact fractions, so counts do not depend on floating-point rounding. Text is counted in whole training
+sequences.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ Shares = dict[str, Fraction]
 
 
 def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
-    """Return the streams with a share in any phase, even without text.
+    """Return the streams that have a share in any phase, including streams without text.
 
     Raises:
-        RecipeError: a key names no stream, or a stream is named twice with the same precision.
+        RecipeError: a key names no stream, or two keys of the same precision name a stream.
     """
     found: set[str] = set()
     for phase in phases:
@@ -43,13 +44,13 @@ def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
 
 
 def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) -> tuple[Shares, Shares]:
-    """Return the shares of the streams at the two ends of a phase of `size` sequences; both add up to 1.
+    """Return the shares of the streams at the beginning and end of a phase of `size` sequences; both add up to 1.
 
     Args:
-        text: sequences of each stream.
+        text: number of sequences of each stream.
 
     Raises:
-        RecipeError: as `used_streams`, or the amounts of `epochs` and `tokens` do not fit the phase.
+        RecipeError: as for `used_streams`, or the amounts of `epochs` and `tokens` do not fit the phase.
     """
     start = _shares(phase, phase.weights, text, size, sequence_tokens)
     if phase.to_weights is None:
@@ -58,7 +59,7 @@ def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) ->
 
 
 def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase, ...]:
-    """Return the phases without weights and amounts of buckets that ended without text: their share goes to the others.
+    """Return the phases without the weights and amounts of buckets that have no text; their share goes to the others.
 
     Raises:
         RecipeError: a phase has no other text.
@@ -91,10 +92,10 @@ def streams_by_key(
     """Return the streams of each key: every stream goes to the most precise key that names it.
 
     Args:
-        complete: `names` has all streams; otherwise unused ones are left out, and a key may name none.
+        complete: True if `names` has all streams. If False, unused streams are missing, and a key may name no stream.
 
     Raises:
-        RecipeError: a key is malformed or names no stream, or two equally precise ones name the same.
+        RecipeError: a key is malformed or names no stream, or two equally precise keys name the same stream.
     """
     parsed = [_parsed(where, text) for text in listed]
     claimed: dict[str, list[str]] = {key.text: [] for key in parsed}
@@ -117,7 +118,7 @@ def streams_by_key(
         raise RecipeError(
             f"mixture.{where}: no stream is named {', '.join(unknown)}",
             found=parameters.nearest(unknown[0], {*names, *_selectors(names)}).removeprefix("; "),
-            remedy="fix the key; `plinth tokens mixture --streams` lists the streams",
+            remedy="fix the key: `plinth tokens mixture --streams` lists the streams",
         )
     return claimed
 
@@ -185,7 +186,10 @@ def _too_much(phase: Phase, requested: Fraction, size: int, sequence_tokens: int
 
 
 def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
-    """Return a key's streams with their parts of it, which add up to 1; equal if none has any text."""
+    """Return a key's streams with their parts of its weight, in proportion to their text; equal parts if none has text.
+
+    The parts add up to 1.
+    """
     whole = sum(text[name] for name in own)
     return [(name, Fraction(text[name], whole) if whole else Fraction(1, len(own))) for name in own]
 
@@ -197,8 +201,11 @@ def _upsampled(phase: Phase, weighed: Shares, names: Sequence[str]) -> Shares:
 
 
 def _tempered(phase: Phase, weighed: Shares) -> Shares:
-    """Raise the shares p of groups to p^a (Devlin 2018, multilingual BERT: a = 0.7; Conneau et al., arXiv:1911.02116:
-    0.3); within a group nothing changes. The power is kept to twelve digits: the same on every machine."""
+    """Raise each group's share p to p^a, where a is `temperature`; shares within a group keep their proportions.
+
+    Multilingual BERT uses a = 0.7 (Devlin 2018), XLM-R 0.3 (Conneau et al., arXiv:1911.02116). Powers are rounded to
+    twelve digits, so they are the same on every machine.
+    """
     if phase.temperature == 1.0 or not weighed:
         return weighed
     groups = {name: group_of(parse(name), phase.temperature_over) for name in weighed}
@@ -213,12 +220,12 @@ def _tempered(phase: Phase, weighed: Shares) -> Shares:
 
 
 def group_of(stream: Stream, by: str) -> str:
-    """Return the group of a stream: itself, its bucket, or its value of an axis (empty if it has none)."""
+    """Return the group of a stream: its name, its bucket, or its value of an axis (empty if the stream has none)."""
     return stream.name if by == "stream" else stream.bucket if by == "bucket" else stream.values.get(by, "")
 
 
 def _exact(value: float) -> Fraction:
-    """Return the value as the decimal that was written."""
+    """Return the exact fraction of the decimal number that the recipe states."""
     return Fraction(repr(float(value)))
 
 
@@ -234,7 +241,7 @@ def _exact(value: float) -> Fraction:
 
 @dataclass(frozen=True)
 class Leg:
-    """Positions `first` to `stop`, and the shares of every stream at both ends."""
+    """Range of sequence positions `first` to `stop`, with the shares of every stream at both ends."""
 
     phase: str
     first: int
@@ -248,15 +255,15 @@ class Leg:
 
     @property
     def middle(self) -> Shares:
-        """Shares of the whole leg."""
+        """Shares over the whole leg: the means of the shares at its ends."""
         return {name: (share + self.end[name]) / 2 for name, share in self.start.items()}
 
 
 def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) -> list[Leg]:
-    """Return the leg of a phase; none if it is too short for a sequence.
+    """Return the leg of a phase as a list, which is empty if the phase is too short for a sequence.
 
     Raises:
-        RecipeError: as `shares_at_ends`, or a curriculum names a value that no stream has.
+        RecipeError: as for `shares_at_ends`, or a curriculum names a value that no stream has.
     """
     start, end = shares_at_ends(phase, text, stop - first, sequence_tokens)
     if phase.curriculum is not None:
@@ -265,7 +272,7 @@ def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) 
 
 
 def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> tuple[Shares, Shares]:
-    """Return the shares at both ends."""
+    """Return the shares at the beginning and end of a phase with a curriculum."""
     values = {name: group_of(parse(name), plan.by) for name in shares}
     _require(phase, plan, set(values.values()))
     ranks = {name: plan.order.index(value) for name, value in values.items() if value in plan.order}
@@ -277,10 +284,11 @@ def _curriculum(phase: Phase, plan: Curriculum, shares: Shares) -> tuple[Shares,
 
 
 def _tilt(ranks: dict[str, int], shares: Shares) -> Shares:
-    """Return the position of each ranked stream, from 1 (early) to -1: its value's middle place among all ranked text.
+    """Return a position for each ranked stream, from 1 (early in the phase) to -1 (late).
 
-    Places are shares, not numbers, so that a rare value at an end does not hold the others together. Their weighted
-    mean is the middle, so gains and losses cancel, and shares still add up to 1.
+    A value's position is the middle of its range in the cumulative shares of the ranked text. Positions depend on
+    shares and not on the number of values, so a rare value at one end does not compress the others. The weighted mean
+    of the positions is 0, so shares still add up to 1.
     """
     whole = sum((shares[name] for name in ranks), Fraction(0))
     if not whole:

@@ -1,6 +1,6 @@
-"""The documents of a step, and the steps of a document: computed from the manifests, never logged.
+"""The documents of a step, and the steps of a document. Both are computed from the manifests and never logged.
 
-Does not belong here: the steps that a run really took (its timeline), and the text of a document (curated parts).
+The steps that a run really took are on its timeline, and the text of a document is in the curated parts.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class DocumentPiece(NamedTuple):
     """Tokens of a document within a sequence.
 
     Attributes:
-        document: the whole document in its stream.
-        first: position in the sequence of its first token there.
-        tokens: how many of its tokens are there; where it continues in its middle, the first is only context.
+        document: span of the whole document in its stream.
+        first: position in the sequence at which the piece begins.
+        tokens: number of the document's tokens in the piece; if the piece continues a document, the first token is only
+            context.
     """
 
     document: DocumentSpan
@@ -42,9 +43,10 @@ class DocumentPiece(NamedTuple):
 
 
 class BatchSequence(NamedTuple):
-    """Row of a step's global batch with its documents, in order.
+    """Sequence in a step's global batch: its row, and its documents in order.
 
-    Concatenated, their tokens add up to S + 1. Packed best-fit, an end-of-text may come before them, and padding after.
+    The tokens of the documents add up to S + 1 with packing `concatenate`. With `best-fit`, an end-of-text token may
+    come before them, and padding after them.
     """
 
     row: int
@@ -54,7 +56,7 @@ class BatchSequence(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentUse:
-    """Sequence of a step that holds tokens of a document."""
+    """Use of a document's tokens in training: step, row, and the sequence that contains them."""
 
     step: int
     row: int
@@ -69,11 +71,11 @@ def documents_of_step(
     """Return the sequences of a step's global batch with their documents, in the order of the batch.
 
     Args:
-        shards: of the mixture's buckets, to be compared with those of the mixture; None to compare nothing and to
-            load no manifest whose size grows with the corpus.
+        shards: shards of the mixture's buckets; an error is raised if the mixture was made from other shards. If None,
+            nothing is compared, and no manifest whose size grows with the corpus is loaded.
 
     Raises:
-        MissingError: the run has no such step, or a bucket's shards are not given.
+        MissingError: the run has no such step, or a bucket's shards are missing or differ.
     """
     order = Order(mixture)
     window = order.step_window(step, batches)
@@ -96,12 +98,12 @@ def steps_of_document(
     *,
     part: int | None = None,
 ) -> list[DocumentUse]:
-    """Return every step that saw a document (hexadecimal id), in order of steps; empty when none did.
+    """Return every use of a document (hexadecimal id), in order of steps. The list is empty if no step saw it.
 
-    With `part`, the number of its curated part, only that part of the index is searched.
+    If `part` is given, only the index of the curated part with this number is searched.
 
     Raises:
-        MissingError: the bucket's shards are not given.
+        MissingError: the bucket's shards are missing, or differ from those of the mixture.
     """
     order = Order(mixture)
     seen: list[DocumentUse] = []
@@ -113,7 +115,7 @@ def steps_of_document(
 
 
 class SpanSteps:
-    """Steps of tokens of a stream: for many spans of one run, whose manifests are read once."""
+    """Look-up of the steps that use spans of tokens. Manifests are read once, so many spans of a run can be looked up."""
 
     def __init__(self, ctx: Context, mixture: Manifest, batches: int | Steps) -> None:
         self._ctx, self._mixture, self._batches = ctx, mixture, batches
@@ -121,8 +123,10 @@ class SpanSteps:
         self._streams: dict[str, _Stream] = {}
 
     def of(self, stream: str, start: int, tokens: int) -> list[DocumentUse]:
-        """Return every sequence of a step that holds some of the tokens, in order of steps; none where the mixture has
-        no such stream."""
+        """Return every use of the `tokens` tokens that begin at `start` in a stream, in order of steps.
+
+        The list is empty if the mixture has no such stream.
+        """
         if stream not in self._order.streams:
             return []
         seen = _uses(self._order, self._stream(stream).layout, stream, start, tokens, self._batches)
@@ -156,7 +160,7 @@ class _Stream:
 
 
 def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None, stream: str) -> _Stream:
-    """Open the index and the layout of a stream, from the parts that the mixture names."""
+    """Open the document index and the packing layout of a stream, from the parts that the mixture names."""
     if shards is not None:
         _require_same(mixture, shards, bucket_of(stream))
     named = mixture.stats["buckets"][stream]["index"]
@@ -165,7 +169,7 @@ def _open(ctx: Context, mixture: Manifest, shards: Mapping[str, Manifest] | None
 
 
 def _documents(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[DocumentPiece, ...]]:
-    """Yield the documents of sequences of a stream, with one search for all of them."""
+    """Yield the documents of each sequence at `indices` of a stream, with one index search for all sequences."""
     pieces = stream.layout.pieces(indices)
     starts, lengths = pieces.starts, pieces.tokens.astype(np.int64)
     first = _positions(pieces, stream.layout.width)
@@ -179,8 +183,10 @@ def _documents(stream: _Stream, indices: NDArray[np.int64]) -> Iterator[tuple[Do
 
 
 def _positions(pieces: PackedPieces, width: int) -> NDArray[np.int64]:
-    """Return the position of each piece in its sequence: after an end-of-text, except a piece that fills the whole
-    row."""
+    """Return the position of each piece in its sequence.
+
+    The first piece comes after an end-of-text token, unless it fills the whole sequence.
+    """
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(pieces.tokens, dtype=np.int64)])
     opens = pieces.offsets[:-1]
     held = np.diff(pieces.offsets)
@@ -213,7 +219,10 @@ NAMED = 5
 
 
 class DrawnCopy(NamedTuple):
-    """Planted copy: canary, number of the copy, steps (from 1) that train on all of it, and why there is none."""
+    """Planted copy of a canary: number of the canary and the copy, and the steps (from 1) that train on all its tokens.
+
+    If no step does, `fault` says why.
+    """
 
     canary: int
     copy: int
@@ -226,7 +235,7 @@ def draws(ctx: Context, mixture: Manifest, shards: Manifest, canaries: Manifest,
 
     Args:
         shards: shards of the bucket `canaries`.
-        canaries: manifest from which these derive.
+        canaries: manifest from which these shards derive.
         steps: steps of the run.
     """
     reader = ShardReader(ctx.store, shards)
@@ -241,10 +250,10 @@ def draws(ctx: Context, mixture: Manifest, shards: Manifest, canaries: Manifest,
 
 
 def require_drawn(copies: Sequence[DrawnCopy]) -> None:
-    """Refuse a run that would not train on a planted copy.
+    """Check that the run trains on every planted copy.
 
     Raises:
-        TrainingError: names the copies.
+        TrainingError: copies are never trained on; the error names them.
     """
     lost = [one for one in copies if not one.steps]
     if lost:
@@ -252,14 +261,14 @@ def require_drawn(copies: Sequence[DrawnCopy]) -> None:
         raise TrainingError(
             f"{len(lost)} canary copies would receive no loss, so their exposure would be meaningless",
             found=named + (f"; and {len(lost) - NAMED} more" if len(lost) > NAMED else ""),
-            expected=f"all {len(copies)} copies entirely in a sequence of a step",
+            expected=f"all {len(copies)} copies, each entirely within a row of a training step",
             remedy="make mixture.total_tokens a multiple of every step's tokens, keep changed sequence lengths at "
             "multiples of each other, or remove corpus.canaries",
         )
 
 
 def seen_through(copies: Sequence[DrawnCopy], step: int, skipped: Sequence[int] = ()) -> dict[int, int]:
-    """Count the copies of each canary trained on by the end of a step, without those of skipped steps."""
+    """Count the copies of each canary that were trained on by the end of a step. Skipped steps are not counted."""
     left_out = set(skipped)
     counts = Counter(one.canary for one in copies for taken in one.steps if taken <= step and taken not in left_out)
     return dict(counts)
@@ -271,7 +280,7 @@ def _drawn(
     # The token at position p of a sequence is the target of position p - 1, so position 0 is not a target.
     places = [place for place in layout.placements(start, tokens) if place.first >= 1 and place.tokens == tokens]
     if not places:
-        return DrawnCopy(canary, copy, (), "no sequence has all of it as targets")
+        return DrawnCopy(canary, copy, (), "no sequence has all its tokens as targets")
     taken, cut, unused = [], 0, 0
     for place in places:
         for _, position in order.positions(BUCKET, place.sequence):
@@ -284,5 +293,11 @@ def _drawn(
                 taken.append(at[0] + 1)
     if taken:
         return DrawnCopy(canary, copy, tuple(sorted(taken)))
-    fault = "its row is cut within it" if cut else "its sequence fills no step" if unused else "the run never reads it"
+    fault = (
+        "a row ends in the middle of the copy"
+        if cut
+        else "its sequence is not part of a whole step"
+        if unused
+        else "the run never reads it"
+    )
     return DrawnCopy(canary, copy, (), fault)

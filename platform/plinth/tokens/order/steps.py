@@ -1,14 +1,14 @@
-"""The positions of the order that each training step takes; schedules of batch and length, and amendments of a run.
+"""Positions of the order that each training step takes; schedules of batch and length, and amendments of a run.
 
-    stretch   steps of one global batch and one row length; a run has a handful
+    stretch   range of steps with one global batch and one row length; a run has only a few
     step      -> stretch by bisection -> first position and count          O(log stretches)
     position  -> stretch by bisection -> step                              O(log stretches)
 
-Steps count from 0 here, as in `order`; step n of training is step n - 1. A step takes whole sequences of S tokens
-whatever the length of its rows: a shorter length l cuts each sequence into S / l rows, so the tokens and their
-order stay. Sequences that do not fill the last step are not used.
+Steps count from 0 here, as in `order`, so step n of training is step n - 1 here. A step always takes whole sequences of
+S tokens. A shorter row length l cuts each sequence into S / l rows, so the tokens and their order stay the same.
+Sequences at the end that do not fill a step are not used.
 
-Does not belong here: the sequence at a position (`order`), and the learning rate (`training.schedule`).
+The sequence at a position is in `order`, and the learning rate in `training.schedule`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 class RunChange(Frozen):
-    """Another batch, or rows of another length, from a step on. With a `reason` it amends a started run: it
-    applies to steps not taken yet, and replaces later scheduled changes."""
+    """Change of the batch size or row length, from a step on.
 
-    from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
+    A change with a `reason` is an amendment of a started run: it applies to steps that are not taken yet, and replaces
+    later scheduled changes.
+    """
+
+    from_step: int = Field(ge=1, description="First step to which the change applies, counted from 1.")
     global_batch_sequences: int | None = Field(
-        None, ge=1, description="Sequences per optimizer step from this step on; null: unchanged."
+        None, ge=1, description="Sequences per optimizer step from this step on; if null, unchanged."
     )
     sequence_tokens: int | None = Field(
         None,
         ge=8,
-        description="Tokens per row from this step on; must divide mixture.sequence_tokens, since sequences are cut "
-        "into rows. Null: unchanged.",
+        description="Tokens per row from this step on. Must divide mixture.sequence_tokens, because sequences are cut "
+        "into rows. If null, unchanged.",
     )
-    reason: str = Field("", description="Reason of an amendment; recorded on the run's timeline.")
+    reason: str = Field("", description="Reason for amending a started run; recorded on the run's timeline.")
 
     @model_validator(mode="after")
     def _changes_something(self) -> RunChange:
@@ -53,14 +56,14 @@ class RunChange(Frozen):
 
     @property
     def schedules(self) -> tuple[str, ...]:
-        """Those of the schedules below that have this change."""
+        """Names of the schedules to which this change belongs."""
         if self.reason:
             return ("amendments",)
         given = {"batch_schedule": self.global_batch_sequences, "length_schedule": self.sequence_tokens}
         return tuple(name for name, value in given.items() if value is not None)
 
     def entry(self, schedule: str) -> Change:
-        """Return this change as an entry of one of the schedules."""
+        """Return this change as an entry of the named schedule."""
         kinds: dict[str, type[Change]] = {
             "batch_schedule": BatchChange,
             "length_schedule": LengthChange,
@@ -71,10 +74,12 @@ class RunChange(Frozen):
 
 
 class Change(Frozen):
-    """Change at the first step that begins at or after this point."""
+    """Change that takes effect at the first step at or after a point of the run."""
 
-    from_tokens: int | None = internal(None, ge=0, description="Tokens trained before the change; or `from_step`.")
-    from_step: int | None = Field(None, ge=1, description="First step of the change, counted from 1; or `from_tokens`.")
+    from_tokens: int | None = internal(None, ge=0, description="Number of tokens trained before the change, unless `from_step` is set.")
+    from_step: int | None = Field(
+        None, ge=1, description="First step of the change, counted from 1, unless `from_tokens` is set."
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Change:
@@ -84,29 +89,29 @@ class Change(Frozen):
 
 
 class BatchChange(Change):
-    """Global batch from a point on."""
+    """Change of the global batch size from a point of the run on."""
 
     global_batch_sequences: int = Field(ge=1, description="Sequences per optimizer step from this step on.")
 
 
 class LengthChange(Change):
-    """Length of training rows from a point on."""
+    """Change of the length of training rows from a point of the run on."""
 
     sequence_tokens: int = Field(
-        ge=8, description="Tokens per row; must divide mixture.sequence_tokens, since sequences are cut into rows."
+        ge=8, description="Tokens per row. Must divide mixture.sequence_tokens, because sequences are cut into rows."
     )
 
 
 class Amendment(Change):
-    """Change of a running run; it replaces later scheduled changes of the batch or length that it sets."""
+    """Change of a started run; it replaces later scheduled changes of the batch or length that it sets."""
 
     global_batch_sequences: int | None = Field(
-        None, ge=1, description="Sequences per optimizer step from this step on; null: unchanged."
+        None, ge=1, description="Sequences per optimizer step from this step on; if null, unchanged."
     )
     sequence_tokens: int | None = Field(
-        None, ge=8, description="Tokens per row from this step on, as in `length_schedule`; null: unchanged."
+        None, ge=8, description="Tokens per row from this step on, as in `length_schedule`; if null, unchanged."
     )
-    reason: str = Field(min_length=1, description="Reason, recorded on the run's timeline.")
+    reason: str = Field(min_length=1, description="Reason for the amendment; recorded on the run's timeline.")
 
     @model_validator(mode="after")
     def _changes_something(self) -> Amendment:
@@ -116,7 +121,7 @@ class Amendment(Change):
 
 
 class Schedules(Protocol):
-    """Keys of `training` that set batches and lengths."""
+    """Recipe keys of `training` that set batch sizes and row lengths."""
 
     @property
     def global_batch_sequences(self) -> int: ...
@@ -131,7 +136,7 @@ class Schedules(Protocol):
 def problems(
     training: Schedules, data_ranks: int, micro: int, sequence_tokens: int
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the problems that the recipe alone shows: key below `training`, and message.
+    """Yield the errors in schedules that are visible in the recipe, each as a key within `training` and a message.
 
     Args:
         micro: `micro_batch_sequences`.
@@ -153,7 +158,7 @@ def problems(
 
 
 def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
-    """Yield every length of rows in the recipe: its key below `training`, and the length."""
+    """Yield every row length in the recipe, with its key within `training`."""
     for name in ("length_schedule", "amendments"):
         for index, change in enumerate(getattr(training, name)):
             if change.sequence_tokens is not None:
@@ -161,7 +166,7 @@ def lengths(training: Schedules) -> Iterator[tuple[tuple[str | int, ...], int]]:
 
 
 def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
-    """Yield changes listed before an earlier one, if the recipe alone shows it: index and message."""
+    """Yield the index and a message for each change that is listed too late, if the recipe alone shows this."""
     for unit in ("from_tokens", "from_step"):
         listed = [(index, getattr(change, unit)) for index, change in enumerate(changes)]
         points = [(index, point) for index, point in listed if point is not None]
@@ -170,9 +175,9 @@ def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
                 yield index, f"{unit} {point:,} is not after {before:,} of the change listed before it"
 
 class MisplacedChange(RecipeError):
-    """Change of a schedule takes effect no later than the one listed before it, or never.
+    """Change of a schedule that never takes effect, or takes effect no later than the change listed before it.
 
-    `key` and `why` are for a reader that knows the recipe's lines; a copy from another process has them empty.
+    `key` and `why` locate the change in the recipe. If the error comes from another process, they are empty.
     """
 
     key: tuple[str, int] = ("", 0)
@@ -181,7 +186,9 @@ class MisplacedChange(RecipeError):
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps from `first_step` on, which begin at `first_position`: `batch` sequences each, in rows of `length`."""
+    """Range of steps that begins at `first_step` and `first_position`, with `batch` sequences per step in rows of
+    `length`.
+    """
 
     first_step: int
     first_position: int
@@ -194,9 +201,9 @@ class Steps:
     """Steps of a run.
 
     Args:
-        sequences: of the whole order.
-        sequence_tokens: S, of one sequence.
-        stretches: in order; the first begins at step 0 and position 0.
+        sequences: number of sequences in the order.
+        sequence_tokens: tokens per sequence, S.
+        stretches: ranges of steps, in order; the first begins at step 0 and position 0.
     """
 
     #: True if the positions of a step come after those of the step before.
@@ -208,23 +215,23 @@ class Steps:
 
     @property
     def total(self) -> int:
-        """Whole steps of the run."""
+        """Number of whole steps in the run."""
         last = self.stretches[-1]
         return last.first_step + max(0, self.sequences - last.first_position) // last.batch
 
     @property
     def used(self) -> int:
-        """Positions that the steps take; later positions are not used."""
+        """Number of positions that the steps take; later positions are not used."""
         last = self.stretches[-1]
         return last.first_position + (self.total - last.first_step) * last.batch
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Distinct global batch sizes of the run, ascending."""
+        """Distinct global batch sizes of the run, in ascending order."""
         return tuple(sorted({stretch.batch for stretch in self.stretches}))
 
     def take(self, step: int) -> tuple[int, int]:
-        """Return the first position of a step and how many it takes.
+        """Return the first position of a step, and the number of positions that it takes.
 
         Raises:
             MissingError: the run has no such step.
@@ -233,7 +240,7 @@ class Steps:
         return stretch.first_position + (step - stretch.first_step) * stretch.batch, stretch.batch
 
     def positions(self, step: int) -> NDArray[np.int64]:
-        """Return the positions that a step takes, ascending.
+        """Return the positions that a step takes, in ascending order.
 
         Raises:
             MissingError: the run has no such step.
@@ -244,7 +251,7 @@ class Steps:
         return np.arange(first, first + count, dtype=np.int64)
 
     def steps_of(self, position: int) -> Iterator[tuple[int, int]]:
-        """Yield every step that takes a position, and its row there.
+        """Yield every step that takes a position, with the row of the position in the step.
 
         Raises:
             MissingError: the order has no such position.
@@ -254,7 +261,7 @@ class Steps:
             yield found
 
     def batch(self, step: int) -> int:
-        """Return the sequences of a step.
+        """Return the number of sequences in a step.
 
         Raises:
             MissingError: the run has no such step.
@@ -262,7 +269,7 @@ class Steps:
         return self._at(step).batch
 
     def length(self, step: int) -> int:
-        """Return the tokens of a step's rows.
+        """Return the number of tokens per row in a step.
 
         Raises:
             MissingError: the run has no such step.
@@ -270,7 +277,7 @@ class Steps:
         return self._at(step).length
 
     def tokens(self, step: int) -> int:
-        """Return the tokens of a step, over all ranks.
+        """Return the number of tokens in a step, over all ranks.
 
         Raises:
             MissingError: the run has no such step.
@@ -278,7 +285,8 @@ class Steps:
         return self._at(step).batch * self.sequence_tokens
 
     def tokens_before(self, step: int) -> int:
-        """Return the tokens trained before a step; `step` may be the number of steps.
+        """Return the number of tokens trained before a step. If `step` is the total number of steps, count the whole
+        run.
 
         Raises:
             MissingError: the run has no such step.
@@ -286,7 +294,9 @@ class Steps:
         return (self.used if step == self.total else self.take(step)[0]) * self.sequence_tokens
 
     def step_of(self, position: int) -> tuple[int, int] | None:
-        """Return the step that takes a position, and its row there; None for the few at the end that none takes.
+        """Return the step that takes a position, with its row in the step, or None if no step takes it.
+
+        The last positions of an order may be unused, because they do not fill a step.
 
         Raises:
             MissingError: the order has no such position.
@@ -301,7 +311,7 @@ class Steps:
         return stretch.first_step + step, row
 
     def through(self, step: int) -> list[list[int]]:
-        """Return the stretches that begin before `step`: first step, batch and length of each."""
+        """Return the step ranges that begin before `step`, each as first step, batch and length."""
         return [[each.first_step, each.batch, each.length] for each in self.stretches if each.first_step < step]
 
     def _at(self, step: int) -> StepRange:
@@ -315,7 +325,7 @@ class Steps:
 
 
 def constant(sequences: int, sequence_tokens: int, batch: int) -> Steps:
-    """Return steps of one global batch from beginning to end."""
+    """Return the steps of a run with a constant global batch size."""
     return Steps(sequences, sequence_tokens, (StepRange(0, 0, batch, sequence_tokens),))
 
 
@@ -330,11 +340,11 @@ def schedule(
 ) -> Steps:
     """Return the steps of a run whose batch and length follow schedules.
 
-    A change holds from the first step that begins at or after its point. An amendment replaces every change that was
-    scheduled after it, of the batch if it names one, of the length if it names one.
+    A change applies from the first step that begins at or after its point. An amendment that sets the batch replaces
+    all later changes of the batch; an amendment that sets the length replaces all later changes of the length.
 
     Raises:
-        MisplacedChange: a change takes effect no later than the one listed before it, or never.
+        MisplacedChange: a change never takes effect, or takes effect no later than the change listed before it.
     """
     queues: list[list[Change]] = [list(amendments), list(batches), list(lengths)]
     names = ("amendments", "batch_schedule", "length_schedule")
@@ -347,7 +357,7 @@ def schedule(
         step, kind = min(coming)
         index, change = listed[kind] - len(queues[kind]), queues[kind].pop(0)
         if step <= last[kind] or step < now.first_step:
-            why = f"it takes effect at step {step + 1:,}, not after the previous change"
+            why = f"it takes effect at step {step + 1:,}, which is not after the previous change"
             raise _misplaced_change(names[kind], index, change, why)
         position = now.first_position + (step - now.first_step) * now.batch
         if position + _batch(change, now) > sequences:
@@ -376,7 +386,7 @@ def _misplaced_change(name: str, index: int, change: Change, why: str) -> Mispla
 
 
 def _effect(change: Change, now: StepRange, sequence_tokens: int) -> int:
-    """Return the first step at or after the change's point, if nothing else changed before."""
+    """Return the first step at or after the change's point, if no other change comes before it."""
     if change.from_step is not None:
         return change.from_step - 1
     position = -(-(change.from_tokens or 0) // sequence_tokens)

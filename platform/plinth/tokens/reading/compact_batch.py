@@ -1,10 +1,10 @@
-"""Sequences as the shards store them, and where documents begin in them: the form that is copied to a device.
+"""Sequences as the shards store them, with the starts of their documents: the form that is copied to a device.
 
-    B  sequences    S  targets of a sequence    m  documents of all sequences    k  runs of targets that are not scored
+    B  sequences    S  targets per sequence    m  documents of all sequences    k  runs of targets that are not scored
 
-Two bytes per token (four for a large vocabulary) and four per document. 32-bit ids, the document of each token and the
-mask of targets follow from it at ten times the size, so they are computed where they are used: on the device
-(`training.engine.batches`), or here for readers on the host.
+The form takes two bytes per token (four for a large vocabulary) and four per document. 32-bit ids, the document of each
+token and the mask of targets would take ten times as much. They are therefore computed where they are used: on the
+device (`training.engine.batches`), or here for readers on the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ARRAYS = 16
 
 
 class BufferPool:
-    """Arrays of one type, of one shape at a time."""
+    """Pool of reusable arrays with one dtype. All arrays in the pool have the same shape."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
@@ -32,7 +32,7 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, int]) -> NDArray[Any]:
-        """Return an array of this shape; its values are undefined."""
+        """Return an array of this shape, with undefined values."""
         with self._lock:
             if self._arrays and self._arrays[0].shape != shape:
                 self._arrays = []
@@ -50,13 +50,13 @@ _POOL = BufferPool(np.dtype(np.int32))
 
 
 class ExpandedBatch(NamedTuple):
-    """Sequences with a value per token.
+    """Sequences with one value per token.
 
     Attributes:
         tokens: [B, S + 1] int32; inputs are `tokens[:, :-1]`, targets `tokens[:, 1:]`.
-        segments: [B, S + 1] int32, the document of its sequence that each token belongs to, from 0; attention stays
-            among equal numbers.
-        scored: [B, S] targets that count in the loss; None where all do.
+        segments: [B, S + 1] int32, number of each token's document within its sequence, from 0; attention stays within
+            a document.
+        scored: [B, S] True for targets that count in the loss; None if all targets count.
     """
 
     tokens: NDArray[np.int32]
@@ -69,11 +69,11 @@ class CompactBatch:
     """B sequences of S + 1 tokens, as they are stored.
 
     Attributes:
-        tokens: [B, S + 1] unsigned, as the shards have them.
-        starts: [m] int32, ascending: where in `tokens.ravel()` each document begins; a sequence begins one. With the
-            number of tokens appended, this is `cu_seqlens` of kernels for ragged attention.
-        unscored: [k, 2] int32: runs, begin and end, of targets in [B S] that do not count in the loss, none across
-            sequences; None where all targets are scored.
+        tokens: [B, S + 1] unsigned, in the dtype of the shards.
+        starts: [m] int32, ascending: index in `tokens.ravel()` at which each document begins. Every sequence begins a
+            document. With the number of tokens appended, this is `cu_seqlens` of kernels for ragged attention.
+        unscored: [k, 2] int32: begin and end of each run of targets in [B S] that do not count in the loss. No run
+            crosses sequences. None if all targets count.
     """
 
     tokens: NDArray[Any]
@@ -84,7 +84,7 @@ class CompactBatch:
     def of(
         cls, tokens: NDArray[Any], segments: NDArray[Any] | None = None, scored: NDArray[np.bool_] | None = None
     ) -> CompactBatch:
-        """Build a batch from arrays per token (see `ExpandedBatch`); without segments a sequence is one document."""
+        """Build a batch from arrays with one value per token. Without `segments`, every sequence is one document."""
         begins = np.zeros(tokens.shape, np.bool_)
         begins[:, 0] = True
         if segments is not None:
@@ -96,7 +96,7 @@ class CompactBatch:
         return len(self.tokens)
 
     def part(self, first: int, stop: int) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int32] | None]:
-        """Return the columns of some of the sequences, tokens as a view."""
+        """Return tokens, starts and unscored runs of the sequences from `first` to `stop`; tokens are a view."""
         width = self.tokens.shape[1]
         low, high = self.starts.searchsorted([first * width, stop * width]).tolist()
         starts = self.starts[low:high] - np.int32(first * width)
@@ -106,22 +106,24 @@ class CompactBatch:
         return self.tokens[first:stop], starts, self.unscored[low:high] - np.int32(first * (width - 1))
 
     def unbroken(self, length: int) -> bool:
-        """Return True if every row has one document, in rows of `length` tokens."""
+        """Return True if no document ends within a row, after sequences are cut into rows of `length` tokens."""
         if len(self.starts) == len(self):
             return True
         return bool((self.starts % self.tokens.shape[1] % length == 0).all())
 
     @property
     def scored_counts(self) -> NDArray[np.int64]:
-        """[B] targets of each sequence that count in the loss."""
+        """Number of targets in each sequence [B] that count in the loss."""
         counts = np.full(len(self), self.tokens.shape[1] - 1, np.int64)
         if self.unscored is not None:
             np.subtract.at(counts, self.unscored[:, 0] // (self.tokens.shape[1] - 1), np.diff(self.unscored)[:, 0])
         return counts
 
     def expanded(self) -> ExpandedBatch:
-        """Return the same sequences with a value per token, in memory of expanded batches without any reference
-        left."""
+        """Return the same sequences with one value per token.
+
+        The arrays come from a pool, which reuses the memory of expanded batches that are no longer referenced.
+        """
         rows, width = self.tokens.shape
         tokens, segments = _POOL.take((rows, width)), _POOL.take((rows, width))
         np.copyto(tokens, self.tokens)  # uint32 too: ids are below 2^31
@@ -135,7 +137,7 @@ class CompactBatch:
 
 
 def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
-    """Return [B, S + 1] as rows of `length` + 1 tokens, [B S / length, length + 1]: adjacent rows share a token."""
+    """Cut sequences [B, S + 1] into rows [B S / length, length + 1]. Adjacent rows of a sequence share one token."""
     if array.shape[1] == length + 1:
         return array
     windows = np.lib.stride_tricks.sliding_window_view(array, length + 1, axis=1)[:, ::length]
@@ -144,7 +146,7 @@ def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return the begin and end of every run of False within a row, in the flat array."""
+    """Return the begin and end of every run of False values, as indices into the flat array. No run crosses rows."""
     left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
     left_out[:, 1:-1] = ~scored
     rows, edges = np.nonzero(np.diff(left_out))
@@ -154,7 +156,7 @@ def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
 
 @compiled
 def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> None:
-    """Fill in the number of each token's document in its row."""
+    """Fill in the number of each token's document within its sequence."""
 
 
 # Facts about the text of rows, from their token ids alone: repetition and entropy.
@@ -175,7 +177,10 @@ DUPLICATE_N, TOP_N = 8, 4
 
 
 def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
-    """Return the facts of every sequence, [B, FACTS]; a row that is too short for an n-gram repeats nothing."""
+    """Return statistics of the text in every sequence, [B, FACTS]: repetition and entropy.
+
+    A row that is too short for an n-gram has repetition 0.
+    """
     facts = np.zeros((len(batch), len(FACTS)))
     size = 1 << max(4, int(2 * batch.tokens.shape[1] - 1).bit_length())
     fill = facts_u16 if batch.tokens.dtype == np.uint16 else facts_u32
@@ -184,7 +189,7 @@ def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
 
 
 def _text_lengths(batch: CompactBatch) -> NDArray[np.int64]:
-    """Return [B] tokens of each sequence before its padding: the run of targets, not scored, that ends with the row."""
+    """Return the number of tokens [B] before the padding of each sequence. Padding is the unscored run at its end."""
     targets = batch.tokens.shape[1] - 1
     lengths = np.full(len(batch), targets + 1, np.int64)
     if batch.unscored is not None and len(batch.unscored):
@@ -200,7 +205,7 @@ def facts_u16(
     tokens: NDArray[np.uint16], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fill in the facts of all rows. `keys`, `counts`: a hash table of a power of two of slots."""
+    """Fill in the statistics of all rows. `keys` and `counts` are a hash table whose number of slots is a power of two."""
 
 
 @compiled
