@@ -115,7 +115,7 @@ def steps_of_document(
 
 
 class SpanSteps:
-    """Look-up of the steps that use spans of tokens. Manifests are read once, so many spans of a run can be looked up."""
+    """Look-up of the steps that use spans of tokens. Manifests are read once for all look-ups."""
 
     def __init__(self, ctx: Context, mixture: Manifest, batches: int | Steps) -> None:
         self._ctx, self._mixture, self._batches = ctx, mixture, batches

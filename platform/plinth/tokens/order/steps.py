@@ -76,7 +76,9 @@ class RunChange(Frozen):
 class Change(Frozen):
     """Change that takes effect at the first step at or after a point of the run."""
 
-    from_tokens: int | None = internal(None, ge=0, description="Number of tokens trained before the change, unless `from_step` is set.")
+    from_tokens: int | None = internal(
+        None, ge=0, description="Number of tokens trained before the change, unless `from_step` is set."
+    )
     from_step: int | None = Field(
         None, ge=1, description="First step of the change, counted from 1, unless `from_tokens` is set."
     )

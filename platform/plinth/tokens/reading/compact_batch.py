@@ -205,7 +205,7 @@ def facts_u16(
     tokens: NDArray[np.uint16], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fill in the statistics of all rows. `keys` and `counts` are a hash table whose number of slots is a power of two."""
+    """Fill in the statistics of all rows. `keys` and `counts` are a hash table; its size is a power of two."""
 
 
 @compiled
@@ -213,4 +213,4 @@ def facts_u32(
     tokens: NDArray[np.uint32], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Do the same as `facts_u16`."""
+    """Fill in the statistics of all rows, as `facts_u16` does, for 32-bit token ids."""

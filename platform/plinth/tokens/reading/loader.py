@@ -1,8 +1,8 @@
-"""The batches of one rank, from any step on.
+"""Batches of one rank, starting at any step.
 
-The state of a loader is the number of its next step: nothing else is saved. Rank r of W takes rows r G / W to
-(r + 1) G / W of each step's global batch of G sequences, so the global batch is the same on any number of ranks, and
-no two ranks read the same row. No random generator is used and no shuffle buffer is kept.
+The only state of a loader is the number of its next step. Rank r of W takes rows r G / W to (r + 1) G / W of each
+step's global batch of G sequences. The global batch is therefore the same on any number of ranks, and no two ranks read
+the same row. There is no random generator and no shuffle buffer.
 
 A background thread gathers the sequences of the next steps, each step in one compiled pass.
 """
@@ -42,18 +42,17 @@ Located = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class SequenceGather:
-    """Copies sequences out of the shards of several streams, which are mapped when first needed.
+    """Copier of sequences from the shards of several streams. Shards are mapped when first needed.
 
-    Streams are numbered as given, and their tokens are counted through from one to the next.
+    Streams are numbered in the given order, and token positions continue from one stream to the next.
 
     Args:
-        readers: reader of each stream; all have ids of one tokenizer.
-            contiguous: True if every sequence is one piece, whose end-of-text tokens separate its documents; otherwise
-                a
-                piece has one document.
+        readers: reader of each stream; all streams use the same tokenizer.
+        contiguous: True if every sequence is one piece, whose end-of-text tokens separate its documents. If False, each
+            piece belongs to a single document.
 
     Raises:
-        MissingError, IntegrityError: on first touch: a shard is absent, torn, or (with `verify`) changed.
+        MissingError, IntegrityError: a shard is absent, truncated or changed; raised when the shard is first read.
     """
 
     def __init__(self, readers: Sequence[ShardReader], *, contiguous: bool) -> None:
@@ -70,15 +69,15 @@ class SequenceGather:
     def fill(
         self, streams: NDArray[np.int16], pieces: PackedPieces, tokens: Tokens
     ) -> tuple[Starts, NDArray[np.int32]]:
-        """Fill rows with sequences.
+        """Fill the rows of `tokens` with sequences.
 
         Args:
-            streams: [B] of each sequence.
-            pieces: of the sequences.
-            tokens: [B, S + 1], written.
+            streams: [B] stream of each sequence.
+            pieces: pieces of the sequences.
+            tokens: [B, S + 1], overwritten.
 
         Returns:
-            Where documents begin and which targets are not scored, as in `CompactBatch`.
+            the starts of documents and the runs of unscored targets, as in `CompactBatch`.
         """
         owners = streams if len(pieces.starts) == len(streams) else np.repeat(streams, np.diff(pieces.offsets))
         held: list[Tokens] = []
@@ -102,7 +101,7 @@ class SequenceGather:
         return begins[:documents].copy(), unscored[:runs]
 
     def _locate(self, starts: NDArray[np.int64], lengths: NDArray[np.int32]) -> Located:
-        """Return the address of each piece, and the number of tokens in its shard from there on."""
+        """Return the memory address of each piece, and the number of tokens from there to the end of its shard."""
         sources, rests = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
         if not locate_pieces(self._addresses, self._bounds, self.dtype.itemsize, starts, lengths, sources, rests):
             first = np.searchsorted(self._bounds, starts, side="right") - 1
@@ -123,7 +122,10 @@ class SequenceGather:
     def _fetch(
         self, owners: NDArray[np.int16], pieces: PackedPieces
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Tokens]]:
-        """Do the same as `_locate` for pieces to fetch; also return the memory to keep until they are copied."""
+        """Fetch pieces from a remote, and return what `_locate` returns.
+
+        The third result is the memory of the pieces, which must be kept until they are copied.
+        """
         sources, lengths, held = np.empty(len(owners), np.int64), pieces.tokens.astype(np.int64), []
         for stream in np.unique(owners).tolist():
             own = np.flatnonzero(owners == stream)
@@ -137,7 +139,7 @@ class SequenceGather:
 def locate_pieces(
     addresses: Ints, bounds: Ints, itemsize: int, starts: Ints, lengths: NDArray[np.int32], sources: Ints, rests: Ints
 ) -> bool:
-    """Fill in sources and rests; returns False where a shard is not mapped yet."""
+    """Fill in `sources` and `rests`. Return False if a shard is not mapped yet."""
 
 
 @compiled
@@ -146,7 +148,10 @@ def fill_u16(
     context: NDArray[np.int8], end_of_text: int, contiguous: bool, tokens: NDArray[np.uint16], begins: Starts,
     unscored: Starts,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill in the rows; returns documents and runs. Documents beyond the length of `begins` are counted only."""
+    """Fill in the rows, and return the numbers of documents and of unscored runs.
+
+    Documents that do not fit into `begins` are counted but not written.
+    """
 
 
 @compiled
@@ -155,7 +160,7 @@ def fill_u32(
     context: NDArray[np.int8], end_of_text: int, contiguous: bool, tokens: NDArray[np.uint32], begins: Starts,
     unscored: Starts,
 ) -> tuple[int, int]:  # fmt: skip
-    """Do the same as `fill_u16`."""
+    """Fill in the rows, as `fill_u16` does, for 32-bit token ids."""
 
 
 _FILL: dict[int, Any] = {2: fill_u16, 4: fill_u32}
@@ -166,13 +171,13 @@ DRAWN_SEQUENCES = 8192
 
 @dataclass(frozen=True, eq=False)
 class RankBatch(CompactBatch):
-    """Sequences that one rank takes of a step, or a micro-batch of them.
+    """Sequences that one rank takes in a step, or a micro-batch of them.
 
     Attributes:
-        tokens, starts, unscored: see `CompactBatch`; `unscored` is None where packing never pads.
-        step: counted from 0.
+        tokens, starts, unscored: see `CompactBatch`; `unscored` is None if the packing never pads.
+        step: number of the step, counted from 0.
         streams: [B] number of each sequence's stream in `Order.streams`.
-        scored_tokens: scored targets of the whole step, over all ranks.
+        scored_tokens: number of scored targets in the whole step, over all ranks.
     """
 
     step: int
@@ -180,26 +185,27 @@ class RankBatch(CompactBatch):
     scored_tokens: int
 
     def micro_batch(self, number: int, size: int) -> RankBatch:
-        """Return the micro-batch `number`, of `size` sequences."""
+        """Return micro-batch `number`, which has `size` sequences."""
         first, stop = number * size, (number + 1) * size
         return RankBatch(*self.part(first, stop), self.step, self.streams[first:stop], self.scored_tokens)
 
 
 class Loader:
-    """Batches of one rank.
+    """Loader of one rank's batches.
 
     Args:
         order: the run's order.
-        readers: the shards of every stream of the order.
-        layouts: how the documents of each stream fill sequences; concatenated by default.
-        global_batch: sequences of a step over all ranks, or the steps of a run where it changes.
-        micro_batch: sequences of a micro-batch.
-        rank, world: number of this rank, and of ranks.
-        prefetch: steps that a background thread makes ahead; 0 makes them on demand.
+        readers: reader of every stream of the order.
+        layouts: packing layout of each stream; `concatenate` by default.
+        global_batch: number of sequences per step over all ranks, or the steps of a run with schedules.
+        micro_batch: number of sequences per micro-batch.
+        rank: number of this rank.
+        world: number of ranks.
+        prefetch: number of steps that a background thread prepares ahead; if 0, steps are prepared on demand.
 
     Raises:
         RecipeError: the global batch does not divide into ranks and micro-batches.
-        IntegrityError: a stream has no shards, or other shards than the order was made from.
+        IntegrityError: a stream has no shards, or its shards are not those from which the order was made.
     """
 
     def __init__(
@@ -236,11 +242,13 @@ class Loader:
 
     @property
     def steps(self) -> int:
-        """Whole steps of the run."""
+        """Number of whole steps in the run."""
         return self.schedule.total
 
     def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[RankBatch]:
-        """Yield this rank's batches of the steps `first_step` to `stop_step` (None: to the end of the run)."""
+        """Yield this rank's batches from `first_step` to `stop_step` (exclusive), or to the end of the run if it is
+        None.
+        """
         made = map(self.batch, range(first_step, self.steps if stop_step is None else stop_step))
         return prefetched(made, self.prefetch)
 
@@ -262,10 +270,10 @@ class Loader:
         return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
     def at(self, first: int, stop: int) -> CompactBatch:
-        """Return the sequences at positions of the order, for any steps.
+        """Return the sequences from position `first` to `stop` (exclusive) of the order, whatever their steps.
 
         Raises:
-            MissingError: they are not all inside the run.
+            MissingError: some positions are outside the run.
         """
         window = self.order.window(first, stop)
         tokens = np.empty((len(window), self.order.sequence_tokens + 1), self._gather.dtype)
@@ -274,7 +282,7 @@ class Loader:
         return CompactBatch(tokens, starts, unscored if self._joint.padded else None)
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], PackedPieces]]:
-        """Yield the data that this rank reads in a step: by stream, its reader, rows of the batch, and their pieces.
+        """Yield what this rank reads in a step: for each stream its reader, the rows of the batch, and their pieces.
 
         Raises:
             MissingError: the run has no such step.
@@ -285,12 +293,12 @@ class Loader:
             yield self.readers[stream], rows, self._layouts[stream].pieces(indices[rows])
 
     def open_index(self, step: int) -> None:
-        """Map what a step reads of packed indexes."""
+        """Map the parts of the packed indexes that a step reads."""
         if self._joint.padded:
             self._pieces_of_all(step)
 
     def _pieces_of_all(self, step: int) -> PackedPieces:
-        """Return the pieces of all ranks: from the indices of the whole step, so that ranks need not communicate."""
+        """Return the pieces of all ranks in a step. They follow from the order, so ranks need not communicate."""
         window = self.order.step_window(step, self.schedule)
         return self._joint.pieces(window.streams, window.indices)
 
@@ -301,8 +309,10 @@ class Loader:
         return every[first:stop]
 
     def _sequences(self, step: int) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-        """Return the stream and index of this rank's sequences in a step; successive steps are drawn several at
-        once."""
+        """Return the stream and index of this rank's sequences in a step.
+
+        If steps are read one after another, the sequences of several steps are computed at once.
+        """
         drawn = self._drawn
         if not drawn.first <= step < drawn.stop:
             several = step == drawn.stop and self.schedule.ascending
@@ -316,7 +326,9 @@ class Loader:
 
 @dataclass(frozen=True)
 class _DrawnSteps:
-    """Sequences of consecutive steps from `first` on; those of its n-th step are `edges[n]` to `edges[n + 1]`."""
+    """Sequences of consecutive steps, starting at `first`. Step `first` + n has `edges[n]` to `edges[n + 1]`
+    (exclusive).
+    """
 
     first: int
     edges: tuple[int, ...]
@@ -344,15 +356,17 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
                 remedy="open the shards and the packed index in the mixture's inputs",
             )
     if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.streams}) > 1:
-        raise IntegrityError("buckets of one mixture use different tokenizers")
+        raise IntegrityError("the buckets of the mixture use different tokenizers")
 
 
 T = TypeVar("T")
 
 
 def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
-    """Yield the same items, computed up to `depth` ahead by a thread that ends with its consumer; on demand if that is
-    0."""
+    """Yield the items of `made`, which a thread computes up to `depth` items ahead. If `depth` is 0, no thread is used.
+
+    The thread ends when its consumer does.
+    """
     if not depth:
         yield from made
         return

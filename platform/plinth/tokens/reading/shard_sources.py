@@ -1,5 +1,5 @@
-"""Open the shards that a job reads, from the workspace's store or a remote; fetch and prove them before the steps
-that read them.
+"""Sources of the shards that a job reads: the workspace's store or a remote. Shards are fetched and verified before the
+steps that read them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plinth.tokens.shards.reader import BlockDigests, ShardReader, Tokens, open_
 
 @dataclass(frozen=True)
 class ShardSource:
-    """Store that shards and indexes are read from, and a reader for every stream."""
+    """Store from which shards and indexes are read, and a reader for every stream."""
 
     store: Store
     readers: Mapping[str, ShardReader]
@@ -38,16 +38,18 @@ class ShardSource:
 def open_shards(
     local: Store, shards: Iterable[Manifest], reading: Reading, blocks: Manifest | None = None
 ) -> ShardSource:
-    """Open the streams of these shard sets. Digests are compared once: when a shard is fetched, or first read; those of
-    spans whenever a span is fetched.
+    """Open all streams of the given shard sets.
+
+    A shard's digest is compared once: when the shard is fetched or first read. The digests of a span are compared
+    whenever the span is fetched.
 
     Args:
         local: the workspace's store; shards are read from it if `reading` names no remote.
-        blocks: the block digests of the shards (`tokens.shards.reader`), in the workspace's store; without them
-            nothing is read by spans.
+        blocks: block digests of the shards (`tokens.shards.reader`), in the workspace's store; they are required for
+            reading by spans.
 
     Raises:
-        MissingError: shards are to be read by spans, and have no block digests.
+        MissingError: shards are to be read by spans, but have no block digests.
     """
     made = {one.asset: one for one in shards}
     if reading.remote is None:
@@ -58,7 +60,7 @@ def open_shards(
     if not reading.by_spans(sum(one.bytes for one in made.values())):
         return ShardSource(store, open_streams(store, made))
     if blocks is None:
-        raise unproved("what the run trains on")
+        raise unproved("the run's training data")
     digests = BlockDigests(local, blocks)
     return ShardSource(
         store,
@@ -79,17 +81,17 @@ REQUESTS_AT_ONCE = 16
 
 
 class SpanReader(ShardReader):
-    """Stream whose tokens are fetched when they are read; nothing is mapped.
+    """Reader of a stream whose tokens are fetched when they are read, without mapping shards.
 
     Args:
-        store: where the index is read from.
-        remote: where the shards are.
-        blocks: digests of their blocks.
+        store: store from which the index is read.
+        remote: remote that has the shards.
+        blocks: digests of the shards' blocks.
 
     Raises:
-        MissingError: a shard has no block digests.
-        MissingError, StorageError: on reading: a shard is absent or does not answer.
-        IntegrityError: on reading: a block has other bytes than were written.
+        MissingError: a shard has no block digests, or is absent when it is read.
+        StorageError: the remote does not answer; raised on reading.
+        IntegrityError: a block has other bytes than were written; raised on reading.
     """
 
     mapped = False
@@ -110,15 +112,17 @@ class SpanReader(ShardReader):
         return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, self.dtype), *pieces])
 
     def _proved(self, blob: Blob, first: int, stop: int) -> memoryview:
-        """Return the bytes `first` to `stop` of a shard, out of blocks that were compared."""
+        """Return the bytes `first` to `stop` of a shard, after comparing their blocks with the block digests."""
         begin, end = self._blocks.widened(blob, first, stop)
         data = self._remote.read(blob, begin, end)
         self._blocks.compare(blob, begin, data, self._remote.uri(blob))
         return memoryview(data)[first - begin : stop - begin]
 
     def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
-        """Return the spans of the stream one after another in one array, many requests at once, and where each begins
-        there."""
+        """Return several spans of the stream, joined in one array, and the start of each span in it.
+
+        Spans are fetched with many requests at once.
+        """
         began = time.perf_counter()
         spans = self._pool.map(self._span, starts.tolist(), counts.tolist())
         tokens = np.concatenate([np.empty(0, self.dtype), *spans])
@@ -126,7 +130,7 @@ class SpanReader(ShardReader):
         return tokens, np.cumsum(counts) - counts
 
     def _ranges(self, start: int, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the byte ranges of a span: shard, first byte and end."""
+        """Yield the byte ranges of a span: number of the shard, first byte, and end (exclusive)."""
         width, stop = self.dtype.itemsize, start + count
         while start < stop:
             shard = bisect_right(self._starts, start) - 1
@@ -156,15 +160,17 @@ THREADS = "shards ahead"
 
 
 class Touch(NamedTuple):
-    """Shard of a stream, by its number."""
+    """First use of a shard by a rank: reader of the stream, and number of the shard."""
 
     reader: ShardReader
     number: int
 
 
 def first_touches(loader: Loader, first_step: int, stop_step: int) -> Iterator[list[Touch]]:
-    """Yield for each step the shards that this rank first touches in it, from `first_step` on; ends with the last shard
-    of all. Maps the packed index if the layout has one."""
+    """Yield for each step, starting at `first_step`, the shards that this rank reads for the first time.
+
+    The iterator ends when all shards have been read. It maps the packed index if the layout has one.
+    """
     left = {reader.stream.name: len(reader.shards) for reader in loader.readers}
     seen: dict[str, set[int]] = {name: set() for name in left}
     for step in range(first_step, stop_step):
@@ -186,12 +192,12 @@ def first_touches(loader: Loader, first_step: int, stop_step: int) -> Iterator[l
 
 
 class ShardsAhead:
-    """Proves the shards of a rank's steps, up to `lead` steps before the step that is read.
+    """Background verification of the shards of a rank's next steps, up to `lead` steps ahead of the current step.
 
     Args:
-        touches: of the steps from `first_step` on.
-        first_step: that is read first.
-        threads: shards that are fetched and compared at once.
+        touches: shards that each step reads for the first time, starting at `first_step`.
+        first_step: first step that is read.
+        threads: number of shards that are fetched and verified at once.
     """
 
     def __init__(self, touches: Iterator[list[Touch]], first_step: int, threads: int, lead: int = LEAD_STEPS) -> None:
@@ -205,12 +211,12 @@ class ShardsAhead:
             threading.Thread(target=work, name=THREADS, daemon=True).start()
 
     def require(self, step: int) -> None:
-        """Wait until the shards of a step are proved; steps are required one after another.
+        """Wait until the shards of a step are verified. Steps must be required one after another.
 
-        What could not be fetched so long before is left to the reader, which tries again.
+        If a shard could not be fetched ahead of time, no error is raised here: the reader tries again.
 
         Raises:
-            IntegrityError: one of them has changed.
+            IntegrityError: a shard has changed.
         """
         with self._changed:
             self._reading = step
@@ -223,13 +229,13 @@ class ShardsAhead:
                 raise error
 
     def close(self) -> None:
-        """End the threads, without a wait for what they are about."""
+        """Stop the threads without waiting for their current work."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _plan(self) -> None:
-        """Hand the shards of each step to the workers, once it is near enough."""
+        """Pass the shards of each step to the workers, at most `lead` steps ahead of the current step."""
         with suppress(PlinthError):  # of a packed index: the reader meets it at the step itself
             while (touched := next(self._touches, None)) is not None:
                 proofs = [Future[Tokens]() for _ in touched]
@@ -262,8 +268,10 @@ class ShardsAhead:
 
 @contextmanager
 def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[Callable[[int], None]]:
-    """Yield the check of a step's shards (`ShardsAhead.require`) from `first_step` on; a no-op without threads, or
-    where tokens are fetched by spans."""
+    """Yield the function that waits for the shards of a step (`ShardsAhead.require`).
+
+    The function does nothing if `threads` is 0, or if tokens are fetched by spans.
+    """
     if not threads or not all(reader.mapped for reader in loader.readers):
         yield lambda step: None
         return
@@ -275,7 +283,7 @@ def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) 
 
 
 def proved_batches(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[RankBatch]:
-    """Yield the batches of these steps, each once its shards are verified.
+    """Yield the batches of the steps from `first_step` to `stop_step` (exclusive), each after its shards are verified.
 
     Raises:
         MissingError, IntegrityError, StorageError: a shard is absent, has changed, or cannot be fetched.

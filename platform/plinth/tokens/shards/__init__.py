@@ -1,16 +1,17 @@
-"""Even-sized binary shards with a document index: made from curated text, read in place.
+"""Binary token shards of even size with a document index. They are made from curated text and read in place.
 
-made in this order:
+Modules that make shards, in this order:
 
     shards             the stage: each bucket's token streams cut into even shards, with a document index
-    staged_tokens      the stream of every document: values of the recipe's axes, joined from sidecars; tokens of
-                       curated parts in staging, until the shards are cut
+    staged_tokens      the stream of every document, from the recipe's axes and sidecars; tokens of curated parts in
+                       staging, until the shards are cut
 
-read by:
+Modules that read shards:
 
     reader             spans of tokens of one stream from mapped files; digests of blocks; exports: Megatron, plain
                        token files, files by name
     index              the document index of a stream, in Arrow files that are mapped and read in place
 
-parameters             axes and sizes, where a job reads from, names of streams: a bucket, or `bucket/axis=value,…`
+parameters             axes and sizes, source and cache of a job's shards, names of streams: a bucket, or
+                       `bucket/axis=value,…`
 """

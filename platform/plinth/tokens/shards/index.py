@@ -1,7 +1,7 @@
-"""Document index of a stream: the position of every document; lookups take microseconds at any size.
+"""Document index of a stream, which has the position of every document. Look-ups take microseconds at any size.
 
-A part of the index is an Arrow file of fixed-width columns, documents in stream order. Readers of many documents map
-it; readers of a few documents read a few ranges of it (`lookup`).
+A part of the index is an Arrow file with fixed-width columns and documents in stream order. Readers of many documents
+map the file; readers of a few documents read only some of its byte ranges (`IndexLookup`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class _Mapping:
-    """File mapped into memory until nothing refers to its bytes."""
+    """File mapped into memory until no object refers to its bytes."""
 
     def __init__(self, path: Path | str) -> None:
         self.address = 0
@@ -72,17 +72,17 @@ def map_file(path: Path | str) -> NDArray[np.uint8]:
     """Map the bytes of a file, read only, without keeping it open.
 
     Raises:
-        OSError: it cannot be opened or mapped.
+        OSError: the file cannot be opened or mapped.
     """
     mapping = _Mapping(path)
     return np.asarray(mapping) if mapping.size else np.empty(0, np.uint8)
 
 
 def write_mapped(store: Store, name: str, batch: pa.RecordBatch, stats: dict[str, Any]) -> Part:
-    """Write a batch without nulls as an uncompressed Arrow file; `stats["at"]` has the first byte of each buffer.
+    """Write a batch without nulls as an uncompressed Arrow file. `stats["at"]` has the byte offset of each buffer.
 
     Raises:
-        DiskFullError, WorkspaceError: nothing becomes visible.
+        DiskFullError, WorkspaceError: the file cannot be written; no part of it becomes visible.
     """
     with store.staging(".arrow") as path:
         with named_failures(path):
@@ -96,10 +96,10 @@ def write_mapped(store: Store, name: str, batch: pa.RecordBatch, stats: dict[str
 
 
 def map_columns(store: Store, part: Part, what: str) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return the bytes of a part that `write_mapped` wrote, and where its buffers begin.
+    """Return the bytes of a part that `write_mapped` wrote, and the byte offset of each buffer.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or not such a file.
+        MissingError, IntegrityError: the file is absent, truncated, or not written by `write_mapped`.
     """
     path = store.open_path(part.blob)
     try:
@@ -112,10 +112,10 @@ def map_columns(store: Store, part: Part, what: str) -> tuple[NDArray[np.uint8],
 
 
 def places_of(part: Part, what: str) -> list[int]:
-    """Return the offsets of the buffers of a part in its file.
+    """Return the byte offsets of a part's buffers in its file.
 
     Raises:
-        IntegrityError: it was not written by `write_mapped`.
+        IntegrityError: the file was not written by `write_mapped`.
     """
     if AT not in part.stats:
         raise _unknown(part.name, part, what)
@@ -126,7 +126,7 @@ def _unknown(name: str, part: Part, what: str) -> IntegrityError:
     return IntegrityError(
         f"{name} is not {what}",
         expected=f"an Arrow file of {part.rows} rows, written by this version",
-        remedy="run its stage again; the format has changed",
+        remedy="rerun the stage that made it: the format has changed",
     )
 
 
@@ -148,7 +148,7 @@ BATCH_DOCUMENTS = 1 << 16
 
 
 class DocumentSpan(NamedTuple):
-    """Place of a document in its stream, end-of-text included, and of its text."""
+    """Position of a document in its stream, including end-of-text, and the curated part and row of its text."""
 
     id: str  # hexadecimal
     start: int
@@ -159,7 +159,7 @@ class DocumentSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentSpans:
-    """Documents as columns, [n] each."""
+    """Positions of several documents, as columns of shape [n]."""
 
     ids: NDArray[np.void]
     starts: NDArray[np.int64]
@@ -175,26 +175,26 @@ class DocumentSpans:
         return self.ids, self.starts, self.tokens, self.parts, self.rows
 
     def take(self, rows: slice | NDArray[Any]) -> DocumentSpans:
-        """Return some of the documents."""
+        """Return the documents in these rows."""
         return DocumentSpans(*(column[rows] for column in self.columns))
 
     def records(self) -> list[DocumentSpan]:
-        """Return the documents as records."""
+        """Return the documents as a list of `DocumentSpan`."""
         names = self.ids.tobytes().hex()
         ids = [names[at : at + 32] for at in range(0, len(names), 32)]
         return list(map(DocumentSpan, ids, *(column.tolist() for column in self.columns[1:])))
 
 
 def write_index(store: Store, name: str, columns: Sequence[pa.Array], stats: dict[str, Any]) -> Part:
-    """Write a part of the index: columns of `INDEX_SCHEMA`."""
+    """Write a part of the index from the columns of `INDEX_SCHEMA`."""
     return write_mapped(store, name, pa.RecordBatch.from_arrays(list(columns), schema=INDEX_SCHEMA), stats)
 
 
 def open_part(store: Store, part: Part) -> DocumentSpans:
-    """Map the documents of a part of the index.
+    """Map a part of the index, and return its documents.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or no index.
+        MissingError, IntegrityError: the part is absent, truncated, or not an index.
     """
     data, places = map_columns(store, part, _WHAT)
     return DocumentSpans(
@@ -206,28 +206,28 @@ def open_part(store: Store, part: Part) -> DocumentSpans:
 
 
 def open_lookup(store: Store, part: Part) -> IndexLookup:
-    """Open the same part for look-ups of single documents.
+    """Open a part of the index for look-ups of single documents.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or no index.
+        MissingError, IntegrityError: the part is absent, truncated, or not an index.
     """
     return IndexLookup(store, part, places_of(part, _WHAT), tuple(dtype.itemsize for dtype in DTYPES), starts=1)
 
 
 def of_part(documents: DocumentSpans, part: int) -> slice:
-    """Return the rows of the documents of a curated part; parts of the index go through curated parts in order."""
+    """Return the rows of a curated part's documents. The rows of `documents` are sorted by curated part."""
     first, stop = np.searchsorted(documents.parts, np.array([part, part + 1], np.int32)).tolist()
     return slice(first, stop)
 
 
 class DocumentIndex:
-    """Index of one stream. Opening reads nothing; parts are mapped when they are first needed.
+    """Document index of one stream. Opening reads nothing; parts are mapped when they are first needed.
 
     Args:
-        parts: of the stream, in order.
+        parts: index parts of the stream, in order.
 
     Raises:
-        MissingError, IntegrityError: on first touch: a part is absent, torn, or no index.
+        MissingError, IntegrityError: a part is absent, truncated, or not an index; raised when the part is first read.
     """
 
     def __init__(self, store: Store, parts: Sequence[Part]) -> None:
@@ -236,19 +236,19 @@ class DocumentIndex:
         self._open: dict[int, DocumentSpans] = {}
 
     def part(self, number: int) -> DocumentSpans:
-        """Return all documents of a part, mapped."""
+        """Return all documents of an index part, mapped into memory."""
         if number not in self._open:
             self._open[number] = open_part(self._store, self.parts[number])
         return self._open[number]
 
     def within(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[NDArray[np.int64], DocumentSpans]:
-        """Return the documents that have tokens in ranges of the stream.
+        """Return the documents that have tokens in the given ranges of the stream.
 
         Args:
-            starts, stops: [m] of each range; none is empty.
+            starts, stops: [m] start and end (exclusive) of each range; no range is empty.
 
         Returns:
-            [n] the range of each document, ascending, and the documents, in stream order within a range.
+            [n] number of the range for each document, ascending, and the documents, in stream order within a range.
         """
         first = np.maximum(np.searchsorted(self._starts, starts, side="right") - 1, 0)
         spread = np.searchsorted(self._starts, stops, side="left") - first  # parts that contain a range
@@ -276,7 +276,7 @@ class DocumentIndex:
             yield from _cut(self.part(number))
 
     def find(self, id_: bytes, part: int | None = None) -> list[DocumentSpan]:
-        """Return the documents of an id, of one curated part or of all."""
+        """Return the documents with this id, in one curated part if `part` is given, otherwise in all."""
         wanted = np.frombuffer(id_, np.uint64)
         found = []
         for number in self._covering(part):
@@ -294,13 +294,13 @@ class DocumentIndex:
             yield from documents.take(of_part(documents, part)).records()
 
     def _covering(self, part: int | None) -> list[int]:
-        """Return the parts of the index that have documents of a curated part."""
+        """Return the numbers of the index parts that have documents of a curated part."""
         spans = [one.stats["parts"] for one in self.parts]
         return [number for number, (first, last) in enumerate(spans) if part is None or first <= part <= last]
 
 
 def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return `first[i]` to `first[i] + counts[i]` for every i, one after another."""
+    """Return the numbers `first[i]` to `first[i] + counts[i]` (exclusive) for every i, joined in one array."""
     return np.asarray(np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts))
 
 
@@ -320,14 +320,15 @@ BLOCK = 1024
 
 
 class IndexLookup:
-    """Part of an index, open for reading; use it as a context.
+    """Context manager for look-ups in one part of an index, by small reads of its file.
 
     Args:
-        places: byte of the file at which each column begins. widths: bytes of a value of each. starts: which column
-            has the starts, int64 and ascending.
+        places: byte offset of each column in the file.
+        widths: bytes per value of each column.
+        starts: number of the column with the starts, which are int64 and ascending.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or shorter than its columns.
+        MissingError, IntegrityError: the file is absent, truncated, or shorter than its columns.
     """
 
     def __init__(self, store: Store, part: Part, places: list[int], widths: tuple[int, ...], starts: int) -> None:
@@ -346,7 +347,9 @@ class IndexLookup:
         os.close(self._file)
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first row and end of the documents that have tokens in `start` to `stop` of the stream."""
+        """Return the first row and end (exclusive) of the documents that have tokens in `start` to `stop` of the
+        stream.
+        """
         begin, block = self._around(start)
         first = begin + max(0, int(block.searchsorted(start, "right")) - 1)
         if begin + len(block) < self._rows and block[-1] < stop:
@@ -354,14 +357,14 @@ class IndexLookup:
         return first, begin + int(block.searchsorted(stop, "left"))
 
     def values(self, first: int, stop: int) -> list[bytes]:
-        """Return the bytes of each column in rows `first` to `stop`."""
+        """Return the bytes of each column, from row `first` to `stop` (exclusive)."""
         found = [os.pread(self._file, (stop - first) * width, at + first * width) for at, width in self._columns]
         if len(found[0]) != (stop - first) * self._columns[0][1]:
             raise self._short()
         return found
 
     def _around(self, token: int) -> tuple[int, NDArray[np.int64]]:
-        """Return a block of starts that has the document of a token of this part, and the block's first row."""
+        """Return a block of starts that includes the document at `token`, and the block's first row."""
         low, high, below, above = 0, self._rows, self._first, self._stop
         for tried in count():
             bisect = tried > 2 and tried % 2
@@ -376,11 +379,11 @@ class IndexLookup:
                 low, below = begin + len(block) - 1, int(block[-1])
             else:
                 return begin, block
-        raise AssertionError("the search ends inside")
+        raise AssertionError("unreachable: the search always ends in the loop")
 
     def _short(self) -> IntegrityError:
         return IntegrityError(
-            f"{self._path} ({self._part.name}) is not the index it should be",
+            f"{self._path} ({self._part.name}) does not have the rows of the recorded index",
             expected=f"{self._rows} rows with SHA-256 {self._part.blob.sha256}",
             remedy="delete the file and run the same command again",
         )

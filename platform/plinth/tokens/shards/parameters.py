@@ -1,4 +1,4 @@
-"""Parameters of shards and of reading them, and the streams that the recipe's axes name."""
+"""Parameters of shards and of their reading, and the streams that result from the recipe's axes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AXES: dict[str, str | None] = {
 class Shards(Frozen):
     """Binary token shards of even size with a document index."""
 
-    tokens_per_shard: int = Field(64 * 2**20, gt=0, description="Tokens per shard file.")
+    tokens_per_shard: int = Field(64 * 2**20, gt=0, description="Approximate number of tokens per shard file.")
     axes: tuple[str, ...] = Field(
         (),
         description="Split a bucket into streams by these axes, which a mixture can then weigh: "
@@ -42,7 +42,7 @@ class Shards(Frozen):
         "duplicate cluster, rounded down to a power of two.",
     )
     min_stream_tokens: int = Field(
-        0, ge=0, description="Minimum tokens of a stream; smaller ones are merged into the bucket's stream `other`."
+        0, ge=0, description="Minimum tokens per stream; smaller streams are merged into the bucket's stream `other`."
     )
 
     @field_validator("axes")
@@ -56,38 +56,41 @@ class Shards(Frozen):
         return axes
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that the shards depend on, as plain data: without axes as before axes existed."""
+        """Return the parameters that the shards depend on, as plain data.
+
+        If there are no axes, the keys of axes are left out, so that shards made before axes existed keep their
+        identity.
+        """
         return self.model_dump(mode="json", exclude=set() if self.axes else {"axes", "min_stream_tokens"})
 
 
 class Reading(Frozen):
-    """Location of the shards that a job reads, and its cache. Not part of identity."""
+    """Location of the shards that a job reads, and its cache. These parameters are not part of any identity."""
 
     remote: str | None = Field(
         None,
-        description="`s3://bucket/prefix` or a folder to which the shards were pushed or exported; default: the "
-        "workspace's store.",
+        description="`s3://bucket/prefix` or a folder to which the shards were pushed or exported. By default, shards "
+        "are read from the workspace's store.",
     )
     layout: Literal["store", "names"] = Field(
-        "store", description="`store`: as pushed by `plinth` and DVC; `names`: files named like the parts."
+        "store", description="File layout of the remote: `store` as pushed by `plinth` and DVC, `names` with files named "
+        "like the parts.",
     )
     fetch: Literal["auto", "shard", "span"] = internal(
         "auto",
-        description="`shard`: whole, checked by SHA-256, kept in the cache; `span`: each rank only the blocks with its "
-        "rows, each checked by SHA-256; `auto`: whole if all fit into half the cache.",
+        description="`shard` fetches whole shards into the cache; `span` fetches only the blocks with a rank's rows. "
+        "Both verify SHA-256. `auto` fetches whole shards if all fit into half the cache.",
     )
     cache: str | None = Field(
-        None, description="Folder shared by the processes of a node; default: `cache` in the workspace."
+        None, description="Cache folder, shared by the processes of a node. The default is `cache` in the workspace."
     )
-    cache_bytes: int = Field(256 * 2**30, gt=0, description="Maximum size of the cache.")
+    cache_bytes: int = Field(256 * 2**30, gt=0, description="Maximum size of the cache, in bytes.")
     ahead: int = internal(
-        4, ge=0, description="Shards to fetch and verify in parallel before their steps; 0: when they are read."
+        4, ge=0, description="Number of shards to fetch and verify in parallel before their steps; 0 verifies on reading."
     )
 
     def by_spans(self, shards_bytes: int) -> bool:
-        """Return True if shards of this size are read by spans from the remote, rather than fetched whole or opened in
-        the
-        workspace's store."""
+        """Return True if shards of this total size are fetched from the remote by spans, rather than as whole files."""
         if self.remote is None or self.fetch != "auto":
             return self.remote is not None and self.fetch == "span"
         return 2 * shards_bytes > self.cache_bytes
@@ -115,10 +118,10 @@ class Stream:
 
     Args:
         name: `bucket` or `bucket/label`.
-        bucket: the bucket.
-        label: what follows the bucket in the name; empty where the bucket is one stream.
-        values: value of every axis; empty where the bucket is one stream, and for `other`.
-        tokens: end-of-text included.
+        bucket: name of the bucket.
+        label: part of the name after the bucket; empty if the bucket is one stream.
+        values: value of every axis; empty if the bucket is one stream, and for `other`.
+        tokens: number of tokens, including end-of-text.
     """
 
     name: str
@@ -130,26 +133,26 @@ class Stream:
 
     @property
     def folder(self) -> str:
-        """Prefix of the names of its parts."""
+        """Prefix of the names of the stream's parts."""
         return f"{self.label}/" if self.label else ""
 
 
 def label_of(values: Mapping[str, str | None]) -> str:
-    """Return `axis=value,…` in the order of the axes; a value that is absent or empty is `unknown`."""
+    """Return the label `axis=value,…` in the order of the axes. An absent or empty value is written `unknown`."""
     return ",".join(f"{axis}={quote(value or UNKNOWN, safe=_PLAIN)}" for axis, value in values.items())
 
 
 def name_of(bucket: str, label: str = "") -> str:
-    """Return a stream's name."""
+    """Return the name of a bucket's stream."""
     return f"{bucket}/{label}" if label else bucket
 
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> Stream:
-    """Return the bucket, label and values of a stream's name; counts, which only the manifest has, are 0.
+    """Return the bucket, label and values of a stream's name. Counts are 0, because only the manifest has them.
 
     Raises:
-        ValueError: the name is not one of a stream.
+        ValueError: the name is not that of a stream.
     """
     bucket, _, label = name.partition("/")
     if not bucket or (name != bucket and not label):
@@ -163,7 +166,7 @@ def parse(name: str) -> Stream:
 
 
 def streams_of(shards: Manifest) -> tuple[Stream, ...]:
-    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name; at least one."""
+    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name. There is at least one."""
     bucket = shards.asset.rsplit("/", 1)[0]
     labels: Mapping[str, Mapping[str, int]] | None = shards.stats.get("streams")
     if labels is None:
@@ -182,7 +185,7 @@ def stream_of(shards: Manifest, name: str) -> Stream:
         raise MissingError(
             f"{shards.asset} has no stream {name}",
             expected=", ".join(every),
-            remedy="see `shards.axes` and `shards.min_stream_tokens` of the recipe",
+            remedy="check `shards.axes` and `shards.min_stream_tokens` in the recipe",
         )
     return every[name]
 

@@ -1,4 +1,6 @@
-"""Read a stream of a shard set: spans of tokens from mapped files, digests that prove fetched spans, and exports."""
+"""Reader for a stream of a shard set: spans of tokens from mapped files, digests that verify fetched spans, and
+exports.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,16 @@ Tokens = NDArray[np.unsignedinteger]
 
 
 class ShardReader:
-    """Token stream of a bucket.
+    """Reader of one token stream of a bucket.
 
     Args:
-        store: where the shards lie.
+        store: store that has the shards.
         shards: manifest of a `{bucket}/shards` asset.
-        stream: name of the stream; may be left out where the bucket has only one.
+        stream: name of the stream; may be omitted if the bucket has only one.
 
     Raises:
-        MissingError: no such stream, or several and none is named.
-        MissingError, IntegrityError: on first touch: a shard is absent, torn or changed.
+        MissingError: the stream does not exist, or the bucket has several and none is named.
+        MissingError, IntegrityError: a shard is absent, truncated or changed; raised when the shard is first read.
     """
 
     #: True if shards are mapped files; otherwise spans are fetched, and `gather` fetches many at once.
@@ -60,18 +62,18 @@ class ShardReader:
         total = sum(int(part.stats["tokens"]) for part in self.shards)
         if total != self.tokens:
             raise IntegrityError(
-                f"the shards of {self.stream.name} do not add up",
+                f"the shards of {self.stream.name} do not have the recorded number of tokens in total",
                 found=f"{total} tokens",
                 expected=f"{self.tokens} tokens",
             )
 
     @property
     def shard_starts(self) -> tuple[int, ...]:
-        """Where in the stream each shard begins; `read` of exactly one shard is a view of it."""
+        """Position in the stream at which each shard begins."""
         return tuple(self._starts)
 
     def read(self, start: int, count: int) -> Tokens:
-        """Return the tokens `start` to `start + count` of the stream; a view where they lie in one shard.
+        """Return `count` tokens of the stream, beginning at `start`. If they are in one shard, the result is a view.
 
         Raises:
             ValueError: the span is not inside the stream.
@@ -81,12 +83,12 @@ class ShardReader:
         return self._span(start, count) if count else np.empty(0, self.dtype)
 
     def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:
-        """Return the spans of the stream one after another in one array, and where each begins there."""
+        """Return several spans of the stream, joined in one array, and the start of each span in it."""
         spans = (self._span(start, count) for start, count in zip(starts.tolist(), counts.tolist(), strict=True))
         return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
     def shard(self, number: int) -> Tokens:
-        """Map a shard; at its first touch its digest is compared."""
+        """Map a shard. When it is first read, its digest is compared."""
         tokens = self._maps.get(number)
         if tokens is None:
             path = self._store.open_path(self.shards[number].blob)
@@ -94,7 +96,7 @@ class ShardReader:
         return tokens
 
     def index_batches(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield starts and lengths of all documents, in stream order, at most `BATCH_DOCUMENTS` at a time."""
+        """Yield the starts and lengths of all documents in stream order, at most `BATCH_DOCUMENTS` at a time."""
         return ((own.starts, own.tokens) for own in self.index.batches())
 
     def _span(self, start: int, count: int) -> Tokens:
@@ -118,7 +120,7 @@ def _stream_named(shards: Manifest, name: str | None) -> Stream:
     every = streams_of(shards)
     if len(every) != 1:
         raise MissingError(
-            f"{shards.asset} has {len(every)} streams; expected one",
+            f"{shards.asset} has {len(every)} streams, but no stream is named",
             expected=", ".join(one.name for one in every[:5]) + (", …" if len(every) > 5 else ""),
             remedy="pass the name of a stream, or open all with `open_streams`",
         )
@@ -144,7 +146,8 @@ BLOCKS = Step(name="tokens.shards.blocks", version="1", params={"block_bytes": B
 
 
 def prepare(ctx: Context, shards: Mapping[str, Manifest]) -> Manifest:
-    """Write the block digests of every shard of these shard sets, one part per shard, named by the shard's SHA-256.
+    """Write the block digests of every shard of these shard sets. Each shard has one part, named by the shard's
+    SHA-256.
 
     Raises:
         MissingError, IntegrityError: a shard is absent, or has changed.
@@ -159,16 +162,16 @@ def prepare(ctx: Context, shards: Mapping[str, Manifest]) -> Manifest:
 
 
 def shard_blobs(shards: Manifest) -> list[Blob]:
-    """Return the shards of every stream of a shard set."""
+    """Return the blobs of all shards of a shard set, stream by stream."""
     return [part.blob for stream in streams_of(shards) for part in shards.named(f"{stream.folder}shard-")]
 
 
 class BlockDigests:
-    """Block digests of shards; a shard's list is mapped when one of its spans is first compared.
+    """Block digests of shards. The list of a shard is mapped when its first span is compared.
 
     Args:
-        store: where the lists lie.
-        listed: what `prepare` made.
+        store: store that has the lists.
+        listed: manifest that `prepare` returned.
     """
 
     def __init__(self, store: Store, listed: Manifest) -> None:
@@ -176,21 +179,21 @@ class BlockDigests:
         self._lists: dict[str, NDArray[np.uint8]] = {}
 
     def require(self, blobs: Iterable[Blob]) -> None:
-        """Refuse shards without a list.
+        """Raise an error unless every shard has a list of block digests.
 
         Raises:
-            MissingError: of one of them nothing is listed.
+            MissingError: a shard has no list.
         """
         for blob in blobs:
             if blob.sha256 not in self._parts:
                 raise unproved(f"shard {blob.sha256}")
 
     def widened(self, blob: Blob, first: int, stop: int) -> tuple[int, int]:
-        """Return the range of whole blocks that contains bytes `first` to `stop` of a shard."""
+        """Return the byte range of whole blocks that contains bytes `first` to `stop` of a shard."""
         return first // BLOCK_BYTES * BLOCK_BYTES, min(-(-stop // BLOCK_BYTES) * BLOCK_BYTES, blob.bytes)
 
     def compare(self, blob: Blob, first: int, data: bytes, where: str) -> None:
-        """Compare whole blocks of a shard, from byte `first` on, with their digests.
+        """Compare whole blocks of a shard with their digests. The data begin at byte `first` of the shard.
 
         Raises:
             IntegrityError: a block has other bytes than were written.
@@ -202,7 +205,7 @@ class BlockDigests:
             if found != expected:
                 stop = first + min(at + BLOCK_BYTES, len(data))
                 raise IntegrityError(
-                    f"bytes {first + at} to {stop} of {where} are not those that were written",
+                    f"bytes {first + at} to {stop} of {where} differ from those that were written",
                     found=f"SHA-256 {found.hex()}",
                     expected=f"SHA-256 {expected.hex()}, of shard {blob.sha256}",
                     remedy="push or export the shards again; nothing was trained on these bytes",
@@ -216,15 +219,15 @@ class BlockDigests:
 
 
 def unproved(what: str) -> MissingError:
-    """Return the error for spans that have no block digests."""
+    """Return the error for shards that cannot be read by spans, because they have no block digests."""
     return MissingError(
         f"{what} cannot be read by spans: it has no list of block digests",
-        remedy="submit the run again, which makes the list, or set training.reading.fetch: shard",
+        remedy="submit the run again, which creates the list, or set training.reading.fetch: shard",
     )
 
 
 def _listed(store: Store, blob: Blob) -> tuple[Part, ...]:
-    """Write the list of one shard, whose own SHA-256 is compared in the same pass."""
+    """Write the block digests of one shard, and verify the shard's own SHA-256 in the same pass."""
     digests, rest = bytearray(), b""
 
     def take(chunk: bytes) -> None:
@@ -260,12 +263,14 @@ _NUMBERS = 2**20
 
 
 def export(store: Store, shards: Iterable[Manifest], kind: Format, to: str) -> list[dict[str, Any]]:
-    """Write the streams of shard sets below a folder or `s3://` prefix; returns facts by stream or asset, of which
-    `sha256` has the digest of every file by its name below `to`.
+    """Write the streams of shard sets into a folder or `s3://` prefix, and return a description of each stream or
+    asset.
+
+    In a description, `sha256` maps the name of every file relative to `to` to its digest.
 
     Raises:
-        IntegrityError: a shard has changed; the file that it belongs to is not written.
-        StorageError: the place cannot be written, or a document is too long for the format.
+        IntegrityError: a shard has changed; the file with its tokens is not written.
+        StorageError: `to` cannot be written, or a document is too long for the format.
     """
     root = to.rstrip("/")
     if kind == "shards":
@@ -282,7 +287,11 @@ def _megatron(store: Store, reader: ShardReader, to: str, name: str) -> dict[str
 
 
 def _megatron_index(reader: ShardReader, out: Sink) -> None:
-    """Header, lengths int32, byte offsets int64, and the sequence at which each document begins, int64, and the end."""
+    """Write Megatron's index file.
+
+    It has a header, the document lengths (int32), their byte offsets (int64), and the number of the sequence at which
+    each document begins (int64), followed by the number of documents.
+    """
     documents = reader.documents_count
     out.write(MAGIC + struct.pack("<QBQQ", MEGATRON_VERSION, MEGATRON_TYPE[reader.dtype.str], documents, documents + 1))
     for _, lengths in reader.index_batches():
@@ -346,6 +355,6 @@ def _write_facts(
 
 
 def _tokens(store: Store, parts: Iterable[Part], out: Sink) -> None:
-    """Yield the bytes of parts in order, each compared with its digest."""
+    """Write the bytes of parts to `out` in order, and compare each part with its digest."""
     for part in parts:
         require_unchanged(store.located(part.blob), part.blob, out.write, part=part.name)

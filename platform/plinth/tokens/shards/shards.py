@@ -1,13 +1,13 @@
-"""Each bucket's token streams in even binary shards, with a document index.
+"""Stage that cuts each bucket's token streams into binary shards of even size, with a document index.
 
-    curated part  -> tokens of its documents, each closed by end-of-text   (cached per part; tokens only staged)
+    curated part  -> tokens of its documents, each followed by end-of-text   (cached per part; tokens only staged)
     axes          -> the stream of each document
-    a stream      -> `shard-00000.bin` ...       sizes differ by at most one token
+    a stream      -> `shard-00000.bin` ...     sizes differ by at most one token
                   -> `index-00000.arrow` ...   documents in stream order
 
-Without axes a bucket is one stream. With them the parts of a stream are named below its label. Tokens are
-little-endian uint16 when the vocabulary fits, uint32 otherwise. A shard's bytes depend on the stream and its size
-alone, never on workers. Memory is one batch of texts or one copy buffer.
+Without axes, a bucket is one stream. With axes, the names of a stream's parts begin with its label. Tokens are
+little-endian uint16 if the vocabulary fits, otherwise uint32. A shard's bytes depend only on the stream and the shard
+size, and not on the number of workers. Memory is one batch of texts or one copy buffer.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ def run(
 ) -> Manifest:
     """Tokenize a bucket's training documents and cut their streams into shards.
 
-    Args:
-        sidecars: manifests of this bucket by stage, those that `axes.sidecars_of(params.axes)` names.
+    The parts of a stream are `shard-*.bin` (stats: start, tokens) and `index-*.arrow` (`INDEX_SCHEMA`; stats: start,
+    tokens); with axes, their names begin with `{label}/`. The manifest's stats are documents, tokens, text_bytes,
+    dtype, bytes_per_token (width of a token in a shard), end_of_text, vocab_size and tokenizer (SHA-256 of its file).
+    With axes, the stats include `axes` and `streams` (documents and tokens by label).
 
-    Parts of a stream: `shard-*.bin` (stats: start, tokens) and `index-*.arrow` (`INDEX_SCHEMA`; stats: start,
-    tokens), below `{label}/` where there are axes. Stats: documents, tokens, text_bytes, dtype, bytes_per_token (width
-    of a token in a shard), end_of_text, vocab_size, tokenizer (SHA-256 of its file); with axes also `axes` and
-    `streams` (documents and tokens by label).
+    Args:
+        sidecars: manifests of this bucket by stage; those that `staged_tokens.sidecars_of(params.axes)` names.
 
     Raises:
-        RecipeError: the axes make too many streams, or cannot be read as strings.
+        RecipeError: the axes result in too many streams, or their values are not strings.
     """
     asset, sidecars = f"{bucket}/shards", dict(sidecars or {})
     (file,) = trained.named(tokenizer.FILE)
@@ -100,7 +100,7 @@ def _cuts(
     lengths: Sequence[Part],
     streams: Sequence[StreamAssignment],
 ) -> list[Part]:
-    """Write the shards of every stream, named and placed."""
+    """Write the shards of every stream, and return them with their names and positions."""
     if not tasks:
         return []
     width = np.dtype(tasks[0].dtype).itemsize
@@ -123,7 +123,10 @@ def _cuts(
 def _cut_staged(
     ctx: Context, asset: str, tasks: Sequence[TokeniseTask], known: Sequence[StagedTokens], items: Sequence[Item]
 ) -> list[Part]:
-    """Cut by groups: missing tokens are restored before a group that needs them, and removed after the last one."""
+    """Cut shards in groups, to limit the tokens in staging.
+
+    Missing tokens are restored before a group that needs them, and removed after the last group that does.
+    """
     missing = [item for item in items if ctx.cache.get(CUT.key(item.inputs)) is None]
     groups = [missing[at : at + GROUP_SHARDS] for at in range(0, len(missing), GROUP_SHARDS)]
     needs = [{piece.tokens for item in group for piece in item.task} for group in groups]
@@ -151,7 +154,7 @@ def _cut_staged(
 
 
 def _indexes(ctx: Context, asset: str, streams: Sequence[StreamAssignment]) -> list[Part]:
-    """Write the index of every stream, in parts of whole curated parts."""
+    """Write the index of every stream. Each index part covers whole curated parts."""
     items, names = [], []
     for stream in streams:
         start = 0
@@ -191,8 +194,8 @@ class DocumentChoice:
     """Documents of a curated part that belong to a stream.
 
     Args:
-        lengths: ids and tokens of the part's documents, row for row the curated part.
-        labels: the label of each document, row for row; None where the bucket is one stream.
+        lengths: ids and token counts of the documents, in the same rows as the curated part.
+        labels: label of each document, in the same rows; None if the bucket is one stream.
         wanted: labels of the stream.
     """
 
@@ -202,13 +205,15 @@ class DocumentChoice:
 
     @property
     def key(self) -> str:
-        """Identity of the choice."""
+        """Cache key of the choice."""
         return f"{self.labels.blob.sha256}:{'|'.join(self.wanted)}" if self.labels else ""
 
 
 @dataclass(frozen=True)
 class TokenSlice:
-    """Bytes `offset` to `offset + length` of a part's tokens: of all documents, or of the chosen ones."""
+    """Byte range of `length` bytes from `offset` on, in a part's tokens: those of all documents or of the chosen
+    documents.
+    """
 
     tokens: StagedTokens
     offset: int
@@ -217,21 +222,21 @@ class TokenSlice:
 
     @property
     def key(self) -> str:
-        """Identity of the bytes."""
+        """Cache key of the bytes."""
         own = f"{self.tokens.blob.sha256}:{self.offset}:{self.length}"
         return f"{own}:{self.chosen.key}" if self.chosen else own
 
 
 @dataclass(frozen=True)
 class IndexTask:
-    """An index part: chosen documents of curated parts by number, from token `start` of their stream on."""
+    """Task to write an index part for documents of several curated parts, starting at token `start` of their stream."""
 
     pieces: tuple[tuple[int, DocumentChoice], ...]
     start: int
 
 
 def even_sizes(tokens: int, tokens_per_shard: int) -> list[int]:
-    """Return the sizes of shards close to `tokens_per_shard` that differ by at most one token; none for no tokens."""
+    """Return shard sizes close to `tokens_per_shard` that differ by at most one token. If `tokens` is 0, return none."""
     if not tokens:
         return []
     count = max(1, round(tokens / tokens_per_shard))
@@ -242,8 +247,9 @@ def slices(sources: Sequence[TokenSlice], sizes: Sequence[int], width: int) -> l
     """Return the slices of the parts' tokens that form each shard.
 
     Args:
-        sources: all tokens that each part gives to the stream, in order.
-        sizes: tokens of the shards. width: bytes of a token.
+        sources: for each part, the slice of all tokens that belong to the stream, in order.
+        sizes: number of tokens per shard.
+        width: bytes per token.
     """
     cuts: list[list[TokenSlice]] = []
     ends = list(accumulate(source.length for source in sources))
@@ -261,7 +267,7 @@ def slices(sources: Sequence[TokenSlice], sizes: Sequence[int], width: int) -> l
 
 
 def cut(store: Store, task: tuple[TokenSlice, ...]) -> tuple[Part, ...]:
-    """Write one shard."""
+    """Write one shard from its token slices."""
     with store.staging(".bin") as path:
         with named_failures(path), path.open("wb") as out:
             for piece in task:
@@ -273,7 +279,7 @@ def cut(store: Store, task: tuple[TokenSlice, ...]) -> tuple[Part, ...]:
 
 
 def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
-    """Write one part of the index; stats: start, tokens, and the curated parts (first, last) in it."""
+    """Write one part of the index. Its stats are start, tokens, and the first and last curated part (`parts`)."""
     ids, tokens, parts, rows = [], [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     for number, chosen in task.pieces:
         for batch_ids, batch_tokens, batch_rows in _documents(store, chosen):
@@ -290,7 +296,7 @@ def index(store: Store, task: IndexTask) -> tuple[Part, ...]:
 
 
 def _documents(store: Store, chosen: DocumentChoice) -> Iterator[tuple[pa.Array, NDArray[np.int64], NDArray[np.int32]]]:
-    """Yield the ids, tokens and rows of a part's chosen documents, by batches."""
+    """Yield the ids, token counts and rows of a part's chosen documents, in batches."""
     sources = [(chosen.lengths, ["id", "tokens"])] + ([(chosen.labels, ["label"])] if chosen.labels else [])
     row = 0
     for batch, *labels in iter_aligned(store, *sources):
@@ -317,7 +323,10 @@ def _copy(store: Store, piece: TokenSlice, out: IO[bytes]) -> None:
 
 
 def _gather(store: Store, piece: TokenSlice, chosen: DocumentChoice, out: IO[bytes]) -> None:
-    """Copy the bytes `offset` to `offset + length` of the chosen documents, one after another."""
+    """Copy a byte range of the chosen documents' tokens to `out`.
+
+    `piece` has the offset and length of the range, which count only the bytes of chosen documents.
+    """
     tokens, kept = _lengths(store, chosen)
     if not piece.length:
         return
@@ -337,7 +346,7 @@ def _gather(store: Store, piece: TokenSlice, chosen: DocumentChoice, out: IO[byt
 
 
 def _lengths(store: Store, chosen: DocumentChoice) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the tokens of every document of a part, and which are chosen."""
+    """Return the number of tokens of every document of a part, and a mask of the chosen documents."""
     assert chosen.labels is not None
     tokens = [batch.column("tokens").to_numpy() for batch in iter_batches(store, chosen.lengths, ["tokens"])]
     kept = [_matching(batch, chosen.wanted) for batch in iter_batches(store, chosen.labels, ["label"])]
@@ -345,7 +354,7 @@ def _lengths(store: Store, chosen: DocumentChoice) -> tuple[NDArray[np.int64], N
 
 
 def _runs(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges with adjacent ones joined: consecutive documents of one stream are copied at once."""
+    """Yield byte ranges after joining adjacent ranges, so that consecutive documents of a stream are copied at once."""
     breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
     firsts, lasts = np.append(0, breaks), np.append(breaks, len(begins)) - 1
     yield from zip(begins[firsts].tolist(), ends[lasts].tolist(), strict=True)
@@ -357,7 +366,7 @@ MAX_STREAMS = 1024
 
 @dataclass(frozen=True)
 class StreamAssignment:
-    """Documents that a stream takes of each curated part."""
+    """Stream with the documents that it takes from each curated part."""
 
     label: str
     choices: tuple[tuple[int, DocumentChoice, int, int], ...]  # part, its documents, how many, their tokens
@@ -379,7 +388,7 @@ def assign_streams(
     lengths: list[Part],
     sidecars: Mapping[str, Manifest],
 ) -> list[StreamAssignment]:
-    """Return the bucket's streams in order of label."""
+    """Return the bucket's streams with their documents, in order of label."""
     if not params.axes:
         whole = tuple((i, DocumentChoice(part), part.rows, int(part.stats["tokens"])) for i, part in enumerate(lengths))
         return [StreamAssignment("", whole)]
@@ -387,7 +396,7 @@ def assign_streams(
     stream_of = _merged([part.stats["streams"] for part in labels], params.min_stream_tokens)
     if len(set(stream_of.values())) > MAX_STREAMS:
         raise RecipeError(
-            f"shards.axes cut {bucket} into too many streams",
+            f"shards.axes splits {bucket} into too many streams",
             found=f"{len(set(stream_of.values()))} streams by {', '.join(params.axes)}",
             expected=f"at most {MAX_STREAMS}",
             remedy="raise shards.min_stream_tokens, or use fewer axes",
@@ -406,7 +415,7 @@ def assign_streams(
 
 
 def _merged(counted: Sequence[Mapping[str, Mapping[str, int]]], least: int) -> dict[str, str]:
-    """Return the stream of every label: itself, or `other` if its tokens in all parts are too few."""
+    """Return the stream of every label: the label itself, or `other` if it has fewer than `least` tokens in all parts."""
     totals: dict[str, int] = {}
     for part in counted:
         for label, count in part.items():

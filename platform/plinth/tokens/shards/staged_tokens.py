@@ -1,4 +1,4 @@
-"""Curated parts on their way into shards: the stream of every document, and tokens in staging until shards are cut."""
+"""Steps between curated parts and shards: the stream of every document, and tokens in staging until shards are cut."""
 
 from __future__ import annotations
 
@@ -46,24 +46,30 @@ _POWERS = 2 ** np.arange(63, dtype=np.int64)
 
 
 def column_of(axis: str) -> str | None:
-    """Return the sidecar's column of an axis; None if a column of the document gives the value."""
+    """Return the sidecar column that has the values of an axis; None if a column of the document has them."""
     return AXES.get(axis, axis)
 
 
 def sidecars_of(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the stages of a bucket that these axes are read from: annotators, and stages that place their rows."""
+    """Return the stages whose manifests are needed to read the values of these axes.
+
+    These are annotators and, where their rows must be matched to documents, `verdicts` and `documents`.
+    """
     named = {column.split(".")[0] for axis in axes if (column := column_of(axis))}
     placed = {VERDICTS, DOCUMENTS} if named or COPIES in axes else {DOCUMENTS} if "source" in axes else set()
     return tuple(sorted(named | placed))
 
 
 def length_class(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the smallest power of two that each document fits in, [documents]."""
+    """Return each document's number of tokens, rounded up to a power of two, [documents]."""
     return _POWERS[np.searchsorted(_POWERS, tokens, side="left")]
 
 
 def copies_class(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the largest power of two that each cluster of duplicates reaches, [documents]; 1 for a document alone."""
+    """Return the size of each document's duplicate cluster, rounded down to a power of two, [documents].
+
+    A document without duplicates has 1.
+    """
     return _POWERS[np.searchsorted(_POWERS, np.maximum(sizes, 1), side="right") - 1]
 
 
@@ -85,14 +91,16 @@ def run(
     lengths: list[Part],
     sidecars: Mapping[str, Manifest],
 ) -> list[Part]:
-    """Write a part of labels (`SCHEMA`) for every curated part; stats: `streams`, by label documents and tokens.
+    """Write a part with the label of every document (`SCHEMA`), for every curated part.
+
+    The stats of a part are `streams`, the number of documents and tokens by label.
 
     Args:
-        lengths: tokens of the documents, one part for every curated part.
-        sidecars: manifests of this bucket by stage: those that `sidecars_of` names.
+        lengths: token counts of the documents, one part for every curated part.
+        sidecars: manifests of this bucket by stage; those that `sidecars_of` names.
 
     Raises:
-        RecipeError: a column is not usable as a stream's name.
+        RecipeError: a column cannot be used in the names of streams.
         IntegrityError: a sidecar does not belong to the curated text.
     """
     parts = curated.named("part-")
@@ -120,9 +128,9 @@ def _write(store: Store, task: _Task) -> tuple[Part, ...]:
     for axis, column in zip(task.axes, columns, strict=True):
         if len(column) != task.curated.rows:
             raise IntegrityError(
-                f"the values of axis {axis} do not belong to {task.curated.name}",
+                f"the values of axis {axis} do not match the documents of {task.curated.name}",
                 found=f"{len(column)} documents",
-                expected=f"{task.curated.rows} documents that are trained on",
+                expected=f"{task.curated.rows} training documents",
                 remedy="recompute the sidecar and the curated text from the same documents",
             )
     labels = _labels(task.axes, columns)
@@ -135,7 +143,7 @@ def _write(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _labels(axes: tuple[str, ...], columns: list[pa.Array]) -> pa.DictionaryArray:
-    """Label of every document, dictionary in order of name."""
+    """Return the label of every document, as a dictionary array whose dictionary is in order of name."""
     coded = [column.dictionary_encode() for column in columns]
     numbers = np.zeros(len(columns[0]), dtype=np.int64)
     for one in coded:
@@ -150,7 +158,7 @@ def _labels(axes: tuple[str, ...], columns: list[pa.Array]) -> pa.DictionaryArra
 
 
 def _values(store: Store, task: _Task, axis: str, tokens: NDArray[np.int64]) -> pa.Array:
-    """Return the value of an axis for every curated document, strings without nulls."""
+    """Return the value of an axis for every curated document, as strings without nulls."""
     column = column_of(axis)
     if column is not None:
         return _without_nulls(pa.chunked_array(_sidecar_column(store, task, column), pa.string()))
@@ -164,7 +172,7 @@ def _values(store: Store, task: _Task, axis: str, tokens: NDArray[np.int64]) -> 
 
 
 def _sidecar_column(store: Store, task: _Task, column: str) -> list[pa.Array]:
-    """Return a sidecar's column for the documents that are trained on, as strings."""
+    """Return a sidecar's column for the training documents, as strings."""
     side, _, name = column.partition(".")
     assert task.verdicts is not None
     as_strings = _to_strings(column)
@@ -175,7 +183,7 @@ def _sidecar_column(store: Store, task: _Task, column: str) -> list[pa.Array]:
 
 
 def _cluster_sizes(store: Store, task: _Task) -> NDArray[np.int64]:
-    """Return the documents in the cluster of every document that is trained on."""
+    """Return the size of the duplicate cluster of every training document."""
     assert task.verdicts is not None
     sizes = [
         batch.column("cluster_size").filter(pc.equal(batch.column("decision"), "train")).to_numpy()
@@ -189,7 +197,7 @@ def _to_strings(column: str) -> Callable[[pa.Array], pa.Array]:
         kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
         if not (pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise RecipeError(
-                f"shards.axes: {column} cannot name streams",
+                f"shards.axes: {column} cannot be used in names of streams",
                 found=f"values of type {kind}",
                 expected="a column of strings, or of booleans",
                 remedy="choose a label (language.label, perplexity.band, …) instead of a score",
@@ -200,7 +208,7 @@ def _to_strings(column: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _origins(store: Store, curated: Part) -> Iterator[tuple[str | None, str]]:
-    """Yield the domain and snapshot of every document."""
+    """Yield the domain and snapshot of every curated document."""
     for batch in iter_batches(store, curated, ["extra", "snapshot"]):
         domains = [json.loads(extra).get("domain") for extra in batch.column("extra").to_pylist()]
         yield from zip(domains, batch.column("snapshot").to_pylist(), strict=True)
@@ -236,11 +244,11 @@ _LENGTHS = pa.schema([INDEX_SCHEMA.field("id"), INDEX_SCHEMA.field("tokens")])
 
 @dataclass(frozen=True)
 class StagedTokens:
-    """Part's tokens, documents in order, each closed by end-of-text.
+    """Tokens of a curated part in staging: documents in order, each followed by end-of-text.
 
     Args:
-        bucket: of the part; two buckets never share a file.
-        blob: content of the file, whether or not the file exists.
+        bucket: bucket of the part; two buckets never share a file.
+        blob: content of the file, which may or may not exist.
     """
 
     bucket: str
@@ -248,7 +256,7 @@ class StagedTokens:
 
     @property
     def name(self) -> str:
-        """The file's name in staging."""
+        """Name of the file in staging."""
         return f"tokens-{self.bucket}-{self.blob.sha256}.bin"
 
     def exists(self, store: Store) -> bool:
@@ -256,7 +264,7 @@ class StagedTokens:
         return store.has_scratch(self.name, self.blob.bytes)
 
     def open_path(self, store: Store) -> Path:
-        """Return the path for reading.
+        """Return the path of the file for reading.
 
         Raises:
             MissingError: the file does not exist.
@@ -270,13 +278,13 @@ class StagedTokens:
         return store.open_scratch(self.name, self.blob)
 
     def remove(self, store: Store) -> None:
-        """Remove the file."""
+        """Remove the file from staging."""
         store.remove_scratch(self.name)
 
 
 @dataclass(frozen=True)
 class PublishedTokens:
-    """Published shards that hold a part's tokens: their manifest as a blob, and the number the part has there."""
+    """Published shards that contain a part's tokens: blob of their manifest, and number of the part in them."""
 
     shards: Blob
     part: int
@@ -284,7 +292,7 @@ class PublishedTokens:
 
 @dataclass(frozen=True)
 class TokeniseTask:
-    """Curated part to tokenize; `staged` and `published` are set when its tokens are restored."""
+    """Task to tokenize a curated part; `staged` and `published` are set if its tokens are restored."""
 
     bucket: str
     tokenizer: Blob
@@ -296,8 +304,10 @@ class TokeniseTask:
 
 
 def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Part]:
-    """Return the ids and lengths of every curated part's documents; stats: tokens, text_bytes, and `stream` (blob of
-    tokens)."""
+    """Tokenize every curated part, and return the ids and token counts of its documents.
+
+    The stats of a part are tokens, text_bytes, and `stream` (blob of the tokens).
+    """
     items = [Item((task.tokenizer.sha256, task.curated.blob.sha256), task, task.curated.rows) for task in tasks]
     facts = {"dtype": tasks[0].dtype, "end_of_text": tasks[0].end_of_text} if tasks else {}
     step = Step(name="tokens.shards.tokenise", version="2", params=facts, libraries=fingerprint.libraries("tokenizers"))
@@ -305,7 +315,10 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
 
 
 def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> dict[str, PublishedTokens]:
-    """Return the positions of the tokens of curated parts (by SHA-256) in the published shards; empty if none match."""
+    """Return where the published shards contain the tokens of curated parts, by SHA-256 of the part.
+
+    The result is empty if the published shards are incomplete, or have another tokenizer or dtype.
+    """
     ref = ctx.refs.ref(asset)
     if ref is None:
         return {}
@@ -322,10 +335,10 @@ def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> di
 
 
 def restore(store: Store, task: TokeniseTask) -> None:
-    """Put tokens that were made before into staging again.
+    """Put the tokens of a part back into staging: from published shards, or by tokenizing the text again.
 
     Raises:
-        IntegrityError: the text gives other tokens than it did.
+        IntegrityError: tokenizing the text results in other tokens than before.
     """
     wanted = task.staged
     assert wanted is not None
@@ -334,7 +347,7 @@ def restore(store: Store, task: TokeniseTask) -> None:
     (lengths,) = _tokenise(store, task)
     if lengths.stats["stream"] != wanted.blob.model_dump():
         raise IntegrityError(
-            f"{task.curated.name} of {task.bucket} gives other tokens than it did",
+            f"{task.curated.name} of {task.bucket} results in other tokens than before",
             found=f"SHA-256 {lengths.stats['stream']['sha256']}",
             expected=f"SHA-256 {wanted.blob.sha256}",
             remedy="the tokenizer library has changed: retrain the tokenizer, or install the pinned version",
@@ -370,7 +383,10 @@ def _length_batches(store: Store, curated: Part, lengths: Sequence[int]) -> Iter
 
 @contextmanager
 def _writer(store: Store, bucket: str) -> Iterator[tuple[IO[bytes], list[StagedTokens]]]:
-    """Open a stream to write tokens to; the list has their record once the block has ended without an error."""
+    """Open a file in staging for tokens.
+
+    The yielded list contains the record of the tokens after the block has ended without an error.
+    """
     made: list[StagedTokens] = []
     with store.staging(".bin") as path:
         with named_failures(path), path.open("wb") as stream:
@@ -381,7 +397,7 @@ def _writer(store: Store, bucket: str) -> Iterator[tuple[IO[bytes], list[StagedT
 
 
 def _copy_published(store: Store, staged: StagedTokens, published: PublishedTokens) -> bool:
-    """Copy a part's tokens from published shards; False where they are not those recorded."""
+    """Copy a part's tokens from published shards to staging. Return False if they are not the recorded tokens."""
     documents = []
     for reader in _readers(store, published.shards).values():
         documents += [(span.row, reader, span) for span in reader.index.of_part(published.part)]
@@ -399,5 +415,7 @@ def _copy_published(store: Store, staged: StagedTokens, published: PublishedToke
 
 @lru_cache(maxsize=1)
 def _readers(store: Store, shards: Blob) -> Mapping[str, ShardReader]:
-    """Open once per worker: the manifest of 10^12 tokens takes seconds."""
+    """Return the readers of published shards. They are cached per process, because loading a large manifest takes
+    seconds.
+    """
     return open_streams(store, [Manifest.model_validate_json(store.read_bytes(shards))])
