@@ -1,4 +1,4 @@
-"""Arrays that kernels take, by the type of their elements."""
+"""Types of the arrays that kernels take, by element type."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,5 +1,7 @@
-"""Exceptions that say what was found, what was expected and what to do. `exit_code` is the status of a command that
-one ends."""
+"""Exceptions that say what was found, what was expected and what to do.
+
+If an exception ends a command, `exit_code` is the exit status of the command.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ class ExplainedError(Exception):
     """Error with the failure, the values found and expected, and the remedy.
 
     Args:
-        what: one sentence about the failure, naming the file, key or asset.
+        what: one sentence about the failure, which names the file, key or asset.
         found: actual value.
         expected: expected value.
         remedy: next action for the reader.
@@ -29,7 +31,7 @@ class ExplainedError(Exception):
 
     @property
     def brief(self) -> str:
-        """One line: what failed, and what was found."""
+        """Failure and found value, in one line."""
         found = "" if self.found is None else str(self.found)
         return f"{self.what}: {found}" if found else self.what
 
@@ -47,7 +49,7 @@ def _rebuild(
 
 
 class CompilerError(ExplainedError):
-    """A kernel does not compile."""
+    """Kernel that does not compile."""
 
     exit_code = 6
 
@@ -63,6 +65,6 @@ class ModelFileError(ExplainedError):
 
 
 class PrivateFolderError(ExplainedError):
-    """Private folder that another user could have written."""
+    """Private folder that another user could have written to."""
 
     exit_code = 5

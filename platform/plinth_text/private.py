@@ -1,7 +1,7 @@
-"""Folders of this machine that no other user can write, for files that are loaded without verification.
+"""Folders of this machine that no other user can write to, for files that are loaded without verification.
 
-They are below `PLINTH_PRIVATE`, or `~/.cache/plinth/private`; never in the source tree. Without a home that can be
-written, a new folder of mode 0700 serves this process and those that it starts.
+They are in `PLINTH_PRIVATE`, or in `~/.cache/plinth/private`, and never in the source tree. If there is no writable
+home folder, a new folder with mode 0700 is used by this process and its child processes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ SOURCE = Path(__file__).resolve().parents[1]
 
 
 def folder(name: str) -> Path:
-    """Return a private folder by name, created on first use.
+    """Return a private folder by name. It is created on first use.
 
     Raises:
-        PrivateFolderError: it is a link, has another owner, is open to others, or is among the source; or it cannot be
-            created.
+        PrivateFolderError: the folder is a link, has another owner, is accessible to others, is inside the source tree,
+            or cannot be created.
     """
     return _checked(root(), name)
 
 
 def required(path: Path) -> Path:
-    """Return a folder that the user has named, created if it does not exist.
+    """Return the folder at `path`, which the user has configured. It is created if it does not exist.
 
     Raises:
-        PrivateFolderError: as `folder`.
+        PrivateFolderError: as for `folder`.
     """
     return _private(path.absolute())
 
 
 def root() -> Path:
-    """Return the folder that contains them all; not created, not checked."""
+    """Return the folder that contains all private folders, without checking it."""
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).absolute()

@@ -256,7 +256,7 @@ def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], 
 
 
 def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -> list[int]:
-    """Return the edges of blocks. Stretches are joined up to at least `tokens` tokens; the rest joins the last block."""
+    """Return the edges of blocks. A block joins stretches up to at least `tokens` tokens; the last has the rest."""
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     edges = [0]
     for end in stretches:
@@ -365,7 +365,7 @@ def concatenate_pieces(many: Sequence[PackedPieces]) -> PackedPieces:
 
 
 def _items(starts: Ints, lengths: Ints, capacity: int) -> tuple[Ints, NDArray[np.int32], int]:
-    """Return the start (context included) and size of each item to pack, and the number of pieces that fill a sequence."""
+    """Return start (context included) and size of each item to pack, and the number of pieces that fill a row."""
     item_starts, sizes = np.empty(len(lengths), np.int64), np.empty(len(lengths), np.int32)
     found, full = items(starts, lengths, capacity, item_starts, sizes)
     return item_starts[:found], sizes[:found], full

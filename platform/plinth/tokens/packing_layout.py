@@ -37,8 +37,8 @@ class PackingLayout(Protocol):
         tokens: number of tokens in the stream.
         width: tokens per sequence, S.
         padded: True if some targets are not scored.
-        contiguous: True if a sequence is one span of the stream, which may cross documents. If False, each piece belongs
-            to a single document.
+        contiguous: True if a sequence is one span of the stream, which may cross documents. If False, each piece has
+            tokens of a single document.
     """
 
     sequences: int

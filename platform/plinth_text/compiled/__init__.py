@@ -4,16 +4,17 @@
     def count_words(data: U8, start: int, end: int) -> int:
         \"\"\"How many words there are.\"\"\"
 
-declares the kernel `count_words`, which a C file of the module's folder defines: the kernels of a folder have different
-names. The C parameters have the same names in the same order (`build.py` has their types); pointers to results come
-last and are what the Python function returns, behind the C function's own result. Arrays must be C-contiguous and have
-the exact element type: a kernel checks no bounds. Kernels run without the GIL.
+This code declares the kernel `count_words`, which a C file in the module's folder defines. The kernels of a folder must
+have different names. The C parameters have the same names in the same order (`build.py` lists their types). Pointers to
+results come last; the Python function returns the C function's own result, followed by these results. Arrays must be
+C-contiguous and have the exact element type, because a kernel checks no bounds. Kernels run without the GIL.
 
-    kernel.h    views of arrays, and what every kernel file may use
-    build.py    read prototypes; compile once per machine and version (`python -m plinth_text.compiled PACKAGE`: ahead)
+    kernel.h    views of arrays, and definitions for all kernel files
+    build.py    reads prototypes, and compiles once per machine and version; `python -m plinth_text.compiled PACKAGE`
+                compiles ahead of the first use
 
-Any package may have kernels: its C files become one library, and may include headers of `plinth_text`
-(`#include "plinth_text/unicode/codepoints.h"`) and their own.
+Any package may have kernels. The C files of a package become one library, and may include headers of `plinth_text`
+(`#include "plinth_text/unicode/codepoints.h"`) and of the package.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NO_MEMORY = -(2**63)
 
 
 def compiled(function: F) -> F:
-    """Return the kernel declared by a function without a body; compiled if needed at the first call."""
+    """Return the kernel that a function without a body declares. It is compiled at the first call, if needed."""
     bound: list[Callable[..., Any]] = []
 
     def kernel(*arguments: Any) -> Any:
@@ -44,7 +45,7 @@ def compiled(function: F) -> F:
 
 @lru_cache(maxsize=8)
 def _library(package: str) -> tuple[Any, Any]:
-    """cffi's interface and the loaded library of a package."""
+    """Return the cffi interface and the loaded library of a package."""
     shared, declared = library(package)
     spec = importlib.util.spec_from_file_location(declared.stem, declared)
     assert spec
@@ -63,7 +64,7 @@ def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a Python function that checks arrays, calls the kernel and collects its results.
 
     Raises:
-        TypeError: the folder has no such kernel, or one with other parameters.
+        TypeError: no C file in the folder has the kernel, or the kernel has other parameters.
     """
     source, module = Path(function.__code__.co_filename), function.__module__
     package = module if source.stem == "__init__" else module.rpartition(".")[0]
@@ -91,7 +92,7 @@ def _bind(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _source(prototype: Prototype, given: list[Parameter], results: list[Parameter]) -> str:
-    """Return the Python source of a kernel's wrapper."""
+    """Return the Python source of the wrapper of a kernel."""
     lines = [f"def {prototype.name}({', '.join(each.name for each in given)}):"]
     for each in given:
         if each.element:
@@ -109,7 +110,7 @@ def _source(prototype: Prototype, given: list[Parameter], results: list[Paramete
 
 
 def _words(each: Parameter) -> list[str]:
-    """Return the arguments of the exported function for one parameter of the kernel."""
+    """Return the arguments that the wrapper passes to the exported function for one parameter of the kernel."""
     if each.result:
         return [f"_o_{each.name}"]
     if not each.element:
@@ -120,7 +121,7 @@ def _words(each: Parameter) -> list[str]:
 
 def _wrong(kernel: str, name: str, array: Any, element: str, dimensions: int) -> None:
     raise TypeError(
-        f"{kernel}: {name} is {array.dtype} of {array.ndim} dimensions: expected {ELEMENTS[element][0]} of {dimensions}"
+        f"{kernel}: {name} is {array.dtype} with {array.ndim} dimensions: expected {ELEMENTS[element][0]} with {dimensions}"
     )
 
 

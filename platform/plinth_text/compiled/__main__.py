@@ -1,7 +1,7 @@
-"""`python -m plinth_text.compiled [--carry] [PACKAGE ...]`: compile kernels ahead of their first use.
+"""Command line `python -m plinth_text.compiled [--carry] [PACKAGE ...]`: compile kernels ahead of their first use.
 
-    --carry      for every level of x86-64, into this installation: for images and wheels
-    PACKAGE      whose kernels; `plinth_text` where none is named
+    --carry      compile for every level of x86-64 into this installation, for images and wheels
+    PACKAGE      package whose kernels are compiled; by default `plinth_text`
 """
 
 import sys
@@ -11,13 +11,13 @@ from plinth_text.errors import ExplainedError
 
 
 def main(arguments: list[str]) -> str | None:
-    """Compile; returns what to tell the user where that stopped."""
+    """Compile the kernels of the given packages. Return a message for the user if it fails."""
     try:
         _compile([each for each in arguments if each != "--carry"] or [OWN], carry="--carry" in arguments)
     except ExplainedError as error:
         return f"{error}\nThen run the same command again: compiled files are kept."
     except KeyboardInterrupt:
-        return "interrupted; run the same command again: compiled files are kept"
+        return "Interrupted. Run the same command again: compiled files are kept."
     return None
 
 

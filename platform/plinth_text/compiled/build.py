@@ -1,8 +1,8 @@
-"""Read the prototypes of kernels from their C files, and compile them into a folder that is its user's alone.
+"""Compiler of kernels: reads prototypes from C files, and compiles them into a folder that no other user can write.
 
-All C files of a package become one library, named by the package, by the digest of what it is compiled from and by its
-target: this processor (`native`), or a level of x86-64. A machine compiles once per version, some seconds on all cores;
-objects of unchanged files are kept. Images and wheels carry libraries compiled ahead for the levels, in `CARRIED`.
+All C files of a package become one library. Its name has the package, the digest of its sources, and the target: this
+processor (`native`) or a level of x86-64. A machine compiles once per version, which takes some seconds on all cores;
+objects of unchanged files are reused. Images and wheels include libraries for the levels, in `CARRIED`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ UNUSED_S = 14 * 86400.0
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel: a scalar, a view of an array, or (`result`) a value that the kernel gives back.
+    """Parameter of a kernel: a scalar, a view of an array, or (`result`) a pointer to a result.
 
     Args:
         element: key of `ELEMENTS` for a view, else "".
@@ -77,7 +77,7 @@ class Parameter:
     result: bool = False
 
     def flat(self) -> list[str]:
-        """Return the parameters of the exported function: a view is its address and its lengths."""
+        """Return the parameters of the exported function. A view becomes its address and its lengths."""
         if not self.element:
             return [f"{self.scalar} {'*' if self.result else ''}{self.name}"]
         pointer = f"{'' if self.written else 'const '}{ELEMENTS[self.element][0]} *{self.name}"
@@ -97,7 +97,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Prototype:
-    """A kernel of a C file in a folder; `symbol` is its name in the library."""
+    """Kernel of a C file in a folder; `symbol` is its name in the library."""
 
     package: str
     name: str
@@ -113,17 +113,17 @@ class Prototype:
         return f"{self.returns} {self.symbol}({', '.join(flat) or 'void'})"
 
     def export(self) -> str:
-        """Return the C source of the exported function."""
+        """Return the C source of the exported function, which calls the kernel."""
         call = f"{self.name}({', '.join(each.argument() for each in self.parameters)})"
         body = f"{call};" if self.returns == "void" else f"return {call};"
         return f"__attribute__((visibility(\"default\")))\n{self.declaration()} {{ {body} }}\n"
 
 
 def prototypes(file: Path, package: str) -> Iterator[Prototype]:
-    """Yield the kernels of a C file, in its order.
+    """Yield the kernels of a C file, in the order of the file.
 
     Raises:
-        ValueError: a parameter has a type that no kernel takes.
+        ValueError: a parameter has an unsupported type.
     """
     for returns, name, listed in _PROTOTYPE.findall(file.read_text()):
         given = [each.strip() for each in listed.split(",") if each.strip() not in ("", "void")]
@@ -143,14 +143,15 @@ def _parameter(text: str, file: Path) -> Parameter:
 
 
 def library(package: str) -> tuple[Path, Path]:
-    """Return the library of a package for this machine and its declarations for cffi: carried, compiled earlier, or
-    compiled
-    now. Progress goes to standard error.
+    """Return the package's library for this machine, and its cffi declarations.
+
+    The library was carried with the installation or compiled earlier; otherwise it is compiled now, with progress on
+    standard error.
 
     Raises:
         NoCompilerError: there is no C compiler.
         CompilerError: a file does not compile.
-        PrivateFolderError: another user could write the folder of compiled libraries.
+        PrivateFolderError: another user could write to the folder of compiled libraries.
     """
     for level, needed in LEVELS.items():
         carried = _names(CARRIED, package, level)
@@ -160,11 +161,12 @@ def library(package: str) -> tuple[Path, Path]:
 
 
 def compile_into(folder: Path, package: str, target: str) -> tuple[Path, Path]:
-    """Compile the library of a package into a folder, for `NATIVE` or a level; one process compiles, the others wait
-    for it.
+    """Compile the library of a package into a folder, for `NATIVE` or a level of x86-64.
+
+    If several processes need it, one compiles and the others wait.
 
     Raises:
-        CompilerError: as `library`.
+        CompilerError: as for `library`.
     """
     made = _names(folder, package, target)
     if not all(each.exists() for each in made):
@@ -182,7 +184,7 @@ def root(package: str) -> Path:
     """Return the folder of a package.
 
     Raises:
-        ModuleNotFoundError: there is no package of this name.
+        ModuleNotFoundError: the package does not exist.
     """
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
@@ -198,12 +200,12 @@ def sources(package: str) -> list[tuple[str, Path]]:
 
 @lru_cache(maxsize=8)
 def digest(package: str) -> str:
-    """Return the identity of the sources of a package and of how they are compiled."""
+    """Return a digest of a package's kernel sources and of the compiler flags."""
     return _digest(package, *(file for name in _included(package) for _, file in sources(name)))
 
 
 def _digest(package: str, *files: Path) -> str:
-    """Return the identity of files, of the headers that they may include, and of how they are compiled."""
+    """Return a digest of some files, of the headers that they may include, and of the compiler flags."""
     hashed = hashlib.sha256("\0".join((*FLAGS, os.environ.get(FLAGS_VARIABLE, ""))).encode())
     headers = [file for name in _included(package) for file in sorted(root(name).rglob("*.h"))]
     for file in (Path(__file__), *headers, *files):
@@ -213,7 +215,7 @@ def _digest(package: str, *files: Path) -> str:
 
 
 def _included(package: str) -> tuple[str, ...]:
-    """Return the packages whose headers a package may include, and whose functions it may call."""
+    """Return the packages whose headers a package may include and whose functions it may call."""
     return tuple(dict.fromkeys((OWN, package)))
 
 
@@ -225,7 +227,7 @@ def _names(folder: Path, package: str, target: str) -> tuple[Path, Path]:
 
 @lru_cache(maxsize=1)
 def _processor() -> frozenset[str]:
-    """Return the flags of the CPU; none if the system does not list them."""
+    """Return the feature flags of the CPU; empty if the system does not list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -246,7 +248,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _compiled(folder: Path, package: str, target: str) -> list[Path]:
-    """Return the objects of all files of a package; those of unchanged files are there already."""
+    """Return the object files of a package, after compiling the missing ones. Unchanged files are not compiled again."""
     suffix = target if target != NATIVE else _processor_digest()
     objects = [(each, folder / f"{each[1].stem}-{_digest(package, each[1])}-{suffix}.o") for each in sources(package)]
     include = [word for name in _included(package) for word in ("-I", str(root(name).parent))]
@@ -289,7 +291,7 @@ def _link(objects: list[Path], target: str, made: Path) -> None:
 
 
 def _declare(package: str, made: Path) -> None:
-    """Write what cffi needs to call the library, so that no process parses declarations."""
+    """Write the cffi module that calls the library, so that no process has to parse declarations."""
     from cffi import FFI
 
     ffi = FFI()
@@ -306,7 +308,7 @@ def _run(arguments: list[str], target: str, what: str) -> None:
     path = _absolute(os.environ.get("PATH", os.defpath))
     compiler = shutil.which("gcc", path=path) or shutil.which("cc", path=path)
     if compiler is None:
-        raise NoCompilerError("there is no C compiler", expected="gcc", remedy="install gcc (apt-get install gcc)")
+        raise NoCompilerError("no C compiler was found", expected="gcc", remedy="install gcc (apt-get install gcc)")
     own = os.environ.get(FLAGS_VARIABLE, "").split()
     command = [compiler, *FLAGS, f"-march={target}", *own, *arguments]
     seen = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {"PATH": path}
@@ -314,7 +316,7 @@ def _run(arguments: list[str], target: str, what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
     if done.returncode:
         found = done.stderr[-2000:]
-        remedy = "free disk space or repair gcc, as the message indicates; else report it with the version of gcc"
+        remedy = "free disk space or repair gcc, as the message indicates; otherwise report this error with the version of gcc"
         raise CompilerError(f"{what} does not compile", found=found, remedy=remedy)
     if done.stderr:
         _say(done.stderr)
@@ -329,7 +331,7 @@ def _say(line: str) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what other versions left and no process has loaded for `UNUSED_S`."""
+    """Delete files in the folder that no process has loaded for `UNUSED_S`, such as those of other versions."""
     until = time.time() - UNUSED_S
     for file in folder.iterdir():
         if file.name != "lock" and max(file.stat().st_atime, file.stat().st_mtime) < until:

@@ -1,14 +1,14 @@
-"""Words and sentences of English text as spaCy's blank pipeline splits them, which datatrove's filters count.
+"""Words and sentences of English text as in spaCy's blank pipeline; datatrove's filters count these words.
 
-A word is what spaCy calls a token that is not white space. A chunk is what is between white space. Prefixes and
-suffixes are taken off its ends until none is left or an exception remains; what remains is an exception with its
-pieces, a URL, or is split at infixes (`spacy/tokenizer.pyx`). Most chunks are letters alone and one word.
+A word is a spaCy token that is not white space. A chunk is the text between white space. Prefixes and suffixes are
+split off its ends until none is left or an exception remains. The rest is an exception with its pieces, a URL, or is
+split at infixes (`spacy/tokenizer.pyx`). Most chunks consist of letters and are one word.
 
     rules.json  the data: classes of characters, exceptions, units (written by tests/agreement/english_rules.py)
-    affixes.h   what is split off at the ends of a chunk and inside it
-    urls.h      whether a chunk is a URL, and so one word
+    affixes.h   the prefixes, suffixes and infixes at which a chunk is split
+    urls.h      test whether a chunk is a URL, and therefore one word
 
-Differences from spaCy are defects: the tests hold both equal on the documents of the machine, on the exceptions and on
+Any difference from spaCy is a defect: tests compare the two on the documents of the machine, on the exceptions and on
 random text.
 """
 
@@ -52,13 +52,14 @@ SIZES = PIECES + (1 << EXCEPTION_BITS)
 
 
 class EnglishRules(NamedTuple):
-    """The tables, two arrays for all: kernels are called for every chunk, and each argument costs time.
+    """Tables of the rules, in two arrays: kernels are called for every chunk, and each argument costs time.
 
     Args:
-        flags: by code point, [0x110000].
-        tables: from `UNITS` on hashes of what is split off behind a digit, as a set; from `ENDS` on a bit by hash of
-            first byte, last byte and size, set where an exception has it; from `EXCEPTIONS` on their hashes,
-            as a set; from `PIECES` on by slot of that set where their pieces start: sizes in bytes, 0 behind the last.
+        flags: flags of each code point, [0x110000].
+        tables: four tables in one array. From `UNITS`: set of the hashes of units that are split off after a digit. From
+            `ENDS`: bits by the hash of first byte, last byte and size; a bit is set if an exception has this hash. From
+            `EXCEPTIONS`: set of the hashes of exceptions. From `PIECES`: for each slot of that set, the start of the
+            exception's piece sizes in bytes, which end with 0.
     """
 
     flags: U16
@@ -74,12 +75,12 @@ def source() -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def rules() -> EnglishRules:
-    """Return all tables."""
+    """Return the tables of all rules."""
     return with_exceptions(source()["exceptions"])
 
 
 def with_exceptions(given: list[str]) -> EnglishRules:
-    """Return the tables with these exceptions, each as its pieces with a space between them."""
+    """Return the tables with these exceptions. Each is written as its pieces, separated by spaces."""
     tables, sizes = np.zeros(SIZES, dtype=np.uint64), [0]
     for unit in source()["after_digit"]:
         points = np.array([ord(one) for one in unit], dtype=np.int32)
@@ -96,7 +97,7 @@ def with_exceptions(given: list[str]) -> EnglishRules:
 
 
 def _add(tables: U64, base: int, bits: int, value: int) -> int:
-    """Put a hash into a set of `tables`; returns its slot."""
+    """Add a hash to a set in `tables`, and return its slot."""
     slot = -1 - find(tables, base, bits, value)
     tables[slot] = value
     return slot
@@ -131,22 +132,22 @@ def _ranges(spelled: str) -> list[tuple[int, int]]:
 
 @compiled
 def unit_hash(points: I32, low: int, high: int) -> int:
-    """Return a 64-bit hash, not 0, of code points."""
+    """Return a 64-bit hash of code points, which is never 0."""
 
 
 @compiled
 def run_hash(data: U8, start: int, end: int) -> int:
-    """Return a 64-bit hash, not 0, of bytes."""
+    """Return a 64-bit hash of bytes, which is never 0."""
 
 
 @compiled
 def ends_hash(data: U8, start: int, end: int) -> int:
-    """Return a hash of `_ENDS_BITS` bits of the first byte, the last byte and the size."""
+    """Return a hash of `_ENDS_BITS` bits, computed from the first byte, the last byte and the size."""
 
 
 @compiled
 def find(tables: U64, base: int, bits: int, value: int) -> int:
-    """Return the slot of a hash in a set of `tables`, or -1 less the empty slot where it belongs."""
+    """Return the slot of a hash in a set of `tables`. If the hash is absent, return -1 minus the empty slot for it."""
 
 
 # Exceptions that stand across words once a text is split: spaCy looks for them in the end and puts them together.
@@ -158,13 +159,13 @@ def find(tables: U64, base: int, bits: int, value: int) -> int:
 
 
 class Merges(NamedTuple):
-    """Rows of words that are exceptions.
+    """Exceptions that splitting without exceptions would cut into several words, as rows of these words.
 
     Args:
-        pairs: bit 256 * a + b is set where a row starts with words whose first bytes are a and b.
-        rows: hashes of the rows' beginnings, from two words on, as a set.
-        whole: by slot of `rows`: whether that is a whole row.
-        most: words of the longest row.
+        pairs: bit 256 * a + b is set if a row starts with words whose first bytes are a and b.
+        rows: set of the hashes of the beginnings of rows, from two words on.
+        whole: 1 for each slot of `rows` that is a whole row, else 0.
+        most: number of words in the longest row.
     """
 
     pairs: U64
@@ -191,7 +192,7 @@ def merges_of(given: list[list[U8]]) -> Merges:
 
 @compiled
 def longer(value: int, data: U8, start: int, end: int) -> int:
-    """Return the hash, not 0, of a row of words with one more."""
+    """Return the hash of a row after one more word is appended; it is never 0."""
 
 
 class Splitter(NamedTuple):
@@ -200,9 +201,9 @@ class Splitter(NamedTuple):
     Args:
         rules, merges: the tables.
         points: code points of a chunk.
-        places: where each starts; in the second half, where suffixes of the chunk start, from the last.
-        matched: by word: bit n where an exception of n words starts.
-        starts, taken, copy: for the exceptions across words.
+        places: start of each code point; the second half has the starts of the chunk's suffixes, from the last.
+        matched: for each word, bit n is set if an exception of n words starts there.
+        starts, taken, copy: buffers for exceptions across words.
     """
 
     rules: EnglishRules
@@ -221,12 +222,12 @@ class Splitter(NamedTuple):
 
 
 def splitter(longest: int) -> Splitter:
-    """Return a splitter for texts of up to `longest` bytes; untouched pages cost nothing."""
+    """Return a splitter for texts of up to `longest` bytes. Memory pages that are not used cost nothing."""
     return _splitter(rules(), _merges(), longest)
 
 
 def edge_buffer(longest: int) -> I32:
-    """Return a buffer for the word edges of the longest text: every character may be one."""
+    """Return a buffer for the word edges of a text of `longest` bytes, in which every character may be a word."""
     return np.empty(2 * longest + 4, dtype=np.int32)
 
 
@@ -240,7 +241,7 @@ def _splitter(tables: EnglishRules, merges: Merges, longest: int) -> Splitter:
 
 @lru_cache(maxsize=1)
 def _merges() -> Merges:
-    """Return the exceptions that are several words without exceptions."""
+    """Return the exceptions that consist of several words when they are split without exceptions."""
     bare, found = _splitter(with_exceptions([]), merges_of([]), 256), []
     for spaced in source()["exceptions"]:
         text = np.frombuffer(spaced.replace(" ", "").encode(), dtype=np.uint8)
@@ -256,14 +257,14 @@ def split(
     data: U8, start: int, end: int, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int,
     points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
 ) -> int:  # fmt: skip
-    """Find the words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many.
+    """Split `data[start:end]` into words and return their number; word i is `data[edges[2 * i] : edges[2 * i + 1]]`.
 
-    Between `end` and `edges`: `Splitter.arguments()`.
+    The arguments between `end` and `edges` are those of `Splitter.arguments()`.
     """
 
 
 def words(text: str) -> list[str]:
-    """Return the words of one text, for people and tests."""
+    """Return the words of one text; for tests and inspection."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     edges = edge_buffer(data.size)
     count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
@@ -279,11 +280,11 @@ _MOST = 2**31 - 1
 
 
 class ColumnWords(NamedTuple):
-    """Words of the texts of a column, W in all; none where they are not wanted.
+    """Words of the texts of a column, W in all. Both arrays are empty if no words are needed.
 
     Args:
-        first: [texts + 1] text d has the words `first[d]:first[d + 1]`; empty where they are not wanted.
-        edges: [2 * W] bytes from the start of their text: word i is `text[edges[2 * i] : edges[2 * i + 1]]`.
+        first: [texts + 1] text d has the words `first[d]:first[d + 1]`.
+        edges: [2 * W] word i is `text[edges[2 * i] : edges[2 * i + 1]]`, in bytes from the start of its text.
     """
 
     first: I64
@@ -294,7 +295,7 @@ NO_WORDS = ColumnWords(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
 class _Last(threading.local):
-    """The column that was split last, and its words."""
+    """Most recently split column of this thread, and its words."""
 
     data: U8 | None = None
     offsets: I64 | None = None
@@ -305,7 +306,7 @@ _last = _Last()
 
 
 def column_words(data: U8, offsets: I64) -> ColumnWords:
-    """Return the words of texts in the form of `unicode.utf8`."""
+    """Return the words of a column of texts, given in the form of `unicode.utf8`."""
     if _last.data is None or _last.offsets is None or _place(_last.data, _last.offsets) != _place(data, offsets):
         forget()
         _last.words, _last.data, _last.offsets = _column_words(data, offsets), data, offsets
@@ -313,7 +314,7 @@ def column_words(data: U8, offsets: I64) -> ColumnWords:
 
 
 def forget() -> None:
-    """Keep no column and no words."""
+    """Drop the column that was split last, and its words."""
     _last.data, _last.offsets, _last.words = None, None, NO_WORDS
 
 
@@ -336,7 +337,10 @@ def split_all(
     data: U8, offsets: I64, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int, points: I32,
     places: I32, matched: U64, starts: I64, taken: U8, copy: I32, first: I64, edges: I32,
 ) -> None:  # fmt: skip
-    """Split all texts: fill in `ColumnWords`. Between `offsets` and `first`: `Splitter.arguments()`."""
+    """Split all texts into words and fill in `ColumnWords`.
+
+    The arguments between `offsets` and `first` are those of `Splitter.arguments()`.
+    """
 
 
 # How many sentences a text has for spaCy's rule-based splitter (`spacy/pipeline/sentencizer.pyx`).
@@ -350,10 +354,10 @@ def sentences(
     data: U8, start: int, end: int, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int,
     points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
 ) -> int:  # fmt: skip
-    """Count the sentences of `data[start:end]`, at least one; the parameters are those of `split`."""
+    """Return the number of sentences in `data[start:end]`, at least one. The parameters are those of `split`."""
 
 
 def sentence_count(text: str) -> int:
-    """Return the sentences of one text, for people and tests."""
+    """Return the number of sentences in one text; for tests and inspection."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     return sentences(data, 0, data.size, *splitter(data.size).arguments(), edge_buffer(data.size))  # type: ignore[call-arg]

@@ -1,12 +1,12 @@
-"""Read a fastText model file: dictionary, input rows, output rows, label tree.
+"""Reader for fastText model files: dictionary, input rows, output rows, label tree.
 
 The format is that of fastText 0.9.2 (`Dictionary::load`, `QMatrix::load`, `Model::buildTree`; Joulin et al. 2016),
-versions 11 and 12, of supervised models: dense (`.bin`) or quantized and pruned (`.ftz`), with any of its losses. Dense
-rows are mapped, so that the workers of a machine share them. Product-quantised rows are written out as floats where
-they are few, as those of a pruned model; else they stay codes. Does not belong here: prediction (`predict`).
+versions 11 and 12, for supervised models: dense (`.bin`) or quantized and pruned (`.ftz`), with any fastText loss.
+Dense rows are memory-mapped, so the workers of a machine share them. Product-quantized rows are expanded to floats if
+there are few, as in a pruned model; otherwise they stay codes. Prediction is in `predict`.
 
-Letters: W words, L labels, R input rows, N dimensions, P dimensions filled up to a multiple of `LANES`, Q parts of a
-row that have a code each.
+Letters: W words, L labels, R input rows, N dimensions, P dimensions padded to a multiple of `LANES`, Q parts of a row
+that have a code each.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ WRITTEN_OUT = 1 << 26
 
 @dataclass(frozen=True)
 class CodedRows:
-    """Product-quantised rows: each part of a row is one of 256 centroids.
+    """Product-quantized rows: each part of a row is one of 256 centroids.
 
     Args:
-        codes: [R, Q].
-        centroids: of part 0, then of part 1, …: 256 of `width` numbers each, of the last part 256 of `last`.
-        norms: what a row is multiplied with, [R]; empty: nothing.
+        codes: [R, Q] centroid numbers.
+        centroids: centroids of all parts, one part after another: 256 of `width` numbers each; the last part has 256 of
+            `last` numbers.
+        norms: [R] factor of each row; empty if rows are not scaled.
     """
 
     codes: U8
@@ -58,7 +59,7 @@ class CodedRows:
         return int((self.codes.shape[1] - 1) * self.width + self.last)
 
     def floats(self) -> F32:
-        """Return the rows in full, [R, N]."""
+        """Return the rows expanded to floats, [R, N]."""
         pieces = []
         for part in range(self.codes.shape[1]):
             size = self.last if part == self.codes.shape[1] - 1 else self.width
@@ -74,21 +75,23 @@ class CodedRows:
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """Everything that prediction needs.
+    """Model with everything that prediction needs.
 
     Args:
-        labels: without `__label__`, most frequent first.
-        dim: N.
-        loss: one of `LOSSES`. Of `HIERARCHICAL`, labels are leaves of a Huffman tree.
-        word_ngrams: words of the longest word n-gram that is a feature; 1: none.
-        minn, maxn, bucket: character n-grams, and the number of hashes of all n-grams.
-        words, word_starts, word_ends: bytes of words and then labels, with others between; place of each, [W + L].
-        rows: input vectors [R, N]: words first, then the n-grams that were kept, by hash; empty where `coded` is not.
-        coded: the same, quantized.
-        bits, before: for every 32 n-gram hashes (`bucket` of them): a bit for each that has a row; how many rows of
-            n-grams come before these.
-        output: [L, P]; for a tree the rows of its L - 1 inner nodes, and one unused.
-        left, right: children of a node, -1 for a leaf; the last node is the root, the first L are the labels.
+        labels: labels without the prefix `__label__`, most frequent first.
+        dim: number of dimensions N.
+        loss: one of `LOSSES`. If it is `HIERARCHICAL`, labels are leaves of a Huffman tree.
+        word_ngrams: maximum number of words in a word n-gram feature; 1 if there are none.
+        minn, maxn: minimum and maximum length of character n-grams.
+        bucket: number of hashes of all n-grams.
+        words: bytes of the dictionary, with words first and then labels, and other bytes in between.
+        word_starts, word_ends: [W + L] position of each word and label in `words`.
+        rows: [R, N] input vectors: words first, then the kept n-grams by hash; empty if `coded` is used.
+        coded: quantized input vectors, or None.
+        bits: one bit per n-gram hash (of `bucket`), which is set if the n-gram has a row.
+        before: number of n-gram rows before each group of 32 hashes.
+        output: [L, P] output rows; for a tree, the rows of its L - 1 inner nodes, and one unused row.
+        left, right: children of each node, -1 for a leaf; the last node is the root, and the first L are the labels.
     """
 
     labels: tuple[str, ...]
@@ -112,10 +115,11 @@ class FastTextModel:
 
 
 def read(path: Path) -> FastTextModel:
-    """Read a supervised model.
+    """Read a supervised model from a file.
 
     Raises:
-        ModelFileError: truncated, another format or version, no supervised model, or sizes that no model has.
+        ModelFileError: the file is truncated, has another format or version, is not a supervised model, or has
+            impossible sizes.
     """
     file = MappedFile(path)
     magic, version = file.fields("ii")
@@ -123,7 +127,7 @@ def read(path: Path) -> FastTextModel:
         raise file.broken(f"magic {magic}, version {version}", f"{MAGIC}, one of {VERSIONS}")
     dim, _, _, _, _, word_ngrams, loss, kind, bucket, minn, maxn, _, _ = file.fields("12id")
     if kind != SUPERVISED or loss not in LOSSES:
-        raise file.broken(f"kind {kind}, loss {loss}", f"kind {SUPERVISED} (supervised), a loss of {LOSSES}")
+        raise file.broken(f"kind {kind}, loss {loss}", f"kind {SUPERVISED} (supervised), one of the losses {LOSSES}")
     maxn = 0 if version == VERSIONS[0] else maxn  # old supervised models have no n-grams of characters
     _require_sizes(file, dim, word_ngrams, bucket, minn, maxn)
     size, nwords, nlabels, _, pruned_size = file.fields("iiiqq")
@@ -190,7 +194,7 @@ def _require_sizes(file: MappedFile, dim: int, word_ngrams: int, bucket: int, mi
 
 
 def _matrix(file: MappedFile, dim: int, *, coded: bool) -> tuple[F32, CodedRows | None]:
-    """Read a matrix, dense or quantized."""
+    """Read a dense or quantized matrix."""
     if coded:
         return np.zeros((0, dim), np.float32), _coded(file, dim)
     height, width = file.fields("qq")
@@ -205,7 +209,7 @@ def _coded(file: MappedFile, dim: int) -> CodedRows:
     quantised, parts, part_width, last, centroids = _centroids(file)
     if width != dim or quantised != dim or height < 0 or codes.size != height * parts:
         found = f"{codes.size} codes for {height} rows of {width} columns"
-        raise file.broken(found, f"{parts} for each, {dim} columns")
+        raise file.broken(found, f"{parts} codes per row, {dim} columns")
     norms = np.zeros(0, np.float32)
     if with_norms:
         norm_codes = file.take(height)
@@ -217,18 +221,20 @@ def _coded(file: MappedFile, dim: int) -> CodedRows:
 
 
 def _centroids(file: MappedFile) -> tuple[int, int, int, int, F32]:
-    """Return the dimensions, parts, numbers in a part and in the last one, and the table of a quantizer."""
+    """Return the header and table of a quantizer: dimensions, parts, size of a part, size of the last part, centroids."""
     dim, parts, width, last = file.fields("4i")
     if not (0 < dim <= MAX_DIM and parts > 0 and 0 < last <= width and (parts - 1) * width + last == dim):
-        raise file.broken(f"{parts} parts of {width}, the last of {last}", f"{dim} dimensions")
+        raise file.broken(f"{parts} parts of {width} dimensions, the last of {last}", f"{dim} dimensions in total")
     return dim, parts, width, last, file.array("<f4", dim * 256)
 
 
 def _kept(
     file: MappedFile, pruned: npt.NDArray[np.int32] | None, bucket: int, rows: int
 ) -> tuple[U32, U32, npt.NDArray[np.int64] | None]:
-    """Return `FastTextModel.bits`, `FastTextModel.before`, and the rows in the order of the hashes (None: all, in
-    order)."""
+    """Return `FastTextModel.bits`, `FastTextModel.before`, and the order of the n-gram rows by hash.
+
+    The order is None if all n-grams are kept, because their rows are in order already.
+    """
     kept = np.zeros(bucket // 32 * 32 + 32, dtype=np.uint8)
     if pruned is None:
         kept[:bucket] = 1
@@ -241,19 +247,19 @@ def _kept(
         order = inside[:, 1]
         least, most = int(order.min(initial=0)), int(order.max(initial=-1))
         if int(kept.sum()) != order.size:
-            raise file.broken("a hash of n-grams twice", "each hash once")
+            raise file.broken("an n-gram hash that occurs twice", "each hash once")
     if least < 0 or most >= rows:
-        raise file.broken(f"{rows} rows of n-grams", "one for each word and n-gram")
+        raise file.broken(f"{rows} rows of n-grams", "one row for each word and n-gram")
     counted = kept.reshape(-1, 32).sum(axis=1, dtype=np.uint32)
     before = np.cumsum(counted, dtype=np.uint32) - counted
     return np.packbits(kept, bitorder="little").view("<u4"), before, order
 
 
 def _tree(file: MappedFile, counts: list[int]) -> tuple[I32, I32]:
-    """Build the Huffman tree over labels, merged in the order in which fastText merges; nothing without counts."""
+    """Build the Huffman tree over labels, with the same merge order as fastText. Without counts, the tree is empty."""
     size, unmade = len(counts), 10**15
     if min(counts, default=0) < 0 or sum(counts) >= unmade:
-        raise file.broken("counts of labels below 0 or without bound", f"a sum below {unmade}")
+        raise file.broken("label counts that are negative or too large", f"a sum below {unmade}")
     if not counts:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     weights = [*counts, *[unmade] * (size - 1)]
@@ -289,7 +295,7 @@ _ENTRY = 10
 
 
 class MappedFile:
-    """A file that is read from front to back. Arrays are views into the mapping, and may lie unaligned."""
+    """File that is read from front to back. Arrays are views into the mapping, and may be unaligned."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.at = path, 0
@@ -309,15 +315,17 @@ class MappedFile:
         return self.take(np.dtype(kind).itemsize * count).view(kind)
 
     def names(self, size: int, nwords: int) -> tuple[U8, I64, I64, I64]:
-        """Return the entries of a dictionary, `nwords` words and then labels: bytes, and of each entry start, end and
-        count."""
+        """Return the entries of a dictionary, `nwords` words followed by labels.
+
+        The result is their bytes, and the start, end and count of each entry.
+        """
         if size * _ENTRY > self.data.size - self.at:
             raise self.broken(f"{self.data.size} bytes", f"{size} entries at byte {self.at}")
         starts, ends, counts = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
         data = self.data[self.at :]
         used = entries(data, nwords, starts, ends, counts)
         if used < 0:
-            raise self.broken(f"a damaged dictionary at byte {self.at}", "words, then labels, each ended by a zero")
+            raise self.broken(f"a damaged dictionary at byte {self.at}", "words, then labels, each followed by a zero byte")
         self.at += used
         return data[:used], starts, ends, counts
 
@@ -329,4 +337,4 @@ class MappedFile:
 
 @compiled
 def entries(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
-    """Return the bytes of the dictionary; -1 where it is damaged."""
+    """Fill in the entries of a dictionary, and return its size in bytes, or -1 if it is damaged."""

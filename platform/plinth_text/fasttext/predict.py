@@ -1,14 +1,14 @@
-"""fastText prediction over Arrow string buffers: for whole documents, and for blocks of lines within them.
+r"""Prediction with fastText models over Arrow string buffers, for whole documents and for blocks of lines.
 
-Features and scores are those of fastText 0.9.2 for `text.replace("\\n", " ")`, as datatrove and FineWeb call it:
-tokens end at the seven ASCII characters that fastText calls white space; a known word has a row of its own; each token
-between `<` and `>` has its character n-grams, hashed with 32-bit FNV-1a over *signed* bytes; the end of the text is
-one more token. The mean row goes through the label tree or a softmax. Two differences: a literal `</s>` does not end
-a text, and sums are taken by word and block before they are added up, so the last bits may differ.
+Features and scores are those of fastText 0.9.2 for `text.replace("\n", " ")`, as datatrove and FineWeb call it. Tokens
+end at the seven ASCII characters that fastText treats as white space. A known word has its own row. The character
+n-grams of each token, enclosed in `<` and `>`, are hashed with 32-bit FNV-1a over *signed* bytes. The end of the text
+is one more token. The mean row goes through the label tree or a softmax. There are two differences from fastText: a
+literal `</s>` does not end a text, and sums are taken by word and block first, so the last bits may differ.
 
-Words repeat: the sum over a word's n-grams is kept in a small table by the word's 64-bit hash, so that most words
-cost one look-up. A **block** is a run of whole lines that ends at a blank line, or at the end of a line once it holds
-enough letters: paragraphs, whether the text breaks its lines or not.
+Words repeat, so the sum over a word's n-grams is cached in a small table by the word's 64-bit hash, and most words cost
+one look-up. A **block** is a run of whole lines. It ends at a blank line, or at the end of a line after it has enough
+letters. Blocks are therefore paragraphs, whether or not the text wraps its lines.
 
 Letters: D documents, B labeled blocks, P padded dimensions, L labels.
 """
@@ -35,13 +35,13 @@ LETTERS, CHARACTERS, DAMAGED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Predictions:
-    """Labels of a column of texts, and of their blocks.
+    """Labels of the texts of a column, and of their blocks.
 
     Args:
-        labels, scores: the two likeliest labels (-1: none) and their probabilities, [D, 2].
-        counts: letters, code points, damaged code points, [D, 3].
-        block_doc, block_label, block_score: of labeled blocks, [B].
-        block_start, block_end: in code points of the document, [B].
+        labels, scores: [D, 2] the two most likely labels (-1 for none) and their probabilities.
+        counts: [D, 3] numbers of letters, code points and damaged code points.
+        block_doc, block_label, block_score: [B] document, label and probability of each labeled block.
+        block_start, block_end: [B] position of each block, in code points of the document.
     """
 
     labels: I32
@@ -55,10 +55,10 @@ class Predictions:
 
 
 class Predictor:
-    """A model without word n-grams, ready to predict.
+    """Predictor for the labels of texts and of their blocks, with a model without word n-grams.
 
     Raises:
-        ModelFileError: it has word n-grams, which cross the borders of blocks.
+        ModelFileError: the model has word n-grams, which may cross the borders of blocks.
     """
 
     def __init__(self, model: FastTextModel) -> None:
@@ -66,7 +66,7 @@ class Predictor:
             raise ModelFileError(
                 "this fastText model cannot label blocks of lines",
                 found=f"word n-grams of up to {model.word_ngrams} words",
-                expected="a model without word n-grams, as those of languages are",
+                expected="a model without word n-grams, such as a language model of fastText",
                 remedy="use it with the annotator `fasttext`, which labels whole documents",
             )
         self.model = model
@@ -78,8 +78,8 @@ class Predictor:
 
         Args:
             texts: strings.
-            min_letters: letters of a block that is labeled, at least 1.
-            max_characters: maximum characters to read, from the middle; 0: all.
+            min_letters: minimum letters of a labeled block, at least 1.
+            max_characters: maximum characters to read, taken from the middle of the text; 0 reads all.
         """
         data, offsets = utf8(texts)
         docs = offsets.size - 1
@@ -105,7 +105,7 @@ def predict_texts(
     right: I32, size: int, loss: int, path: I64,
     labels: I32, scores: F32, counts: I64, blocks: I64, sure: F32,
 ) -> int:  # fmt: skip
-    """Label all documents; returns how many blocks were labeled. Arrays as in `Predictor.predict`."""
+    """Label all documents, and return the number of labeled blocks. `Predictor.predict` allocates the arrays."""
 
 
 # fastText scores of whole documents by any supervised model: the likeliest label, and a chosen one's probability.
@@ -123,11 +123,11 @@ _EOS = np.frombuffer(EOS, dtype=np.uint8)
 
 @dataclass(frozen=True)
 class DocumentScores:
-    """Labels of a column of texts.
+    """Labels of the texts of a column, and scores of one chosen label.
 
     Args:
-        labels, scores: the likeliest label and its probability, [D]; -1 and 0 where the model knows nothing of a text.
-        targets: probability of the chosen label, [D]; 0 where none was chosen.
+        labels, scores: [D] the most likely label and its probability; -1 and 0 if the text has no known features.
+        targets: [D] probability of the chosen label; 0 if no label was chosen.
     """
 
     labels: I32
@@ -136,10 +136,10 @@ class DocumentScores:
 
 
 class DocumentScorer:
-    """A model, ready to score documents.
+    """Scorer of whole documents with any supervised model.
 
     Args:
-        target: the label whose probability is asked for; None: none.
+        target: label whose probability is returned, or None.
 
     Raises:
         ValueError: the model has no such label.
@@ -154,10 +154,10 @@ class DocumentScorer:
         self._end = end_row(model, self._input)
 
     def score(self, texts: pa.Array) -> DocumentScores:
-        """Return the labels of texts.
+        """Return the most likely label of each text, and the probability of the target label.
 
         Raises:
-            ModelFileError: the model gives no numbers.
+            ModelFileError: the model is damaged: a score is NaN.
         """
         data, offsets = utf8(texts)
         docs = offsets.size - 1
@@ -167,7 +167,7 @@ class DocumentScorer:
             *self._output, found.labels, found.scores, found.targets,
         )  # fmt: skip
         if fault >= 0:
-            raise ModelFileError("the fastText model gives no numbers: it is damaged", found=f"NaN for text {fault}")
+            raise ModelFileError("the fastText model is damaged: its scores are not numbers", found=f"NaN for text {fault}")
         return found
 
 
@@ -179,7 +179,10 @@ def score_texts(
     right: I32, size: int, loss: int, path: I64,
     labels: I32, scores: F32, targets: F32,
 ) -> int:  # fmt: skip
-    """Score all documents; returns the first for which there are no numbers, or -1. Arrays as in `DocumentScores`."""
+    """Score all documents. Return the row of the first document whose scores are NaN, or -1.
+
+    The arrays are those of `DocumentScores`.
+    """
 
 
 BROKEN = 32  # next to `unicode.flags`
@@ -187,7 +190,10 @@ BROKEN = 32  # next to `unicode.flags`
 
 @lru_cache(maxsize=1)
 def point_flags() -> U8:
-    """Return `ALPHA` and `BROKEN` by code point: private, unassigned, surrogate, C1 control, or U+FFFD."""
+    """Return a table by code point with the flags `ALPHA` and `BROKEN`.
+
+    Broken code points are private, unassigned, surrogates, C1 controls, or U+FFFD.
+    """
     table = flags() & np.uint8(ALPHA)
     broken = [point for point in range(0x110000) if unicodedata.category(chr(point)) in {"Cn", "Co", "Cs"}]
     table[broken] |= BROKEN
@@ -204,13 +210,13 @@ class InputLayer(NamedTuple):
     """Input side of a model, in the order of the kernels' parameters.
 
     Args:
-        rows, bits, before, words: as those of `FastTextModel`.
-        codes, centroids, norms: as those of `CodedRows`, where rows are not written out; else empty.
-        starts, ends: of the words.
-        table: words by their key, open addressing, at most half taken: the upper half of the key, and the number of
-            the word plus one; 0 is a free place.
-        nwords: labels not counted.
-        width, last: numbers in a part of a coded row, and in its last part.
+        rows, bits, before, words: as in `FastTextModel`.
+        codes, centroids, norms: as in `CodedRows` if rows stay quantized; else empty.
+        starts, ends: positions of the words.
+        table: open-addressing table of words by key, at most half full. A slot has the upper half of the key, and the
+            number of the word plus one; 0 is an empty slot.
+        nwords: number of words, without labels.
+        width, last: numbers in a part of a quantized row, and in its last part.
     """
 
     rows: F32
@@ -232,7 +238,7 @@ class InputLayer(NamedTuple):
 
 
 def input_layer(model: FastTextModel) -> InputLayer:
-    """Return the input side of a model."""
+    """Return the input layer of a model."""
     table = np.zeros(1 << (2 * model.word_ends.size).bit_length(), np.uint64)
     fill_table(model.words, model.word_starts, model.word_ends, table)
     no_floats = np.zeros(0, np.float32)
@@ -245,7 +251,7 @@ def input_layer(model: FastTextModel) -> InputLayer:
 
 
 def end_row(model: FastTextModel, given: InputLayer) -> F32:
-    """Return the row of the end of a text, which has no n-grams, and 1 behind it; zeros if the model has none."""
+    """Return the input row of the token that ends a text, followed by 1; all zeros if the model has no such token."""
     word = number_of(np.frombuffer(EOS, dtype=np.uint8), given.words, given.starts, given.ends, given.table)
     out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
     if 0 <= word < model.nwords:
@@ -256,7 +262,7 @@ def end_row(model: FastTextModel, given: InputLayer) -> F32:
 
 @compiled
 def fill_table(words: U8, starts: I64, ends: I64, table: U64) -> None:
-    """Enter the words into `InputLayer.table`."""
+    """Insert the words into `InputLayer.table`."""
 
 
 @compiled
@@ -270,13 +276,15 @@ def number_of(word: U8, words: U8, starts: I64, ends: I64, table: U64) -> int:
 
 
 class OutputLayer(NamedTuple):
-    """Output rows in the form in which they are multiplied, and the tree, in the order of the kernels' parameters.
+    """Output side of a model, in the order of the kernels' parameters: output rows, arranged for products, and the
+    tree.
 
     Args:
-        nodes: [G, P * LANES], the numbers of a dimension side by side.
-        left, right: as those of `FastTextModel`.
+        nodes: [G, P * LANES] output rows in groups; within a group, the numbers of a dimension are adjacent.
+        left, right: as in `FastTextModel`.
         size: number of labels.
-        path: from the root of the tree to one label: places of the nodes, and 1 where it goes to the right, [n, 2].
+        path: [n, 2] path from the root of the tree to the target label: position of each node, and 1 if the path turns
+            right there, else 0.
     """
 
     nodes: F32
@@ -288,10 +296,10 @@ class OutputLayer(NamedTuple):
 
 
 def output_layer(model: FastTextModel, target: int = -1) -> OutputLayer:
-    """Return the output side of a model.
+    """Return the output layer of a model.
 
     Args:
-        target: the label whose probability is returned; -1: none.
+        target: number of the label whose probability is returned, or -1.
     """
     labels = len(model.labels)
     rows = model.output[: labels - 1][::-1] if model.loss == HIERARCHICAL else model.output[:labels]
@@ -316,4 +324,4 @@ def _path(model: FastTextModel, target: int) -> I64:
 
 @compiled
 def sigmoids(dots: F32) -> None:
-    """Compute 1 / (1 + e^-x) of groups of `LANES` numbers, in place, as the tree's nodes have it."""
+    """Replace each number x by 1 / (1 + e^-x) in place, in groups of `LANES` numbers, as for nodes of the tree."""

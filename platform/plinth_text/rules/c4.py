@@ -1,10 +1,11 @@
-"""C4's line and page rules (Raffel et al. 2020, section 2.2, and its published code): as counts, and as facts of lines.
+"""C4's line and page rules (Raffel et al. 2020, section 2.2, and its published code), as counts and as facts of lines.
 
-A line is one of `str.splitlines`, stripped; citations like `[3]` or `[edit]` are taken out of it; then the first rule
-that fires decides, in the order of datatrove: an overlong word, no terminal punctuation, too few words, lorem ipsum
-(stops the page), javascript, a curly bracket (stops the page), a policy notice. Sentences are counted in the lines that
-stay, as spaCy's rule-based splitter has them, as in datatrove, or at white space: a run of `.`, `!` or `?`, closing
-quotes after it, and then white space or the end; a line is at least one sentence.
+Lines are those of `str.splitlines`, stripped, and citations such as `[3]` or `[edit]` are removed. The first rule that
+matches decides, in the order of datatrove: an overlong word, no terminal punctuation, too few words, lorem ipsum (stops
+the page), javascript, a curly bracket (stops the page), a policy notice. Sentences are counted in the kept lines in one
+of two ways: as by spaCy's rule-based splitter, which datatrove uses, or by punctuation. In the second way, a sentence
+ends with a run of `.`, `!` or `?` and closing quotes, before white space or the end of the line. A line has at least
+one sentence.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from plinth_text.words import edge_buffer
 
 
 class Lines(NamedTuple):
-    """Which lines stay.
+    """Rules by which lines are kept.
 
     Args:
-        min_words: a line with fewer words goes.
-        max_word_characters: a line with a longer word goes.
-        ends_required: whether a line must end in terminal punctuation.
-        english: whether words and sentences are spaCy's.
+        min_words: lines with fewer words are removed.
+        max_word_characters: lines with a longer word are removed.
+        ends_required: True if a line must end in terminal punctuation.
+        english: True if words and sentences are spaCy's.
     """
 
     min_words: int
@@ -42,11 +43,11 @@ class Lines(NamedTuple):
 
 
 class KeptLines(NamedTuple):
-    """Lines kept of the texts of a column: stripped and without citations, one `\\n` between them.
+    r"""Kept lines of the texts of a column: stripped, without citations, and separated by one `\n`.
 
     Args:
-        data, offsets: as `unicode.utf8` gives texts.
-        words: [texts] number of spaCy words of each; empty where `Lines.english` is not set.
+        data, offsets: the texts, in the form of `unicode.utf8`.
+        words: [texts] number of spaCy words in each text; empty if `Lines.english` is not set.
     """
 
     data: U8
@@ -55,8 +56,10 @@ class KeptLines(NamedTuple):
 
 
 def page_counts(texts: pa.Array, lines: Lines) -> I64:
-    """Return the lines of each text by outcome, [documents, 10]: all, kept, sentences of the kept, and the lines that
-    each rule caught first."""
+    """Count the lines of each text by outcome, [documents, 10].
+
+    The columns are all lines, kept lines, sentences in kept lines, and the lines that each rule removed first.
+    """
     return _counted(*utf8(texts), lines, pages=False)[0]
 
 
@@ -84,10 +87,10 @@ def count_pages(
     whole: U8, most: int, points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
     pages: U8, page_offsets: I64, page_words: I64, out: I64,
 ) -> None:  # fmt: skip
-    """Fill in the counts of all texts, and their pages where `pages` has room.
+    """Fill in the counts of all texts, and their kept lines if `pages` has space.
 
-    After `table`: `Lines`; the words of the texts (`ColumnWords`); buffers for line ends and a line; a splitter
-    (`Splitter.arguments`) and its edges.
+    The arguments after `table` are those of `Lines`, the words of the texts (`ColumnWords`), buffers for line ends and
+    a line, and a splitter (`Splitter.arguments`) with its edges.
     """
 
 
@@ -110,15 +113,15 @@ def count_pages(
 
 
 class CitedLines(NamedTuple):
-    """The lines of a column, and the citations in them.
+    """Lines of the texts of a column, and the citations in them.
 
     Args:
         starts: [D + 1] text d has lines `starts[d]:starts[d + 1]`.
-        begin, end: [L] code points in the text, half open, the line end inside.
+        begin, end: [L] code points in the text, half open, including the line end.
         facts: [L] bits.
-        words, sentences: [L] without citations; a line is at least one sentence.
-        cite_line, cite_begin, cite_end: [C] the line of a citation, and its code points.
-        characters: [D] of the text.
+        words, sentences: [L] counts without citations; a line has at least one sentence.
+        cite_line, cite_begin, cite_end: [C] line of each citation, and its code points.
+        characters: [D] number of characters in each text.
     """
 
     starts: I64
@@ -134,13 +137,13 @@ class CitedLines(NamedTuple):
 
 
 def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations: bool = True) -> CitedLines:
-    """Find the lines of every text, and their facts.
+    r"""Find the lines of every text, and their facts.
 
     Args:
-        all_breaks: split as `str.splitlines` does; else at every `\\n`, and the last line is always one, as in
-            `str.split`.
-        max_word_characters: a line with a longer word has HAS_LONG_WORD.
-        citations: whether to find them and take them out.
+        all_breaks: True to split as `str.splitlines` does. If False, split at every `\n` as `str.split` does, so that the
+            last line may be empty.
+        max_word_characters: a line with a longer word has the fact HAS_LONG_WORD.
+        citations: True if citations are found and removed.
     """
     data, offsets = utf8(texts)
     longest = int(np.diff(offsets).max(initial=0))
@@ -163,7 +166,7 @@ def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations
 
 @compiled
 def upper_bounds(data: U8, offsets: I64) -> tuple[int, int]:
-    """Return upper bounds of the numbers of lines and citations."""
+    """Return upper bounds for the number of lines and the number of citations."""
 
 
 @compiled

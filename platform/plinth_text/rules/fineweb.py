@@ -1,7 +1,7 @@
-"""Counts behind FineWeb's line rules (Penedo et al. 2024, section 3.4) and FineWeb-2's rules (Penedo et al. 2025).
+r"""Counts behind FineWeb's line rules (Penedo et al. 2024, section 3.4) and FineWeb-2's rules (Penedo et al. 2025).
 
-Lines are separated by `\\n`, as in datatrove; words are spaCy's, or what white space separates. FineWeb's own order has
-C4 before its rules, which then count what C4 leaves of a text: `c4.kept_lines`.
+Lines are separated by `\n`, as in datatrove. Words are spaCy's, or separated by white space. FineWeb applies C4's rules
+first; its own rules then count only the lines that C4 keeps (`c4.kept_lines`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from plinth_text.words.script_words import splitter
 def fineweb_counts(
     data: U8, offsets: I64, short_line: int, english: bool = False, words: I64 | None = None
 ) -> I64:
-    """Count for each text, [documents, 7]: lines with a character that is not white space, of those the ones
-    that end a sentence and the ones of at most `short_line` characters, characters in repeated lines,
-    characters without line ends, line ends, and words.
+    """Count lines, characters and words for FineWeb's rules, [documents, 7].
+
+    The columns are: lines that are not blank; of these, lines that end a sentence, and lines of at most `short_line`
+    characters; characters in repeated lines; characters without line ends; line ends; and words.
 
     Args:
-        data, offsets: the texts, as `unicode.utf8` and `c4.kept_lines` give them.
+        data, offsets: the texts, in the form of `unicode.utf8` and `c4.kept_lines`.
         english: True if words are spaCy's.
-        words: number of words of each text, if known.
+        words: number of words in each text, if known.
     """
     out = np.zeros((offsets.size - 1, 7), dtype=np.int64)
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 1)  # a full line is a character and a line end
@@ -72,12 +73,12 @@ MAX_STOP_WORDS, _SLOTS, _STARTS = 64, 256, 1024
 
 
 class StopWords(NamedTuple):
-    """Sets of stop words, L of them.
+    """Sets of stop words, one for each of L lists.
 
     Args:
         keys: [L, 256] hashes, 0 for an empty slot.
-        numbers: [L, 256] the word's number in its list.
-        starts: [L, 1024] whether a word starts with a character of this remainder: most words are ruled out by it.
+        numbers: [L, 256] number of the word in its list.
+        starts: [L, 1024] True if a stop word starts with a character of this remainder; this rules out most words.
     """
 
     keys: U64
@@ -86,7 +87,7 @@ class StopWords(NamedTuple):
 
 
 def stop_words(lists: Sequence[Sequence[str]]) -> StopWords:
-    """Return the sets of these lists.
+    """Return hash sets for these lists of stop words.
 
     Raises:
         ValueError: a list is longer than `MAX_STOP_WORDS`.
@@ -110,12 +111,14 @@ def stop_words(lists: Sequence[Sequence[str]]) -> StopWords:
 
 
 def language_counts(texts: pa.Array, lists: npt.NDArray[np.int64], stops: StopWords) -> I64:
-    """Count for each text, [documents, 19]: words; words that are not only symbols and their characters; words with a
-    letter; distinct stop words; sentences (a line end ends one too); runs of lines and those that came before;
-    characters; characters in the most frequent n-gram of 2, 3 and 4 words, and in repeated ones of 5 to 10.
+    """Count words, lines and n-grams for FineWeb-2's rules, [documents, 19].
+
+    The columns are: words; words that are not only symbols, and their characters; words with a letter; distinct stop
+    words; sentences (a line end ends a sentence too); runs of lines, and runs that occurred before; characters;
+    characters in the most frequent n-gram of 2, 3 and 4 words; and characters in repeated n-grams of 5 to 10 words.
 
     Args:
-        lists: [documents] the row of `stops` for each text, -1 for none.
+        lists: [documents] row of `stops` for each text, or -1 for none.
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), _COLUMNS), dtype=np.int64)
@@ -135,6 +138,6 @@ def count_language(
 ) -> None:  # fmt: skip
     """Fill in the counts of all texts.
 
-    After `lists`: `StopWords`; flags of characters; a splitter (`ScriptSplitter.arguments`) and its edges;
-    `CopyBuffers`.
+    The arguments after `lists` are those of `StopWords`, the flags of characters, a splitter
+    (`ScriptSplitter.arguments`) with its edges, and `CopyBuffers`.
     """

@@ -1,8 +1,9 @@
-"""Counts behind Gopher's rules (Rae et al. 2021, table A1), as datatrove and as Dolma count; Dolma's repeated tokens.
+"""Counts behind Gopher's rules (Rae et al. 2021, table A1), as datatrove and Dolma count; Dolma's rule on repeated
+tokens.
 
-Words are what spaCy's blank English tokenizer splits, as in datatrove, or what white space separates, as in the
-paper. Lines are those of `str.splitlines`. Words are found first and then looked at eight bytes at a time; lines end
-between words that white space separates.
+Words are those of spaCy's blank English tokenizer, as in datatrove, or are separated by white space, as in the paper.
+Lines are those of `str.splitlines`. For speed, words are found first and then examined eight bytes at a time; line ends
+are searched only between words that white space separates.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from plinth_text.words import edge_buffer, ngram_buffers, slot_count
 
 
 def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
-    """Count for each text, [documents, 10]: all words, words that are not only symbols and their characters,
-    `#`, ellipses, lines, lines that start with a bullet, lines that end with an ellipsis, words with a
-    letter, and the number of Gopher's eight stop words that occur. `english`: words are spaCy's."""
+    """Count words, symbols and lines for Gopher's rules, [documents, 10].
+
+    The columns are: all words; words that are not only symbols, and their characters; `#`; ellipses; lines; lines that
+    start with a bullet; lines that end with an ellipsis; words with a letter; and how many of Gopher's eight stop words
+    occur. If `english` is set, words are spaCy's.
+    """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
     words = column_words(data, offsets) if english else NO_WORDS
@@ -37,7 +41,7 @@ def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
 
 @compiled
 def gopher(data: U8, offsets: I64, table: U8, word_first: I64, word_edges: I32, edges: I32, out: I64) -> None:
-    """Fill in the counts of all texts. `word_first`, `word_edges`: `ColumnWords`."""
+    """Fill in the counts of all texts. `word_first` and `word_edges` are those of `ColumnWords`."""
 
 
 # Repeated lines, paragraphs and word n-grams: Gopher's repetition rules.
@@ -57,9 +61,9 @@ REPETITION_COLUMNS = (
 
 
 def repetition_shares(texts: pa.Array, english: bool = False) -> F64:
-    """Return the shares of each text, [documents, 13] in the order of `COLUMNS`, of lines, paragraphs or characters.
+    """Return the share of repeated lines, paragraphs and n-grams of each text, [documents, 13].
 
-    `english`: words are spaCy's.
+    The columns are `REPETITION_COLUMNS`. If `english` is set, words are spaCy's.
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(REPETITION_COLUMNS)), dtype=np.float64)
@@ -76,7 +80,10 @@ def repetition(
     words: U64, grams: U64, buckets: I32, starts: I32, limits: I32, active: I32, counts: I32, keys: U64, tally: I32,
     firsts: I32, out: F64,
 ) -> None:  # fmt: skip
-    """Fill in the shares of all texts. After `table`: `ColumnWords`, a buffer for edges, and `CopyBuffers`."""
+    """Fill in the shares of all texts.
+
+    The arguments after `table` are those of `ColumnWords`, a buffer for edges, and `CopyBuffers`.
+    """
 
 
 # Buffers for `copies.h`, which finds the repeated n-grams of a text: the most frequent, and those that came before.
@@ -91,15 +98,15 @@ _MOST = 2**29
 
 
 class CopyBuffers(NamedTuple):
-    """Scratch memory for the longest text of a column, W words; untouched pages cost nothing.
+    """Scratch memory for the longest text of a column, with W words. Memory pages that are not used cost nothing.
 
     Args:
         packed: the text without white space, [bytes + padding].
-        places: where each word starts in it, [W + 1].
-        words: hash of each word, [W].
-        grams, buckets, starts, limits: of the n-grams that are left, [W].
-        counts: n-grams in each bucket.
-        keys, tally, firsts: a set of n-grams, how often each came, and where first.
+        places: [W + 1] start of each word in `packed`.
+        words: [W] hash of each word.
+        grams, buckets, starts, limits: [W] values of the n-grams that may still repeat.
+        counts: number of n-grams in each bucket.
+        keys, tally, firsts: set of n-grams, how often each occurred, and its first position.
     """
 
     packed: U8
@@ -120,7 +127,7 @@ def copy_buffers(longest: int, most_words: int) -> CopyBuffers:
     """Return buffers for texts of up to `longest` bytes and `most_words` words.
 
     Raises:
-        ValueError: from 512 MiB on, where the numbers of buckets no longer fit 32 bits.
+        ValueError: texts have 512 MiB or more, so that the numbers of buckets do not fit into 32 bits.
     """
     if longest >= _MOST:
         raise ValueError(f"a text of {longest} bytes")
@@ -151,10 +158,12 @@ DOLMA_COLUMNS = (
 
 
 def dolma_shares(texts: pa.Array, join_blank_lines: bool = False) -> F64:
-    """Return the numbers of each text, [documents, 18] in the order of `COLUMNS`; zeros for an empty one.
+    """Return the values of Dolma's tagger `gopher_v1` for each text, [documents, 18]. An empty text has zeros.
+
+    The columns are `DOLMA_COLUMNS`.
 
     Args:
-        join_blank_lines: a run of line ends is one, as in the tagger `gopher_v2`.
+        join_blank_lines: True if a run of line ends counts as one, as in the tagger `gopher_v2`.
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(DOLMA_COLUMNS)), dtype=np.float64)
@@ -168,7 +177,7 @@ def count_dolma(
     data: U8, offsets: I64, table: U8, join: bool, keys: U64, counts: I32, spots: I32, ids: I32, words: U64,
     characters: I64, out: F64,
 ) -> int:  # fmt: skip
-    """Fill in the numbers of all texts. After `join`: `ngram_buffers`."""
+    """Fill in the values of all texts. The arguments after `join` are those of `ngram_buffers`."""
 
 
 # Sequences of a few tokens that repeat in a row: Dolma 1.6's rule against degenerate text.
@@ -183,8 +192,11 @@ TOKENS, TIMES, LONGEST = range(3)
 
 
 def periods(texts: pa.Array) -> I64:
-    """Count for each text, [documents, 3]: tokens, the most times that a sequence occurs in a row (0 below three), and
-    the tokens of the longest repeated run."""
+    """Count repeats of short token sequences in each text, [documents, 3].
+
+    The columns are the number of tokens, how often a sequence occurs in a row at most (0 if below three), and the
+    number of tokens in the longest repeated run.
+    """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 3), dtype=np.int64)
     tokens = np.empty(int(np.diff(offsets).max(initial=0)) + 1, dtype=np.uint64)

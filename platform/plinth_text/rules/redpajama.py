@@ -1,11 +1,11 @@
-"""RedPajama-v2's heuristic quality signals of a text (Weber et al. 2024, table 2; RedPajama-Data, `quality_signals`).
+r"""RedPajama-v2's heuristic quality signals of a text (Weber et al. 2024, table 2; RedPajama-Data, `quality_signals`).
 
-Two kinds of words: **raw** ones are runs of `\\w`, or of characters that are neither `\\w` nor white space;
-**normalized** ones are separated by white space in the text without ASCII punctuation, in lower case and in Unicode's
-form NFD, in which characters are counted. Lines end with `\\n`, which is part of them. Signals of lines are averaged
-over the lines.
+There are two kinds of words. **Raw** words are runs of `\w`, or runs of characters that are neither `\w` nor white
+space. **Normalized** words are separated by white space, after the text is lower-cased, stripped of ASCII punctuation
+and converted to NFD; their characters are counted in this form. Lines end with `\n`, which is part of them. Line
+signals are averaged over the lines.
 
-A code point is normalized by a table; a text with a capital sigma, or with combining marks that change places, is
+A table normalizes each code point. Texts with a capital sigma, or with combining marks that change places, are
 normalized by Python instead.
 """
 
@@ -36,7 +36,7 @@ _RAW = COLUMNS.index("raw_words")
 
 
 def word_hash(word: str) -> int:
-    """Return the hash of a word, for look-ups among stop words and for equality of normalized words."""
+    """Return the hash of a word, for look-up among stop words and comparison of normalized words."""
     value = FNV
     for character in word:
         value = ((value ^ ord(character)) * PRIME) & 0xFFFFFFFFFFFFFFFF
@@ -45,10 +45,12 @@ def word_hash(word: str) -> int:
 
 
 def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
-    """Return the signals of each text, [documents, 29] in the order of `COLUMNS`, not rounded; zeros for an empty one.
+    """Return the signals of each text, [documents, 29], not rounded. An empty text has zeros.
+
+    The columns are `COLUMNS`.
 
     Args:
-        stop_words: raw words that count as such, in their case.
+        stop_words: raw words that count as stop words; case matters.
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(COLUMNS)), dtype=np.float64)
@@ -64,8 +66,10 @@ def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
 
 
 def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
-    """Fill in the signals of normalized words; return the texts that the table cannot normalize. `plain`: already
-    normalized."""
+    """Fill in the signals of normalized words, and return a mask of the texts that the table cannot normalize.
+
+    `plain` is True if the texts are normalized already.
+    """
     data, offsets = utf8(texts)
     hard = np.zeros(len(texts), dtype=np.bool_)
     keys, counts, spots, ids, words, characters = ngram_buffers(int(np.diff(offsets).max(initial=0)))
@@ -78,14 +82,14 @@ def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
 
 
 def normalised(text: str) -> str:
-    """Return the text without ASCII punctuation, in lower case and NFD; line ends are kept."""
+    """Return the text without ASCII punctuation, in lower case and in NFD. Line ends are kept."""
     kept = text.encode().translate(None, string.punctuation.encode()).decode()
     return unicodedata.normalize("NFD", kept.lower())
 
 
 @compiled
 def raw(data: U8, offsets: I64, table: U16, stops: U64, out: F64) -> None:
-    """Fill in the signals of raw words, characters and lines. `stops`: sorted hashes."""
+    """Fill in the signals of raw words, characters and lines. `stops` has the sorted hashes of stop words."""
 
 
 @compiled
@@ -93,7 +97,7 @@ def normal(
     data: U8, offsets: I64, table: U16, starts: I32, points: U32, numeric: U8, combines: U8, plain: bool, keys: U64,
     counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Fill in the signals of normalized words; `hard` are texts that the table does not normalize."""
+    """Fill in the signals of normalized words. `hard` marks the texts that the table cannot normalize."""
 
 #: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
 TALLY_COLUMNS = (
@@ -103,7 +107,7 @@ TALLY_COLUMNS = (
 
 
 def tally(texts: pa.Array) -> I64:
-    """Count for each text, [documents, 13] in the order of `COLUMNS`."""
+    """Count characters by class, and lines, of each text, [documents, 13]. The columns are `TALLY_COLUMNS`."""
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), len(TALLY_COLUMNS)), dtype=np.int64)
     tally_all(data, offsets, classes(), out)

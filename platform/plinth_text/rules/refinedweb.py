@@ -1,10 +1,10 @@
-"""RefinedWeb's line rules (Penedo et al. 2023, table 5) as DCLM's code applies them, step by step over a page.
+r"""RefinedWeb's line rules (Penedo et al. 2023, table 5) as DCLM's code applies them, step by step over a page.
 
-Lines end with `\\n`. In this order: a line goes when more than half of its characters are upper case; when all are
-digits; when it is a counter ("3 likes"); when it is not empty and has fewer than two words; and from lines of at most
-ten words "items in cart", a closing "read more" with three characters behind it, and an opening "sign-in" are taken
-out. Between the steps the page loses the white space at its ends. Words that count are those of fastText's splitter,
-which knows ASCII white space only, when they begin with a letter or digit.
+Lines end with `\n`. The steps remove, in this order: lines in which more than half of the characters are upper case;
+lines of digits; counters ("3 likes"); lines that are not empty and have fewer than two words. From lines of at most ten
+words, a last step removes "items in cart", a closing "read more" with three characters after it, and an opening
+"sign-in". Between the steps, the page loses the white space at its ends. Words are counted with fastText's splitter,
+which knows only ASCII white space, if they begin with a letter or digit.
 
 The few pages with one of the three phrases are left to `judge`, which works on Python strings.
 
@@ -40,13 +40,13 @@ _FACTS = 14
 
 
 class LineCuts(NamedTuple):
-    """The lines that the rules cut from a column of texts.
+    """Lines that the rules remove from the texts of a column.
 
     Args:
-        words, left: [D] words before and after.
-        emptied: [D] whether a step left nothing.
-        of, begin, end, why: [L] the lines that are cut: text, code points (half open, the line end inside), reason.
-        hard: [D] texts for `judge`; the other fields leave them out.
+        words, left: [D] number of words before and after.
+        emptied: [D] True if no text is left.
+        of, begin, end, why: [L] the removed lines: text, code points (half open, including the line end), reason.
+        hard: [D] True for texts that need `judge`; the other fields leave them out.
     """
 
     words: I64
@@ -60,7 +60,7 @@ class LineCuts(NamedTuple):
 
 
 def line_cuts(texts: pa.Array) -> LineCuts:
-    """Apply the rules to every text."""
+    """Return the lines that the rules remove from each text."""
     data, offsets = utf8(texts)
     documents = offsets.size - 1
     most = int(np.count_nonzero(data[offsets[0] : offsets[-1]] == 10)) + documents
@@ -78,7 +78,9 @@ def cuts(
     data: U8, offsets: I64, table: U16, facts: I32, per_text: I64, emptied: Bools, hard: Bools, of: I64, places: I32,
     why: U8,
 ) -> int:  # fmt: skip
-    """Fill in `LineCuts`; returns the number of lines that are cut. `facts`: scratch, [`_FACTS`, lines of a text]."""
+    """Fill in `LineCuts`, and return the number of removed lines. `facts` is scratch memory, [`_FACTS`, lines of a
+    text].
+    """
 
 
 # RefinedWeb's line rules on one Python string, phrases of navigation included: for the pages that the kernel leaves.
@@ -95,7 +97,7 @@ _PHRASES = tuple(
 
 
 class _Line(NamedTuple):
-    """A line: its number, its characters, and their places in the text."""
+    """Line of a page: its number, its characters, and their positions in the text."""
 
     number: int
     text: str
@@ -106,10 +108,11 @@ class _Line(NamedTuple):
 
 
 def judge(text: str) -> tuple[int, int, bool, list[tuple[int, int, int]]]:
-    """Judge one text.
+    """Apply the rules to one text.
 
     Returns:
-        Words before and after, whether a step left nothing, and the cuts: code points (half open) and reason.
+        the number of words before and after, True if no text is left, and the removed spans: code points (half open)
+        and reason.
     """
     page, begins = [], [0]
     for number, line in enumerate(text.split("\n")):
@@ -146,7 +149,9 @@ def _words(text: str) -> int:
 
 
 def _stripped(page: list[_Line]) -> list[_Line]:
-    """Return the page without white space at its ends; it is not cut, only not counted."""
+    """Return the page without white space at its ends. This white space is not counted, but it is not cut from the
+    text.
+    """
     full = [index for index, line in enumerate(page) if line.text.strip()]
     page = page[full[0] : full[-1] + 1] if full else []
     if page:
@@ -157,7 +162,7 @@ def _stripped(page: list[_Line]) -> list[_Line]:
 
 
 def _without(line: _Line, phrase: re.Pattern[str], whole: dict[int, int], parts: dict[int, int]) -> _Line | None:
-    """Return the line without the phrase; None, and the whole line is cut, if nothing else was there."""
+    """Return the line without the phrase. If nothing else is left, return None and cut the whole line."""
     if not line.text or len(line.text.split()) > MAX_NAVIGATION_WORDS:
         return line
     gone = {index for match in phrase.finditer(line.text) for index in range(*match.span())}

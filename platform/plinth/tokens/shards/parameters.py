@@ -73,8 +73,9 @@ class Reading(Frozen):
         "are read from the workspace's store.",
     )
     layout: Literal["store", "names"] = Field(
-        "store", description="File layout of the remote: `store` as pushed by `plinth` and DVC, `names` with files named "
-        "like the parts.",
+        "store",
+        description="File layout of the remote: `store` as pushed by `plinth` and DVC, `names` with files named like "
+        "the parts.",
     )
     fetch: Literal["auto", "shard", "span"] = internal(
         "auto",
@@ -82,11 +83,11 @@ class Reading(Frozen):
         "Both verify SHA-256. `auto` fetches whole shards if all fit into half the cache.",
     )
     cache: str | None = Field(
-        None, description="Cache folder, shared by the processes of a node. The default is `cache` in the workspace."
+        None, description="Cache folder, shared by the processes of a node; by default, `cache` in the workspace."
     )
     cache_bytes: int = Field(256 * 2**30, gt=0, description="Maximum size of the cache, in bytes.")
     ahead: int = internal(
-        4, ge=0, description="Number of shards to fetch and verify in parallel before their steps; 0 verifies on reading."
+        4, ge=0, description="Shards to fetch and verify in parallel before their steps; 0 verifies when reading."
     )
 
     def by_spans(self, shards_bytes: int) -> bool:

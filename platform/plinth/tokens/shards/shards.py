@@ -236,7 +236,10 @@ class IndexTask:
 
 
 def even_sizes(tokens: int, tokens_per_shard: int) -> list[int]:
-    """Return shard sizes close to `tokens_per_shard` that differ by at most one token. If `tokens` is 0, return none."""
+    """Return shard sizes close to `tokens_per_shard` that differ by at most one token.
+
+    If `tokens` is 0, the list is empty.
+    """
     if not tokens:
         return []
     count = max(1, round(tokens / tokens_per_shard))
@@ -415,7 +418,7 @@ def assign_streams(
 
 
 def _merged(counted: Sequence[Mapping[str, Mapping[str, int]]], least: int) -> dict[str, str]:
-    """Return the stream of every label: the label itself, or `other` if it has fewer than `least` tokens in all parts."""
+    """Return the stream of every label: the label itself, or `other` if it has fewer than `least` tokens."""
     totals: dict[str, int] = {}
     for part in counted:
         for label, count in part.items():

@@ -1,11 +1,11 @@
-"""The audit stage: measure a tokenizer and compare it with the recipe's bounds, before anything is built on it.
+"""Audit stage: measure a tokenizer and compare it with the limits of the recipe, before it is used.
 
-By bucket, by language and by domain: fertility (tokens per whitespace-separated word; Rust et al. 2021, "How
-Good is Your Tokenizer?"; in scripts without spaces a character counts as a word), bytes and characters per token, and
-fragments (tokens that are a piece of a character). Round trips of arbitrary Unicode, token by token, and the facts of
-`vocabulary`.
+For each bucket, language and domain, the audit measures fertility, bytes and characters per token, and fragments
+(tokens that are a piece of a character). Fertility is the number of tokens per whitespace-separated word (Rust et al.
+2021, "How Good is Your Tokenizer?"); in scripts without spaces, each character counts as a word. The audit also tests
+round trips of arbitrary Unicode and measures the properties in `vocabulary`.
 
-Measured on the documents of each part that come first by hash, up to a number of bytes.
+In each part, the documents with the lowest hashes are measured, up to a number of bytes.
 """
 
 from __future__ import annotations
@@ -48,13 +48,18 @@ def run(
     *,
     column: str = "label",
 ) -> Manifest:
-    """Measure a trained tokenizer on curated text; stats only.
+    """Measure a trained tokenizer on curated text; the manifest has only statistics.
 
-    Languages come from `column` of the language sidecars, joined to curated documents by id, domains from the
-    documents. Stats: `buckets`, `languages` and `domains` (sums, `fertility`, `bytes_per_token`,
-    `characters_per_token`, `fragment_share`; null if the divisor is 0), `round_trip` (texts,
-    failed), those of `vocabulary_facts`, `failures`: a line for every broken bound, which a blocking check reads, and
-    `unjudged`: a line for every bound of a group without text.
+    Languages come from `column` of the language sidecars, joined to curated documents by id. Domains come from the
+    documents.
+
+    Stats:
+        buckets, languages, domains: sums, `fertility`, `bytes_per_token`, `characters_per_token`, `fragment_share` by
+            group; null if the divisor is 0.
+        round_trip: number of texts, and of texts that failed.
+        failures: one line for every limit that is violated; a blocking check reads them.
+        unjudged: one line for every limit whose group has no text.
+        all values of `vocabulary_facts`.
 
     Raises:
         IntegrityError: curated parts or sidecars do not belong to the documents.
@@ -91,7 +96,7 @@ def run(
 
 
 def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
-    """Return a line for every bound of the recipe that the measured statistics break."""
+    """Return one line for every limit of the recipe that the measured statistics violate."""
     bounds = {bucket: _limit(params, facts) for bucket, facts in stats["buckets"].items()}
     lines = [
         *_too_many("bucket ", stats["buckets"], bounds),
@@ -108,8 +113,10 @@ def failures(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
 
 
 def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]:
-    """Return a line for every bucket and every bound without text to measure, and for a vocabulary that stayed
-    small."""
+    """Return one line for every bucket and every limit without text to measure.
+
+    One more line is returned if the vocabulary has fewer tokens than the recipe requests.
+    """
     lines = [
         f"bucket {bucket}: not measured, it has no curated text"
         for bucket, facts in stats["buckets"].items()
@@ -131,7 +138,10 @@ def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
 
 
 def _limit(params: TokenizerParameters, facts: Mapping[str, Any]) -> float:
-    """Return the limit of a bucket: the mean of the limits of its scripts, weighted by words and characters."""
+    """Return the fertility limit of a bucket.
+
+    It is the mean of the limits of the bucket's scripts, weighted by their words or characters.
+    """
     limits = {name: params.max_fertility_by_script.get(name, UNSPACED_FERTILITY) for name in facts["scripts"]}
     allowed = params.max_fertility * facts["spaced"]
     allowed += sum(limits[name] * count for name, count in facts["scripts"].items())
@@ -154,7 +164,7 @@ def _unit(facts: Mapping[str, Any]) -> str:
 
 
 def trial_texts() -> Iterator[str]:
-    """Yield the texts that break tokenizers: every script, every kind of space, control characters, combining marks."""
+    """Yield texts that often break tokenizers: all scripts, all spaces, control characters, combining marks."""
     points = [*range(0x3000), *range(0x3000, 0x110000, 61)]
     plain = [chr(point) for point in points if not 0xD800 <= point < 0xE000]
     for start in range(0, len(plain), 512):
@@ -165,15 +175,15 @@ def trial_texts() -> Iterator[str]:
 
 
 def _together(bucket: str, curated: Manifest, documents: Manifest, language: Manifest) -> list[tuple[Part, Part, Part]]:
-    """Return each curated part with the documents it was made from and their languages: parts of one name."""
+    """Return each curated part with its document part and its language part, which have the same name."""
     sources = {part.name: part for part in documents.named("part-")}
     labels = {part.name: part for part in language.named("part-")}
     lost = [part.name for part in curated.named("part-") if part.name not in sources or part.name not in labels]
     if lost:
         raise IntegrityError(
-            f"curated parts of {bucket} have no documents or languages of the same name",
+            f"curated parts of {bucket} have no document or language parts of the same name",
             found=lost,
-            expected=f"among {sorted(sources)}",
+            expected=f"parts among {sorted(sources)}",
             remedy="recompute the bucket's language and curated assets from the current documents",
         )
     return [(part, sources[part.name], labels[part.name]) for part in curated.named("part-")]
@@ -233,7 +243,7 @@ AXES = ("languages", "domains")
 
 @dataclass(frozen=True)
 class AuditTask:
-    """Curated part with the documents it was made from and their languages."""
+    """Curated part to audit, with the documents from which it was made and their languages."""
 
     bucket: str
     tokenizer: Blob
@@ -245,13 +255,13 @@ class AuditTask:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Identity of the measurement."""
+        """Digests of the inputs, which identify the measurement in the cache."""
         parts = (self.curated, self.documents, self.language)
         return (self.tokenizer.sha256, *(part.blob.sha256 for part in parts))
 
 
 def measure(store: Store, task: AuditTask) -> tuple[Part, ...]:
-    """Return the token counts of the part's sample; sums by language and failed round trips in the stats."""
+    """Return the token counts of a part's sample. The stats have sums by language and domain, and round trips."""
     trained = encode.load(store, task.tokenizer)
     table = token_bytes(trained)
     whole = np.array([_is_text(data) for data in table])
@@ -286,7 +296,7 @@ class _Chosen:
 
 
 def _chosen(store: Store, task: AuditTask) -> list[_Chosen]:
-    """Return the documents that come first by hash, in documents' order, within the budget."""
+    """Return the documents of the sample: those with the lowest hashes within the budget, in the order of the part."""
     lines, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for batch in iter_batches(store, task.curated, ["id", "text"]):
         lines.append(sample_keys(batch.column("id")))

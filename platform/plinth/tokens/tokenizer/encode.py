@@ -1,7 +1,7 @@
-"""Texts to token ids: text cut into words, and words to the ids of their tokens.
+"""Encoding of texts as token ids: text is split into words, and words into tokens.
 
-Text never becomes a special token: a document that holds the characters `<|endoftext|>` gets the tokens of
-those characters, so an end-of-text token in a shard is the end of a document and nothing else.
+Text never becomes a special token. If a document contains the characters `<|endoftext|>`, it is encoded as the tokens
+of these characters. An end-of-text token in a shard is therefore always the end of a document.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DIGITS = {"single": r"\p{N}", "triples": r"\p{N}{1,3}", "runs": r" ?\p{N}+"}
 
 
 def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
-    """Return the words and the decoder of a kind around a model; around an empty one if none is given."""
+    """Return a tokenizer with the pre-tokenizer and decoder of a kind, around `model` or an empty model."""
     tokenizer = Tokenizer(model or models.BPE())
     if params.kind == "bpe-bytes":
         tokenizer.pre_tokenizer = _byte_words(params)
@@ -64,7 +64,7 @@ def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
 
 
 def words(params: TokenizerParameters) -> str:
-    """Return the pattern of a word, in the regular expressions of the tokenizers library."""
+    """Return the regular expression of a word, in the syntax of the tokenizers library."""
     letters, signs = r"'(?:s|t|re|ve|m|ll|d)| ?[\p{L}\p{M}]+", r" ?[^\s\p{L}\p{M}\p{N}]+"
     return "|".join((letters, _DIGITS[params.digits], signs, r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"))
 
@@ -87,13 +87,13 @@ MAX_WORD_BYTES = 2**16
 
 
 class WordPattern(NamedTuple):
-    """Word splitting of a pipeline.
+    """Rules by which a pipeline splits text into words.
 
     Attributes:
-        letters: classes that form a word together.
-        alone: class whose characters are split off first and end the words on either side; 0 for none.
-        group: digits of one word; 0 for any number, with the space before them.
-        lines: line ends close a word of white space.
+        letters: character classes that form a word together.
+        alone: character class that is split off first and ends the words on either side; 0 for none.
+        group: maximum number of digits in a word; 0 for any number, with the space before them.
+        lines: True if a line end closes a word of white space.
     """
 
     letters: int
@@ -103,7 +103,7 @@ class WordPattern(NamedTuple):
 
 
 def pattern_of(pre_tokenizer: Any) -> WordPattern | None:
-    """Return the pattern of one of our pipelines, or None for any other pre-tokenizer."""
+    """Return the word pattern of a pre-tokenizer from `pipeline`, or None for any other pre-tokenizer."""
     return _patterns().get(bytes(pre_tokenizer.__getstate__())) if pre_tokenizer is not None else None
 
 
@@ -124,7 +124,7 @@ def _patterns() -> dict[bytes, WordPattern]:
 
 @cache
 def classes() -> U8:
-    """Return the class of every code point, [0x110000]."""
+    """Return the character class of every code point, [0x110000]."""
     table = np.zeros(0x110000, dtype=np.uint8)
     for bit, name in ((LETTER, r"\p{L}"), (MARK, r"\p{M}"), (NUMBER, r"\p{N}"), (SPACE, r"\s")):
         _mark(table, bit, pre_tokenizers.Split(Regex(f"{name}+"), "isolated"))
@@ -136,11 +136,14 @@ def classes() -> U8:
 def word_ends(
     data: U8, table: U8, letters: int, alone: int, group: int, lines: bool, out: npt.NDArray[np.int64]
 ) -> int:
-    """Fill in, for tests, where each word of a text ends; returns how many there are. After `table`: `WordPattern`."""
+    """Fill in where each word of a text ends, and return the number of words; for tests.
+
+    The arguments after `table` are those of `WordPattern`.
+    """
 
 
 def _mark(table: U8, bit: int, splitter: Any) -> None:
-    """Set a bit for the characters that a splitter isolates."""
+    """Set a class bit for the characters that a splitter isolates."""
     for text in _every_character():
         # The first character is in no class, and runs are as long as they can be: every second piece is one.
         for piece, _ in splitter.pre_tokenize_str(text)[1::2]:
@@ -162,17 +165,17 @@ _SEAM_REACH = 2**16
 
 
 def load(store: Store, blob: Blob) -> Tokenizer:
-    """Load a tokenizer from the store, verified; special tokens are never read from text.
+    """Load and verify a tokenizer from the store. Its special tokens are never read from text.
 
     Raises:
-        MissingError, IntegrityError: absent, changed, or not a tokenizer.
+        MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
     """
     data = store.read_bytes(blob)
     try:
         tokenizer = Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises bare `Exception`
         raise IntegrityError(
-            f"blob {blob.md5} is not a tokenizer", found=error, expected="JSON of Hugging Face tokenizers"
+            f"blob {blob.md5} is not a tokenizer", found=error, expected="a JSON file of Hugging Face tokenizers"
         ) from error
     tokenizer.encode_special_tokens = True
     return tokenizer
@@ -180,7 +183,7 @@ def load(store: Store, blob: Blob) -> Tokenizer:
 
 @contextmanager
 def parallel(on: bool) -> Iterator[None]:
-    """Switch the library's own threads on, or off where parts already keep every core busy."""
+    """Switch the threads of the tokenizers library on or off. Switch them off if parts already keep every core busy."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if on else "false"
     try:
@@ -193,7 +196,7 @@ def parallel(on: bool) -> Iterator[None]:
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iterator[NDArray[np.unsignedinteger]]:
-    """Yield the token ids of each text, in order, without any end-of-text. Memory is one batch and one text."""
+    """Yield the token ids of each text, in order, without end-of-text. Only one batch and one text are in memory."""
     for ids, first in encode_columns(tokenizer, _columns(texts), dtype):
         yield from np.split(ids, first[1:-1]) if len(first) > 1 else ()
 
@@ -201,9 +204,9 @@ def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Iter
 def encode_columns(
     tokenizer: Tokenizer, columns: Iterable[pa.Array], dtype: str
 ) -> Iterator[tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]]:
-    """Return the token ids of each column of texts in one array, and where each text's begin: [texts + 1].
+    """Yield the token ids of each column of texts in one array, and the start of each text in it, [texts + 1].
 
-    Our own pipelines are encoded word by word from a table (`encoder`), others by the library.
+    Tokenizers of Plinth's kinds are encoded word by word from a table (`Encoder`), others by the tokenizers library.
     """
     if pattern_of(tokenizer.pre_tokenizer) is not None:
         encoder = Encoder(tokenizer)
@@ -239,10 +242,10 @@ def _by_library(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Itera
 
 
 def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
-    """Split a text into pieces of at most `limit` characters that tokenize as the whole does.
+    """Split a text into pieces of at most `limit` characters that result in the same tokens as the whole text.
 
-    They are cut between two words. Only where no word ends for 65,536 characters is one cut inside, which
-    may change the tokens at the cut, never the text they stand for.
+    Texts are cut between two words. If no word ends within 65,536 characters, the text is cut inside a word. This may
+    change the tokens at the cut, but never the text that they decode to.
     """
     result, start = [], 0
     while len(text) - start > limit:
@@ -255,19 +258,19 @@ def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Return the smallest little-endian unsigned type that holds every id."""
+    """Return the smallest little-endian unsigned dtype that fits every id."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
 def _marked(cut: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Return the pieces, and whether each is the last of its text."""
+    """Return the pieces of a text, each with True if it is the last piece."""
     return ((piece, i == len(cut) - 1) for i, piece in enumerate(cut))
 
 
 def _encode(
     tokenizer: Tokenizer, marked: Iterable[tuple[str, bool]], dtype: str
 ) -> Iterator[tuple[NDArray[np.unsignedinteger], bool]]:
-    """Yield the ids of each piece with its mark, by batches of bounded text."""
+    """Yield the ids of each piece with its mark, by encoding batches of limited text size."""
     batch: list[tuple[str, bool]] = []
     held = 0
     for item in marked:
@@ -302,26 +305,26 @@ BATCH_BYTES = 2**18
 
 
 class Encoder:
-    """Tokens of texts, as the tokenizer itself would give them.
+    """Fast encoder that returns the same tokens as the tokenizer itself.
 
     Args:
-        tokenizer: one of our pipelines (see `words.pattern_of`).
+        tokenizer: tokenizer with a word pattern that `pattern_of` knows.
 
     Raises:
-        ValueError: its pipeline is not one of ours.
+        ValueError: the word pattern is unknown.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         pattern = pattern_of(tokenizer.pre_tokenizer)
         if pattern is None:
-            raise ValueError("the tokenizer cuts words by a pattern that is not one of ours")
+            raise ValueError("the tokenizer splits words by a pattern that Plinth does not know")
         self._tokenizer, self._pattern, self._classes = tokenizer, pattern, classes()
         self._forget()
 
     def encode(self, texts: pa.Array, dtype: str) -> tuple[npt.NDArray[np.unsignedinteger], I64]:
-        """Return the token ids of all texts in one array, and where each text's begin: [texts + 1].
+        """Return the token ids of all texts in one array, and the start of each text in it, [texts + 1].
 
-        Memory is about ten times that of the longest text, and the ids.
+        Peak memory is about ten times the longest text, plus the ids.
         """
         data, offsets = utf8(texts)
         made = [self._encode(data, offsets[a : b + 1], dtype) for a, b in _slices(offsets)]
@@ -354,7 +357,7 @@ class Encoder:
         self._token_starts, self._tokens = np.zeros(1, np.int64), np.empty(0, np.uint32)
 
     def _reserve(self, size: int) -> None:
-        """Grow the table for the worst case of the next texts: a new word per byte."""
+        """Grow the table for the worst case of the next texts: one new word per byte."""
         if self._held and (self._held + size > SLOTS // 2 or self._starts[self._held] + size > MOST_BYTES):
             self._forget()
         if size > SLOTS // 2:
@@ -363,7 +366,7 @@ class Encoder:
         self._bytes = _grown(self._bytes, int(self._starts[self._held]) + size + 8)
 
     def _learn(self, held: int) -> None:
-        """Encode the new words with the library."""
+        """Encode the new words with the tokenizers library, and add their tokens to the table."""
         if held == self._held:
             return
         edges = self._starts[self._held : held + 1].tolist()
@@ -381,7 +384,7 @@ class Encoder:
 
 
 def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
-    """Yield the rows per scan: several texts, or one long one."""
+    """Yield the ranges of rows to scan at once: several short texts, or one long text."""
     first, last = 0, offsets.size - 1
     while first < last:
         stop = int(np.searchsorted(offsets, offsets[first] + BATCH_BYTES, side="right")) - 1
@@ -391,7 +394,7 @@ def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
 
 
 def _grown(array: Any, size: int) -> Any:
-    """Return the array with space for `size` items, its contents kept."""
+    """Return the array with space for `size` items, and its contents unchanged."""
     if array.size >= size:
         return array
     larger = np.zeros(max(size, 2 * array.size), array.dtype)
@@ -404,17 +407,16 @@ def scan(
     data: U8, offsets: I64, table: U8, letters: int, alone: int, group: int, lines: bool, slots: U64, starts: I64,
     known: U8, held: int, words: I32, counts: I64,
 ) -> tuple[int, int]:  # fmt: skip
-    """Give every word of the texts a number, adding new ones to the table.
+    """Give every word of the texts a number, and add new words to the table.
 
-    Returns the number of words in the table, and in the texts.
-
-    After `table`: `WordPattern`.
+    Return the number of words in the table, and the number of words in the texts. The arguments from `letters` to
+    `lines` are those of `WordPattern`.
     """
 
 
 @compiled
 def measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
-    """Fill in where each text's tokens begin, from `first[0]` on; returns how many there are."""
+    """Fill in the start of each text's tokens, continuing from `first[0]`, and return the number of tokens."""
 
 
 @compiled
@@ -424,4 +426,4 @@ def gather_u16(words: I32, token_starts: I64, tokens: U32, out: npt.NDArray[np.u
 
 @compiled
 def gather_u32(words: I32, token_starts: I64, tokens: U32, out: U32) -> None:
-    """Do the same as `gather_u16`."""
+    """Fill in the tokens of all words, as `gather_u16` does, for 32-bit token ids."""

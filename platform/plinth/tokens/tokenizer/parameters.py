@@ -1,4 +1,4 @@
-"""Parameters of the tokenizer and bounds of its audit."""
+"""Parameters of the tokenizer, and limits of its audit."""
 
 from __future__ import annotations
 
@@ -26,47 +26,56 @@ KEPT = ("initial", "teacher")
 
 
 class TokenizerParameters(Frozen):
-    """Trained on a weighted, capped sample of the curated buckets; every text round-trips."""
+    """Parameters of a tokenizer that is trained on a weighted, capped sample of the curated buckets.
+
+    Every text can be encoded and decoded without loss.
+    """
 
     kind: Kind = Field(
         "bpe-bytes",
-        description="`bpe-bytes`: merges of bytes (GPT-2, Llama 3); `bpe-fallback`: merges of characters, rare ones in "
-        "bytes (Llama 2); `unigram`: most likely pieces, rare characters in bytes (T5, ALBERT); `initial` and "
-        "`teacher`: tokenizer of the model in training.initial or training.distillation, unchanged.",
+        description="`bpe-bytes` merges bytes (GPT-2, Llama 3). `bpe-fallback` merges characters, with rare characters "
+        "as bytes (Llama 2). `unigram` uses the most likely pieces, with rare characters as bytes (T5, ALBERT). "
+        "`initial` and `teacher` keep the tokenizer of the model in training.initial or training.distillation.",
     )
-    vocab_size: int = Field(8192, ge=260, le=2**32 - 1, description="Tokens, including special tokens and 256 bytes.")
+    vocab_size: int = Field(
+        8192, ge=260, le=2**32 - 1, description="Vocabulary size, including special tokens and 256 bytes."
+    )
     digits: Literal["single", "triples", "runs"] = Field(
         "single",
-        description="`single`: every digit is a token (Llama 2); `triples`: up to three (Llama 3); `runs`: digits "
-        "merge like letters (GPT-2).",
+        description="Splitting of numbers. `single`: every digit is a token (Llama 2). `triples`: a token has up to "
+        "three digits (Llama 3). `runs`: digits merge like letters (GPT-2).",
     )
     character_coverage: float = internal(
         0.9995, gt=0, le=1, description="Share of the sample's characters covered by character tokens."
     )
-    sample_bytes: int = Field(64 * 2**20, gt=0, description="Maximum bytes of text, over all buckets.")
+    sample_bytes: int = Field(
+        64 * 2**20, gt=0, description="Maximum size of the training sample over all buckets, in bytes."
+    )
     sample_weights: Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict, description="Relative weights of buckets in the sample; default 1."
+        default_factory=dict, description="Relative weights of buckets in the sample; the default is 1."
     )
     special_tokens: tuple[str, ...] = Field(
-        ("<|endoftext|>", "<|pad|>"), min_length=1, description="First ids, in order; the first ends documents."
+        ("<|endoftext|>", "<|pad|>"),
+        min_length=1,
+        description="Special tokens, which get the first ids in this order; the first token ends documents.",
     )
-    min_frequency: int = internal(2, ge=1, description="BPE: minimum count of a pair to merge it.")
+    min_frequency: int = internal(2, ge=1, description="BPE: minimum count of a pair for a merge.")
     audit_bytes_per_part: int = internal(2 * 2**20, gt=0, description="Audit: maximum bytes of text per part.")
     max_fertility: float = Field(4.0, gt=0, description="Audit: maximum tokens per word in any bucket.")
     max_fertility_by_script: Mapping[Unspaced, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Audit: maximum tokens per character in scripts without spaces between words; default 2. A bucket "
-        "with several scripts gets the mean of their limits.",
+        description="Audit: maximum tokens per character in scripts without spaces between words; the default is 2. "
+        "The limit of a bucket with several scripts is the mean of their limits.",
     )
     max_fertility_by_language: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Audit: maximum tokens per word by language, over all buckets."
     )
     max_fertility_by_domain: Mapping[str, Annotated[float, Field(gt=0)]] = internal(
-        {}, description="Audit: maximum tokens per word by domain of the source."
+        {}, description="Audit: maximum tokens per word by web domain of the source."
     )
     min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: minimum bytes per token in any bucket.")
     max_unreachable_share: float = internal(
-        0.01, ge=0, le=1, description="Audit: maximum share of tokens that never result from encoding their own text."
+        0.01, ge=0, le=1, description="Audit: maximum share of tokens that encoding their own text does not produce."
     )
 
     @field_validator("special_tokens")

@@ -1,8 +1,8 @@
-"""A capped sample of the buckets: the same documents on any number of workers, in documents' order.
+"""Capped sample of the buckets: the same documents on any number of workers, in the order of the documents.
 
-Documents are ranked by a hash of their id. Two passes over the parts: the first sums bytes over the hash range in
-logarithmic bins (a sample of a millionth is cut as finely as one of a half), the second keeps the documents below the
-cut. Memory is one row group; every part is cached on its own.
+Documents are ranked by a hash of their id. The first pass over the parts sums bytes in logarithmic bins of the hash
+range, so a small sample is cut as precisely as a large one. The second pass keeps the documents below the cut. Memory
+is one row group, and every part is cached separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEXTS = pa.schema([pa.field("text", pa.large_string(), nullable=False)])
 
 @dataclass(frozen=True)
 class BucketSample:
-    """Sample of one bucket: the first `budget_bytes` of parts with a `text` column."""
+    """Sample of one bucket: the first `budget_bytes` of text in `parts`, which have a `text` column."""
 
     bucket: str
     parts: tuple[Part, ...]
@@ -56,16 +56,17 @@ def sample(
     label: str,
     weights_of: Mapping[str, float] | None = None,
 ) -> list[BucketSample]:
-    """Return at most `budget_bytes` of text, shared by the buckets by weight (1 where none is given), in order of
-    names.
+    """Return a sample of at most `budget_bytes` of text, with one entry per bucket in order of names.
+
+    Buckets divide the budget by weight; a bucket without a weight has 1.
 
     Raises:
-        RecipeError: a weight for a bucket that does not exist.
+        RecipeError: a weight is given for a bucket that does not exist.
     """
     unknown = sorted(set(weights_of or {}) - set(curated))
     if unknown:
         raise RecipeError(
-            f"tokenizer.sample_weights: no bucket {', '.join(unknown)}", expected=f"among {sorted(curated)}"
+            f"tokenizer.sample_weights: no bucket {', '.join(unknown)}", expected=f"buckets among {sorted(curated)}"
         )
     parts = {bucket: manifest.named("part-") for bucket, manifest in sorted(curated.items())}
     items = [Item((part.blob.sha256,), part, part.rows) for bucket in parts.values() for part in bucket]
@@ -76,7 +77,7 @@ def sample(
 
 
 def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
-    """Divide the budget by weight; the share that a small bucket cannot fill goes to the others, by their weights."""
+    """Divide the budget by weight. What a small bucket cannot fill goes to the other buckets, by weight."""
     exact = {bucket: Fraction((weights or {}).get(bucket, 1.0)) for bucket in available}
     granted = {bucket: 0 for bucket in available if not exact[bucket]}
     waiting = sorted(set(available) - set(granted), key=lambda bucket: (available[bucket] / exact[bucket], bucket))
@@ -88,7 +89,7 @@ def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, floa
 
 
 def sampled_texts(store: Store, sampled: BucketSample) -> Iterator[str]:
-    """Yield sampled texts in documents' order, exactly up to the budget; the last is cut between two characters."""
+    """Yield the texts of a sample in order, exactly up to the budget. The last text may be cut at a character."""
     left = sampled.budget_bytes
     for part in sampled.parts:
         for batch in iter_batches(store, part, ["text"]):
@@ -101,13 +102,13 @@ def sampled_texts(store: Store, sampled: BucketSample) -> Iterator[str]:
 
 
 def sample_keys(ids: pa.Array) -> NDArray[np.uint64]:
-    """Return the rank of documents in a sample, by a hash of their 16-byte ids."""
+    """Return the sampling rank of documents: a hash of their 16-byte ids."""
     words = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids)) : 2]
     return mix64(words ^ _SALT)
 
 
 def _bins(ids: pa.Array) -> NDArray[np.int32]:
-    """Return the hash bin of each id: 64 bins to every halving of the hash range, low hashes first."""
+    """Return the hash bin of each id, low hashes first. Every halving of the hash range has 64 bins."""
     floats = sample_keys(ids).astype(np.float64).astype(np.float32)
     return (floats.view(np.uint32) >> np.uint32(17)).astype(np.int32)  # exponent and six bits of mantissa
 
@@ -151,7 +152,7 @@ def _sum(store: Store, parts: Iterable[Part]) -> Counter[int]:
 
 
 def _cut(bins: Mapping[int, int], budget: int) -> int:
-    """Return the lowest bin up to which the bins fill the budget; -1 if there is nothing."""
+    """Return the number of the last bin that is needed to fill the budget, or -1 if there is no text."""
     cut = -1
     for key, size in sorted(bins.items()):
         if budget <= 0:
@@ -161,8 +162,9 @@ def _cut(bins: Mapping[int, int], budget: int) -> int:
 
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply a bijection of 64-bit words whose every output bit depends on every input bit (Steele, Lea and Flood
-    2014)."""
+    """Mix 64-bit words with a bijection in which every output bit depends on every input bit (Steele, Lea and Flood
+    2014).
+    """
     mixed = values >> np.uint64(30)
     mixed ^= values
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

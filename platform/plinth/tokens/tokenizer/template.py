@@ -1,7 +1,8 @@
 """Template of a `tokenizer.json`: the tokens added around a text, and the padding token.
 
-Training and evaluation put the token that ends documents before each text, and no tokenizer of a run does that by
-itself. An exported one does, by a template, so that other programs give the model what it was trained on.
+Training and evaluation put the token that ends documents before each text. The tokenizer of a run does not add this
+token itself. An exported tokenizer adds it by a template, so that other programs give the model the same input as in
+training.
 """
 
 from __future__ import annotations
@@ -18,15 +19,21 @@ _PAD = re.compile(r"(?<![a-z])pad(?![a-z])", re.IGNORECASE)
 
 
 def pad_token(tokenizer: str, end: int) -> tuple[int, str] | None:
-    """Return the id and name of the special token that pads. None where there is none: the end of text is never
-    padding, or a collator would mask it and a tuned model would not learn to stop."""
+    """Return the id and name of the special token for padding, or None if there is none.
+
+    The end-of-text token is never used for padding: a collator would mask it, and a tuned model would not learn to
+    stop.
+    """
     added = json.loads(tokenizer).get("added_tokens") or ()
     found = ((int(one["id"]), str(one["content"])) for one in added if one.get("special"))
     return next(((index, name) for index, name in sorted(found) if index != end and _PAD.search(name)), None)
 
 
 def beginning_with(tokenizer: str, first: int, name: str) -> str:
-    """Return a tokenizer that puts one token before each text, and no other; it keeps its byte offsets otherwise."""
+    """Return a tokenizer file that adds one token before each text and no other token.
+
+    A byte-level post-processor, which sets byte offsets, is kept.
+    """
     described = json.loads(tokenizer)
     special, texts = {"SpecialToken": {"id": name, "type_id": 0}}, ("A", "B")
     single, second = ([special, {"Sequence": {"id": text, "type_id": at}}] for at, text in enumerate(texts))
@@ -42,13 +49,12 @@ def beginning_with(tokenizer: str, first: int, name: str) -> str:
 
 
 def same_tokenizer(store: Store, a: Blob, b: Blob) -> bool:
-    """Return True if two tokenizers split text alike: their files are equal except for the tokens added around a
-    text."""
+    """Return True if two tokenizers split text alike: their files may differ only in the tokens added around a text."""
     return a.sha256 == b.sha256 or _cutting(store.read_bytes(a)) == _cutting(store.read_bytes(b))
 
 
 def _cutting(data: bytes) -> object:
-    """Return a tokenizer's settings for splitting text; the bytes of a file that is not a tokenizer."""
+    """Return a tokenizer's settings for splitting text. If the file is not a tokenizer, return its bytes."""
     try:
         return {name: value for name, value in json.loads(data).items() if name != "post_processor"}
     except (ValueError, AttributeError):
@@ -56,7 +62,7 @@ def _cutting(data: bytes) -> object:
 
 
 def _processors(described: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the post-processors of a tokenizer, one after another."""
+    """Return the post-processors of a tokenizer as a list."""
     if described is None:
         return []
     return list(described["processors"]) if described["type"] == "Sequence" else [described]

@@ -1,9 +1,10 @@
-"""Train a tokenizer on a sample of the curated buckets, and load it.
+"""Tokenizer stage: train a tokenizer on a sample of the curated buckets, and load it.
 
-A run that begins from weights, or learns from a teacher, may keep their tokenizer instead (`of_model`).
+If a run continues from existing weights or learns from a teacher, it may keep the tokenizer of that model instead
+(`of_model`).
 
-Special tokens come first, so that end-of-text is id 0 in every vocabulary; then the 256 bytes; then the learned tokens
-(a byte-level vocabulary mixes the last two). `words.pipeline` cuts text into words.
+Special tokens come first, so end-of-text is id 0 in every vocabulary. They are followed by the 256 bytes and the
+learned tokens (a byte-level vocabulary mixes these two). `encode.pipeline` splits text into words.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Task:
 
 
 def step(params: TokenizerParameters) -> Step:
-    """Return the training step; the audit's bounds are not part of its identity."""
+    """Return the training step. Limits of the audit are not part of its identity."""
     return Step(
         name="tokens.tokenizer",
         version=VERSION,
@@ -76,10 +77,10 @@ def step(params: TokenizerParameters) -> Step:
 
 
 def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifest]) -> Manifest:
-    """Train on a sample of the buckets.
+    """Train a tokenizer on a sample of the buckets.
 
-    Part `tokenizer.json`; stats: `vocab_size` (may stay below the recipe's on little text), `end_of_text`,
-    `special_tokens` (name -> id), `sample_bytes` (bucket -> bytes).
+    The manifest has one part, `tokenizer.json`. Its stats are `vocab_size` (which may be below the recipe's if there is
+    little text), `end_of_text`, `special_tokens` (id by name) and `sample_bytes` (by bucket).
 
     Raises:
         StageError: there is no text to train on.
@@ -101,11 +102,13 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
 
 
 def of_model(ctx: Context, model: Manifest) -> Manifest:
-    """Publish the tokenizer of the model that a run begins or learns from (the asset `initial` or `teacher`), as a
-    manifest of this stage. `vocab_size` counts the rows of their embeddings, which may be more than there are tokens.
+    """Publish the tokenizer of an existing model, instead of a trained one, as a manifest of this stage.
+
+    The model is the asset `initial`, from which the run continues, or `teacher`, from which it learns. `vocab_size`
+    counts the rows of the model's embeddings, which may be more than its tokens.
 
     Raises:
-        MissingError, IntegrityError: absent, changed, or not a tokenizer.
+        MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
     """
     (part,) = model.named(FILE)
     known, end = encode.load(ctx.store, part.blob), model.stats["end_of_text"]
@@ -120,23 +123,23 @@ def of_model(ctx: Context, model: Manifest) -> Manifest:
 
 
 def load(store: Store, tokenizer: Manifest) -> Tokenizer:
-    """Load the tokenizer of a manifest, verified. Special tokens are never read from text.
+    """Load and verify the tokenizer of a manifest. Its special tokens are never read from text.
 
     Raises:
-        MissingError, IntegrityError: absent, changed, or not a tokenizer.
+        MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
     """
     (part,) = tokenizer.named(FILE)
     return encode.load(store, part.blob)
 
 
 def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iterable[str]]) -> Tokenizer:
-    """Train on texts. The same texts give the same bytes, on any number of threads.
+    """Train a tokenizer on texts. The same texts result in the same file, on any number of threads.
 
     Args:
-        corpus: the texts, or a function that returns a new iterator: kinds with an alphabet read them twice.
+        corpus: the texts, or a function that returns a new iterator; kinds with an alphabet read the texts twice.
 
     Raises:
-        StageError: too little text for the vocabulary.
+        StageError: there is too little text for the vocabulary size.
     """
     again = corpus if callable(corpus) else _twice(corpus, params)
     if params.kind == "bpe-bytes":
@@ -148,7 +151,10 @@ def train(params: TokenizerParameters, corpus: Iterable[str] | Callable[[], Iter
 
 
 def short_runs(text: str) -> list[str]:
-    """Split the text within runs of `MAX_RUN` characters or more; almost always return the text itself."""
+    """Split the text inside runs of at least `MAX_RUN` characters without spaces, or of spaces.
+
+    Most texts have no such run and are returned whole.
+    """
     longest = max(map(len, text.split()), default=0)
     if longest < MAX_RUN and not _BLANKS.search(text):  # ten times faster than a search for the cuts
         return [text]
@@ -191,12 +197,12 @@ _BYTE_NAME = re.compile(r"(?<=<)(?=0x[0-9A-F]{2}>)")
 
 
 def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
-    """Choose the most common characters that make up a share of all, at most `most`, in code-point order.
+    """Return the most common characters, in code-point order, up to a share of all text or a maximum number.
 
-    Ties are broken by code point. Printable ASCII is always among them.
+    Ties are broken by code point. Printable ASCII is always included.
 
     Args:
-        coverage: share of the texts' characters, as in SentencePiece (Kudo and Richardson 2018).
+        coverage: share of the texts' characters to cover, as in SentencePiece (Kudo and Richardson 2018).
         most: maximum number of characters, unless ASCII alone exceeds it.
     """
     seen: Counter[str] = Counter()
@@ -214,7 +220,10 @@ def choose(texts: Iterable[str], coverage: float, most: int) -> list[str]:
 
 
 def prepared(texts: Iterable[str], alphabet: Iterable[str]) -> Iterator[str]:
-    """Yield the texts for training: characters without a token are `RARE`, names of bytes are cut in two."""
+    """Yield the texts for training, with every character outside the alphabet replaced by `RARE`.
+
+    Texts are split inside names of bytes such as `<0x41>`, so that no merge results in one.
+    """
     known = frozenset(alphabet)
     for text in texts:
         rare = set(text) - known
@@ -230,17 +239,17 @@ def prepared(texts: Iterable[str], alphabet: Iterable[str]) -> Iterator[str]:
 
 
 def train_bytes(params: TokenizerParameters, texts: Iterable[str]) -> Tokenizer:
-    """Train merges of bytes; special tokens first, then the bytes, then the merges."""
+    """Train a byte-level BPE tokenizer: special tokens first, then the bytes, then the merges."""
     tokenizer = pipeline(params)
     _train_bpe(tokenizer, texts, params, params.vocab_size, params.special_tokens, pre_tokenizers.ByteLevel.alphabet())
     return tokenizer
 
 
 def train_characters(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
-    """Train merges of characters; special tokens first, then the 256 bytes, the alphabet and the merges.
+    """Train a character-level BPE tokenizer: special tokens first, then the 256 bytes, the alphabet and the merges.
 
     Args:
-        alphabet: characters that have tokens; all others are written in bytes.
+        alphabet: characters that have their own tokens; all others are encoded as bytes.
     """
     learnt = pipeline(params)
     free = params.vocab_size - BYTES - len(params.special_tokens)
@@ -299,13 +308,13 @@ BYTE_SCORE = -1e6
 
 
 def train_unigram(params: TokenizerParameters, texts: Iterable[str], alphabet: Sequence[str]) -> Tokenizer:
-    """Train the most probable pieces of the texts' words; special tokens first, then the 256 bytes, then the pieces.
+    """Train a unigram tokenizer: special tokens first, then the 256 bytes, then the most probable pieces of words.
 
     Args:
-        alphabet: characters that have pieces; all others are written in bytes.
+        alphabet: characters that may be in pieces; all others are encoded as bytes.
 
     Raises:
-        StageError: too little text for a vocabulary of this size.
+        StageError: there is too little text for a vocabulary of this size.
     """
     alphabet = [character for character in alphabet if character not in _SHOW_KEYS]
     counted = _words(params, prepared(texts, alphabet))
@@ -338,7 +347,7 @@ def _words(params: TokenizerParameters, texts: Iterable[str]) -> Counter[str]:
 
 
 def _pieces(counted: Counter[str], alphabet: Sequence[str], free: int) -> list[tuple[str, float]]:
-    """Return the pieces with their log probabilities, likeliest first."""
+    """Return the learned pieces with their log probabilities, most likely first."""
     import sentencepiece
 
     # Every character once as a word: SentencePiece's alphabet is that of its input.

@@ -1,4 +1,4 @@
-"""A vocabulary: bytes of every token, unreachable and unused tokens, digits, white space; the tokens around a text."""
+"""Properties of a vocabulary: bytes of every token, unreachable and unused tokens, digits, white space."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """Return the bytes of every token id; empty for special tokens.
+    """Return the bytes of every token, by id; empty for special tokens.
 
     Raises:
-        ValueError: when a token of a byte-level vocabulary is not spelled in its alphabet.
+        ValueError: a token of a byte-level vocabulary has a character outside the byte-level alphabet.
     """
     special = tokenizer.get_added_tokens_decoder()
     spelt = _byte_level if isinstance(tokenizer.decoder, decoders.ByteLevel) else _characters
@@ -42,7 +42,10 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def byte_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that write characters without a token byte by byte; none in a byte-level vocabulary."""
+    """Return the ids of single-byte tokens, which encode characters without a token.
+
+    A byte-level vocabulary has none of these tokens.
+    """
     if isinstance(tokenizer.decoder, decoders.ByteLevel):
         return []
     return [index for name in BYTE_TOKENS if (index := tokenizer.token_to_id(name)) is not None]
@@ -50,7 +53,9 @@ def byte_ids(tokenizer: Tokenizer) -> list[int]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return GPT-2's printable stand-ins for the 256 bytes (Radford et al. 2019, `bytes_to_unicode`)."""
+    """Return the byte of each printable character that represents it in GPT-2 (Radford et al. 2019,
+    `bytes_to_unicode`).
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -70,7 +75,7 @@ def _characters(name: str) -> bytes:
 
 
 def encode_bytes(tokenizer: Tokenizer, data: bytes) -> list[int]:
-    """Return the token ids of any bytes: text where they are UTF-8, single bytes where they are not.
+    """Return the token ids of arbitrary bytes. Valid UTF-8 is encoded as text, and other bytes one by one.
 
     Raises:
         ValueError: a byte has no token.
@@ -105,7 +110,9 @@ LETTERS = 3
 
 
 def lexis_of(store: Store, trained: Manifest) -> Lexis:
-    """Return the lengths without end-of-text as the shards have them, and words that are one token after a space.
+    """Return a function that measures texts in tokens, as stored in shards without end-of-text, and a list of words.
+
+    The words are those that are a single token after a space.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
@@ -120,7 +127,10 @@ def lexis_of(store: Store, trained: Manifest) -> Lexis:
 
 
 def words_of(tokenizer: Tokenizer, alone: int) -> tuple[str, ...]:
-    """Return the words of letters that are one token after a space, in order; `alone` is the length of `a`."""
+    """Return the words that consist of letters and are one token after a space, sorted.
+
+    `alone` is the number of tokens of the text `a`.
+    """
     decoded = {token.decode(errors="ignore").strip(" \u2581") for token in token_bytes(tokenizer)}
     likely = sorted(word for word in decoded if word.isalpha() and len(word) >= LETTERS)
     sizes = (len(ids) for ids in encode_texts(tokenizer, [f"a {word}" for word in likely], "<u4"))
@@ -153,16 +163,16 @@ DEAD_TOKENS = {
 
 
 def vocabulary_facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents: NDArray[np.int64]) -> dict[str, Any]:
-    """Describe a vocabulary and its use in a sample.
+    """Return the properties of a vocabulary and its use in a sample.
 
     Args:
         counts: [vocabulary] occurrences of each token.
-        documents: [vocabulary] documents that hold it.
+        documents: [vocabulary] number of documents that contain the token.
 
     Returns:
-        Sizes; numbers, shares and examples of unreachable, unused and one-document tokens; `digits`
-        (longest run in a token); `whitespace` (longest run of spaces, tokens of an indent, a tab, a line end);
-        `arbitrary_bytes` (strings encoded, and how many did not round-trip).
+        sizes; numbers, shares and examples of unreachable, unused and one-document tokens; `digits` (longest run of
+        digits in a token); `whitespace` (longest run of spaces, and token counts of indents, a tab and a line end);
+        `arbitrary_bytes` (number of byte strings encoded, and number that did not round-trip).
     """
     table = token_bytes(tokenizer)
     ordinary = np.array([bool(data) for data in table])
@@ -183,7 +193,7 @@ def vocabulary_facts(tokenizer: Tokenizer, counts: NDArray[np.int64], documents:
 
 
 def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
-    """Return a line for every property of the vocabulary that breaks a bound of the recipe."""
+    """Return one line for every limit of the recipe that the vocabulary violates."""
     lines = []
     if found["byte_tokens"] != 256:
         lines.append(f"{found['byte_tokens']} of 256 bytes are in the vocabulary: some text cannot be encoded")
@@ -202,8 +212,10 @@ def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
 
 
 def unreachable(tokenizer: Tokenizer, table: Sequence[bytes]) -> list[int]:
-    """Return the tokens whose own text encodes to other tokens. Pieces of characters have no text and are left
-    out."""
+    """Return the tokens whose own text is encoded as other tokens.
+
+    Tokens that are a piece of a character have no text and are left out.
+    """
     fallback = set(byte_ids(tokenizer))
     texts = {i: text for i, data in enumerate(table) if i not in fallback and (text := _text(data))}
     with encode.parallel(True):
