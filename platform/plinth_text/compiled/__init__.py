@@ -121,7 +121,8 @@ def _words(each: Parameter) -> list[str]:
 
 def _wrong(kernel: str, name: str, array: Any, element: str, dimensions: int) -> None:
     raise TypeError(
-        f"{kernel}: {name} is {array.dtype} with {array.ndim} dimensions: expected {ELEMENTS[element][0]} with {dimensions}"
+        f"{kernel}: {name} is {array.dtype} with {array.ndim} dimensions: expected {ELEMENTS[element][0]} with "
+        f"{dimensions}"
     )
 
 

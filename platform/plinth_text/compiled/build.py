@@ -248,7 +248,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _compiled(folder: Path, package: str, target: str) -> list[Path]:
-    """Return the object files of a package, after compiling the missing ones. Unchanged files are not compiled again."""
+    """Return the object files of a package. Missing ones are compiled; those of unchanged files exist already."""
     suffix = target if target != NATIVE else _processor_digest()
     objects = [(each, folder / f"{each[1].stem}-{_digest(package, each[1])}-{suffix}.o") for each in sources(package)]
     include = [word for name in _included(package) for word in ("-I", str(root(name).parent))]
@@ -316,7 +316,7 @@ def _run(arguments: list[str], target: str, what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
     if done.returncode:
         found = done.stderr[-2000:]
-        remedy = "free disk space or repair gcc, as the message indicates; otherwise report this error with the version of gcc"
+        remedy = "free disk space or repair gcc, as the message indicates; otherwise report it with the version of gcc"
         raise CompilerError(f"{what} does not compile", found=found, remedy=remedy)
     if done.stderr:
         _say(done.stderr)

@@ -56,10 +56,11 @@ class EnglishRules(NamedTuple):
 
     Args:
         flags: flags of each code point, [0x110000].
-        tables: four tables in one array. From `UNITS`: set of the hashes of units that are split off after a digit. From
-            `ENDS`: bits by the hash of first byte, last byte and size; a bit is set if an exception has this hash. From
-            `EXCEPTIONS`: set of the hashes of exceptions. From `PIECES`: for each slot of that set, the start of the
-            exception's piece sizes in bytes, which end with 0.
+        tables: four tables in one array.
+            From `UNITS`: set of the hashes of units that are split off after a digit.
+            From `ENDS`: bits by the hash of first byte, last byte and size; a bit is set if an exception has this hash.
+            From `EXCEPTIONS`: set of the hashes of exceptions.
+            From `PIECES`: for each slot of that set, the start of the exception's piece sizes in bytes; 0 ends the sizes.
     """
 
     flags: U16

@@ -221,7 +221,7 @@ def _coded(file: MappedFile, dim: int) -> CodedRows:
 
 
 def _centroids(file: MappedFile) -> tuple[int, int, int, int, F32]:
-    """Return the header and table of a quantizer: dimensions, parts, size of a part, size of the last part, centroids."""
+    """Return the header and table of a quantizer: dimensions, parts, size of a part and of the last part, centroids."""
     dim, parts, width, last = file.fields("4i")
     if not (0 < dim <= MAX_DIM and parts > 0 and 0 < last <= width and (parts - 1) * width + last == dim):
         raise file.broken(f"{parts} parts of {width} dimensions, the last of {last}", f"{dim} dimensions in total")
@@ -325,7 +325,8 @@ class MappedFile:
         data = self.data[self.at :]
         used = entries(data, nwords, starts, ends, counts)
         if used < 0:
-            raise self.broken(f"a damaged dictionary at byte {self.at}", "words, then labels, each followed by a zero byte")
+            expected = "words, then labels, each followed by a zero byte"
+            raise self.broken(f"a damaged dictionary at byte {self.at}", expected)
         self.at += used
         return data[:used], starts, ends, counts
 

@@ -167,7 +167,7 @@ class DocumentScorer:
             *self._output, found.labels, found.scores, found.targets,
         )  # fmt: skip
         if fault >= 0:
-            raise ModelFileError("the fastText model is damaged: its scores are not numbers", found=f"NaN for text {fault}")
+            raise ModelFileError("the fastText model is damaged: a score is NaN", found=f"NaN for text {fault}")
         return found
 
 

@@ -140,8 +140,8 @@ def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations
     r"""Find the lines of every text, and their facts.
 
     Args:
-        all_breaks: True to split as `str.splitlines` does. If False, split at every `\n` as `str.split` does, so that the
-            last line may be empty.
+        all_breaks: True to split as `str.splitlines` does. If False, split at every `\n` as `str.split` does, so that
+            the last line may be empty.
         max_word_characters: a line with a longer word has the fact HAS_LONG_WORD.
         citations: True if citations are found and removed.
     """

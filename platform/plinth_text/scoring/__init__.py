@@ -1,4 +1,4 @@
-"""Features of classifiers, and scores of texts under n-gram language models."""
+"""Features for text classifiers, and scores of texts under n-gram language models."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from plinth_text.words import hash_words, scratch, slots
 # Letters: D texts, F features of all of them, R = 2^bits rows, K labels.
 
 def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
-    """Return the feature rows of every text, words first, then pairs; of the first `max_words` words.
+    """Return the feature rows of every text, words first, then word pairs. Only the first `max_words` words are used.
 
     Returns:
-        starts [D + 1] and rows [F]: text d has `rows[starts[d]:starts[d + 1]]`, none where it has no words.
+        starts [D + 1] and rows [F]: text d has `rows[starts[d]:starts[d + 1]]`, which is empty if it has no words.
     """
     data, offsets = utf8(texts)
     words = scratch(offsets)
@@ -39,17 +39,18 @@ def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
 
 @compiled
 def fill_rows(data: U8, offsets: I64, shift: int, max_words: int, words: U64, starts: I64, out: I32) -> None:
-    """Do the same as `rows`; `words` is scratch memory."""
+    """Fill in the starts and feature rows that `rows` returns. `words` is scratch memory."""
 
 
 def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
-    """Return the margin of every text for every label, [D, K]; only the bias if a text has no words.
+    """Return the margin of every text for every label, [D, K]. If a text has no words, its margin is the bias.
 
     Args:
-        table: [R, K], R a power of two.
-        bias: [K].
-        window: words of a stretch; a text longer than that has the largest margin of its stretches, the last of
-            which ends with the text, so that a short passage of a long text is not averaged away. 0: the whole text.
+        table: [R, K] weights, where R is a power of two.
+        bias: [K] bias of each label.
+        window: number of words per stretch; 0 for the whole text. A longer text is cut into stretches and gets the
+            largest margin of them, so that a short passage in a long text is not averaged away. The last stretch ends
+            with the text.
     """
     data, offsets = utf8(texts)
     out = np.empty((len(texts), table.shape[1]), dtype=np.float64)
@@ -64,14 +65,14 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
 
 @compiled
 def one_margin(data: U8, offsets: I64, table: F32, bias: float, shift: int, window: int, words: U64, out: F64) -> None:
-    """Do the same as `margins`, for one label; `words` is scratch memory."""
+    """Fill in the margins for a single label, as `margins` returns them. `words` is scratch memory."""
 
 
 @compiled
 def every_margin(
     data: U8, offsets: I64, table: F32, bias: F32, shift: int, window: int, words: U64, total: F64, out: F64
 ) -> None:
-    """Do the same as `margins`; `words` and `total`, [K], are scratch memory."""
+    """Fill in the margins for all labels, as `margins` returns them. `words` and `total`, [K], are scratch memory."""
 
 
 # Surface features of a text: lengths, shares of character classes, lines, repetition.
@@ -100,12 +101,12 @@ COMMON_WORDS = frozenset(_COMMON.split())
 
 
 def dense(texts: pa.Array) -> npt.NDArray[np.float32]:
-    """Return the features of every text, [D, N], all finite; shares are 0 if the divisor is 0."""
+    """Return the surface features of every text, [D, N]. All values are finite; shares are 0 if the divisor is 0."""
     return from_counts(counts(texts))
 
 
 def from_counts(counted: I64) -> npt.NDArray[np.float32]:
-    """Return the features from counts, [D, 21]."""
+    """Return the surface features that follow from counts, [D, 21]."""
     n = counted.astype(np.float64)
 
     def share(above: int, below: int) -> npt.NDArray[np.float64]:
@@ -123,11 +124,18 @@ def from_counts(counted: I64) -> npt.NDArray[np.float32]:
 
 
 def counts(texts: pa.Array) -> I64:
-    """Return the counts behind the features, [D, 21]: code points; letters and digits (beyond ASCII: all that separates
-    no words), upper-case letters, ASCII digits, ASCII marks, brackets and signs of programs, characters beyond ASCII,
-    white space, `!` and `?`; chunks between white space; lines with anything in them, those that end a sentence, are
-    short, start with a bullet, repeat an earlier one, and characters of those; words, distinct words and pairs of
-    them, common English words; the longest run of one character other than white space."""
+    """Count the characters, lines and words behind the surface features, [D, 21].
+
+    The columns of characters are: code points; letters and digits (beyond ASCII, all characters that do not separate
+    words); upper-case letters; ASCII digits; ASCII punctuation marks; brackets and symbols of program code; characters
+    beyond ASCII; white space; `!` and `?`. Chunks between white space follow.
+
+    The columns of lines are: lines that are not blank; lines that end a sentence, are short, start with a bullet, or
+    repeat an earlier line; and the characters of repeated lines.
+
+    The columns of words are: words, distinct words, distinct word pairs, and common English words. The last column is
+    the longest run of one character other than white space.
+    """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 21), dtype=np.int64)
     keys = slots(int(np.diff(offsets).max(initial=0)) // 2 + 2)
@@ -167,9 +175,10 @@ def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
     """Return all tokens of all texts, sentence by sentence.
 
     Returns:
-        hashes: [tokens and boundaries]; never `BOUNDARY` for a token.
-        places: [the same, 2] first and last byte (half open) of each token in the texts' buffer; boundaries are empty.
-        offsets: [documents + 1] where each text's stream starts.
+        hashes: [tokens and boundaries] hashes of tokens, and `BOUNDARY` after each sentence.
+        places: [tokens and boundaries, 2] first and last byte (half open) of each token in the texts' buffer; empty for
+            boundaries.
+        offsets: [documents + 1] index at which each text's tokens start.
     """
     data, offsets = utf8(texts)
     most = int(offsets[-1] - offsets[0]) * 2 + len(texts) + 1
@@ -180,7 +189,7 @@ def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
 
 
 def normalised_token(text: str) -> str:
-    """Return a token in the form that the kernel hashes, for people and ARPA files."""
+    """Return a token in the normalized form that the kernel hashes; for ARPA files and inspection."""
     return "".join(_normalised_character(char) for char in text)
 
 
@@ -193,7 +202,7 @@ def _normalised_character(char: str) -> str:
 
 @compiled
 def sentence_tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) -> int:
-    """Fill in the stream of all texts as `tokens` returns it; returns its size."""
+    """Fill in the tokens of all texts, as `tokens` returns them, and return their number, including boundaries."""
 
 
 # The model is stored in flat tables.
@@ -209,11 +218,11 @@ _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class NGramTables:
-    """The model's n-grams of two words and more in one pair of arrays; orders lie behind one another.
+    """N-grams of two or more words of a model, in one pair of arrays for all orders.
 
     Args:
-        keys: by order from 2: keys, any order, without repeats.
-        values: by order from 2: [n, 2] log10 probability and log10 back-off.
+        keys: for each order from 2, the keys of its n-grams, in any order and without repeats.
+        values: for each order from 2, [n, 2] log10 probability and log10 back-off weight.
     """
 
     def __init__(self, keys: list[U64], values: list[F32]) -> None:
@@ -231,13 +240,13 @@ def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, ta
     """Return the log10 probability of every text under the model.
 
     Args:
-        hashes, offsets: as `tokens` gives them.
-        table, numbers: the vocabulary as `vocabulary_table` gives it.
-        unigrams: [vocabulary, 2] log10 probability and back-off, by number.
+        hashes, offsets: as returned by `tokens`.
+        table, numbers: the vocabulary, as returned by `vocabulary_table`.
+        unigrams: [vocabulary, 2] log10 probability and back-off weight, by word number.
 
     Returns:
-        log10 probabilities [documents], sentence ends included, and counts [documents, 3]: tokens, sentences,
-        tokens that the vocabulary does not hold.
+        log10 probabilities [documents], including sentence ends, and counts [documents, 3]: tokens, sentences, and
+        tokens outside the vocabulary.
     """
     total, counts = np.zeros(offsets.size - 1), np.zeros((offsets.size - 1, 3), dtype=np.int64)
     own = np.ascontiguousarray(unigrams)
@@ -246,7 +255,7 @@ def score(hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, ta
 
 
 def vocabulary_table(words: U64, numbers: U16) -> tuple[U64, U16]:
-    """Return the open-addressing table from a token's hash to its number."""
+    """Return an open-addressing table that maps a token's hash to its word number."""
     size = 1 << max(4, int(2 * words.size).bit_length())
     table, value = np.full(size, _EMPTY, dtype=np.uint64), np.zeros(size, dtype=np.uint16)
     fill_numbers(table, value, np.ascontiguousarray(words), numbers)
@@ -254,7 +263,7 @@ def vocabulary_table(words: U64, numbers: U16) -> tuple[U64, U16]:
 
 
 def word_numbers(hashes: U64, table: U64, numbers: U16) -> U16:
-    """Return the numbers of tokens; `END` for boundaries, `UNKNOWN` for tokens outside the vocabulary."""
+    """Return the word numbers of tokens: `END` for boundaries, and `UNKNOWN` for tokens outside the vocabulary."""
     out = np.empty(hashes.size, dtype=np.uint16)
     number_tokens(hashes, table, numbers, out)
     return out
@@ -262,17 +271,17 @@ def word_numbers(hashes: U64, table: U64, numbers: U16) -> U16:
 
 @compiled
 def fill_table(table: U64, values: F32, keys: U64, given: F32) -> None:
-    """Put keys and their values into an empty table."""
+    """Insert keys and their values into an empty table."""
 
 
 @compiled
 def fill_numbers(table: U64, values: U16, words: U64, numbers: U16) -> None:
-    """Put words and their numbers into an empty table."""
+    """Insert word hashes and their numbers into an empty table."""
 
 
 @compiled
 def number_tokens(hashes: U64, table: U64, numbers: U16, out: U16) -> None:
-    """Do the same as `word_numbers`."""
+    """Fill in the word numbers of tokens, as `word_numbers` returns them."""
 
 
 @compiled
@@ -280,4 +289,4 @@ def score_texts(
     hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, keys: U64, values: F32, starts: I64,
     total: F64, counts: I64,
 ) -> None:  # fmt: skip
-    """Do the same as `score`."""
+    """Fill in the log10 probabilities and counts of all texts, as `score` returns them."""

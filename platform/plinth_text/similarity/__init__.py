@@ -1,4 +1,4 @@
-"""Signatures and hashes of texts, to find copies.
+"""Signatures and hashes of texts, to find copies and near-copies.
 
     signatures, band_keys     MinHash signatures of word n-grams, and keys of locality-sensitive hashing
     simhashes, SimHashIndex   SimHash of texts, and the search for hashes that differ in few bits
@@ -39,8 +39,10 @@ _MASK = 2**64 - 1
 
 
 def permutations(count: int, seed: int) -> tuple[U64, U64]:
-    """Return the coefficients a [K] and b [K], from SplitMix64 (Steele et al. 2014) so that no library's version
-    matters."""
+    """Return the coefficients a [K] and b [K] of the MinHash permutations.
+
+    They come from SplitMix64 (Steele et al. 2014), so they do not depend on the version of a library.
+    """
     state, values = (seed * _GOLDEN + 0x5851F42D4C957F2D) & _MASK, []
     for _ in range(2 * count):
         state = (state + _GOLDEN) & _MASK
@@ -52,9 +54,9 @@ def permutations(count: int, seed: int) -> tuple[U64, U64]:
 
 
 def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
-    """Return the MinHash signatures [D, K] of the word n-grams of every text, and whether it has any [D].
+    """Return the MinHash signatures [D, K] of the word n-grams of every text, and a mask [D] of the texts with words.
 
-    A text without words has the signature of nothing, all ones; it must never be compared.
+    A text without words has a signature of all ones, which must never be compared.
     """
     data, offsets = utf8(texts)
     count = offsets.size - 1
@@ -69,11 +71,11 @@ def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
 def sign_texts(
     data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64, minima: U64, out: U32, filled: Bools
 ) -> None:
-    """Do the same as `signatures`; `words`, `grams` and `minima` are scratch memory."""
+    """Fill in what `signatures` returns. `words`, `grams` and `minima` are scratch memory."""
 
 
 def band_keys(signature: U32, bands: int, rows: int) -> U64:
-    """Return the keys [D, bands] of signatures [D, bands * rows]; keys of different bands never mean the same."""
+    """Return the band keys [D, bands] of signatures [D, bands * rows]. Keys of different bands must not be compared."""
     out = np.empty((signature.shape[0], bands), dtype=np.uint64)
     hash_bands(signature, bands, rows, out.reshape(-1))
     return out
@@ -81,11 +83,11 @@ def band_keys(signature: U32, bands: int, rows: int) -> U64:
 
 @compiled
 def hash_bands(signature: U32, bands: int, rows: int, out: U64) -> None:
-    """Do the same as `band_keys`."""
+    """Fill in the band keys that `band_keys` returns."""
 
 
 def recall(similarity: float, bands: int, rows: int) -> float:
-    """Return the probability that a pair of this Jaccard similarity shares at least one band key."""
+    """Return the probability that two texts with this Jaccard similarity share at least one band key."""
     return float(1 - (1 - similarity**rows) ** bands)
 
 
@@ -108,7 +110,7 @@ MAX_DISTANCE = 11
 
 
 def simhashes(texts: pa.Array, n: int) -> tuple[U64, Bools]:
-    """Return the hashes [D] of the word n-grams of every text, and whether it has any [D]."""
+    """Return the SimHash [D] of the word n-grams of every text, and a mask [D] of the texts with words."""
     data, offsets = utf8(texts)
     out = np.zeros(offsets.size - 1, dtype=np.uint64)
     filled = np.zeros(out.size, dtype=np.bool_)
@@ -119,23 +121,23 @@ def simhashes(texts: pa.Array, n: int) -> tuple[U64, Bools]:
 
 @compiled
 def simhash_texts(data: U8, offsets: I64, n: int, words: U64, grams: U64, out: U64, filled: Bools) -> None:
-    """Do the same as `simhashes`; `words` and `grams` are scratch memory."""
+    """Fill in what `simhashes` returns. `words` and `grams` are scratch memory."""
 
 
 class SimHashIndex:
-    """Listed hashes, ready to be searched.
+    """Search index for a list of SimHashes.
 
     Args:
-        hashes: [N], any order, repeats allowed.
-        distance: bits in which a hit may differ, 0 to `MAX_DISTANCE`.
+        hashes: [N] listed hashes, in any order; repeats are allowed.
+        distance: maximum number of bits in which a hit may differ, 0 to `MAX_DISTANCE`.
 
     Raises:
-        ValueError: a distance beyond that.
+        ValueError: the distance is outside this range.
     """
 
     def __init__(self, hashes: U64, distance: int) -> None:
         if not 0 <= distance <= MAX_DISTANCE:
-            raise ValueError(f"a distance of {distance} bits, expected 0 to {MAX_DISTANCE}")
+            raise ValueError(f"the distance is {distance} bits, expected 0 to {MAX_DISTANCE}")
         self.hashes, self.distance = np.ascontiguousarray(hashes, dtype=np.uint64), distance
         self._orders = np.empty((BLOCKS, self.hashes.size), dtype=np.int32)
         self._starts = np.zeros((BLOCKS, (1 << BLOCK_BITS) + 1), dtype=np.int32)
@@ -149,10 +151,10 @@ class SimHashIndex:
         self._masks = np.array(masks, dtype=np.int64)
 
     def nearest(self, queries: U64) -> tuple[I64, I64]:
-        """Return the nearest listed hash of each, the first in the list for ties.
+        """Return the nearest listed hash for each query. For ties, the first in the list is returned.
 
         Returns:
-            Positions in the list and distances in bits, [Q] each; -1 where none is near enough.
+            positions in the list and distances in bits, [Q] each; -1 if no listed hash is within the distance.
         """
         places, bits = np.full(queries.size, -1, np.int64), np.full(queries.size, -1, np.int64)
         if self.hashes.size:
@@ -164,7 +166,10 @@ class SimHashIndex:
 def search_near(
     queries: U64, hashes: U64, orders: I32, starts: I32, masks: I64, distance: int, places: I64, bits: I64
 ) -> None:
-    """As `SimHashIndex.nearest`; `masks` are the bits that may be flipped in a block."""
+    """Fill in the positions and distances that `SimHashIndex.nearest` returns.
+
+    `masks` are the sets of bits that may be flipped in a block.
+    """
 
 
 # Bags of words as short vectors of whole numbers: TF-IDF, hashed.
@@ -181,8 +186,10 @@ SCALE = 4095
 
 
 def frequencies(texts: pa.Array, min_words: int) -> tuple[I64, int]:
-    """Return the document frequencies of cells, [2^TABLE_BITS], over texts of at least `min_words` words; and how many
-    texts."""
+    """Return the document frequencies of hash cells, [2^TABLE_BITS], and the number of texts counted.
+
+    Only texts with at least `min_words` words are counted.
+    """
     starts, words = ngram_hashes(texts, 1)
     out = np.zeros(1 << TABLE_BITS, dtype=np.int64)
     return out, count_texts(starts, words, min_words, np.full(out.size, -1, dtype=np.int64), out)
@@ -190,14 +197,18 @@ def frequencies(texts: pa.Array, min_words: int) -> tuple[I64, int]:
 
 @compiled
 def count_texts(starts: I64, words: U64, min_words: int, last: I64, out: I64) -> int:
-    """Add the texts that have each cell to `out`; returns the number of texts. `last`: -1 for each cell."""
+    """Add to `out` the number of texts that contain each cell, and return the number of texts.
+
+    `last` must be -1 for each cell.
+    """
 
 
 def vectors(texts: pa.Array, df: I64, count: int, dimensions: int, min_words: int) -> tuple[I16, Bools]:
-    """Return the vectors [D, dimensions] of texts, and a mask of the texts that have one: at least `min_words` words.
+    """Return the TF-IDF vectors [D, dimensions] of texts, and a mask of the texts with at least `min_words` words.
 
     Args:
-        df, count: summed over the corpus, from `frequencies`.
+        df: document frequencies, summed over the corpus from `frequencies`.
+        count: number of texts, summed over the corpus from `frequencies`.
     """
     starts, words = ngram_hashes(texts, 1)
     idf = 1.0 + np.log((1.0 + count) / (1.0 + df))
@@ -209,19 +220,19 @@ def vectors(texts: pa.Array, df: I64, count: int, dimensions: int, min_words: in
 
 @compiled
 def add_words(words: U64, idf: F64, out: F64) -> None:
-    """Add the weights of a text's words, which are sorted, to its vector."""
+    """Add the weights of a text's words to its vector. The words must be sorted."""
 
 
 @compiled
 def cosine(x: I16, y: I16) -> float:
-    """Return the cosine of two quantized vectors in FP32, from sums of whole numbers; 0 where it is none or negative.
+    """Return the FP32 cosine of two quantized vectors, from sums of whole numbers. If it is not positive, return 0.
 
-    It is a millionth too high, so that what rounding took from it keeps nothing below a threshold.
+    The result is a millionth too high, so that rounding errors never keep a pair below a threshold.
     """
 
 
 def quantised(values: F64) -> I16:
-    """Return the rows scaled to length `SCALE` and rounded; rows of zeros stay."""
+    """Return the rows scaled to length `SCALE` and rounded. Rows of zeros stay zero."""
     lengths = np.sqrt((values * values).sum(axis=1, keepdims=True))
     scaled = np.divide(values, lengths, out=np.zeros_like(values), where=lengths > 0)
     rounded: I16 = np.rint(scaled * SCALE).astype(np.int16)
@@ -239,16 +250,16 @@ def quantised(values: F64) -> I16:
 
 @dataclass(frozen=True)
 class HashedLines:
-    """The lines of a column of texts.
+    """Lines of the texts of a column, with their hashes.
 
     Args:
         starts: [D + 1] text d has lines `starts[d]:starts[d + 1]`.
-        byte: [L + 1] first byte of each line in the column's buffer, and the end of the last one.
-        start_cp, end_cp: [L] code points in the text, half open; the line end is inside.
-        high, low: [L] hashes; both 0 for a blank line.
-        size: [L] characters other than white space.
-        words: [L] words, as `plinth_text.words` counts them but for those that a line end splits.
-        alphanumeric: [L] whether the line has a letter or digit.
+        byte: [L + 1] first byte of each line in the column's buffer, and the end of the last line.
+        start_cp, end_cp: [L] code points in the text, half open, including the line end.
+        high, low: [L] hashes; both are 0 for a blank line.
+        size: [L] number of characters other than white space.
+        words: [L] number of words, as `plinth_text.words` counts them, except words that a line end splits.
+        alphanumeric: [L] True if the line has a letter or digit.
     """
 
     starts: I64
@@ -264,7 +275,7 @@ class HashedLines:
 
 @dataclass(frozen=True)
 class Paragraphs:
-    """Paragraphs of a column: first and one past the last line [P], hashes [P], characters [P]."""
+    """Paragraphs of a column: first line and end (exclusive) [P], hashes [P], number of characters [P]."""
 
     first: I64
     last: I64
@@ -275,7 +286,7 @@ class Paragraphs:
 
 
 def lines(texts: pa.Array) -> HashedLines:
-    """Find and hash the lines of every text. A text of no characters has no lines."""
+    """Find and hash the lines of every text. An empty text has no lines."""
     data, offsets = utf8(texts)
     count = int(np.count_nonzero(data[offsets[0] : offsets[-1]] == 10)) + offsets.size - 1
     starts, byte = np.zeros(offsets.size, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
@@ -293,7 +304,7 @@ def lines(texts: pa.Array) -> HashedLines:
 def scan_lines(
     data: U8, offsets: I64, starts: I64, byte: I64, cp: I32, hashes: U64, numbers: I32, alphanumeric: Bools
 ) -> int:
-    """Fill in the lines of all texts, as `lines` returns them; returns how many there are."""
+    """Fill in the lines of all texts, as `lines` returns them, and return their number."""
 
 
 def paragraphs(found: HashedLines) -> Paragraphs:
@@ -313,11 +324,11 @@ def paragraphs(found: HashedLines) -> Paragraphs:
 def scan_paragraphs(
     starts: I64, high: U64, low: U64, size: I32, by_line: Bools, spans: I64, hashes: U64, alphanumeric: Bools
 ) -> int:
-    """Fill in the paragraphs of all texts, as `paragraphs` returns them; returns how many there are."""
+    """Fill in the paragraphs of all texts, as `paragraphs` returns them, and return their number."""
 
 
 def edge_lines(found: HashedLines, count: int) -> Bools:
-    """Return [L] whether a line is among the first or last `count` lines of its text, blank lines not counted."""
+    """Return a mask [L] of the first and last `count` lines of each text. Blank lines are not counted."""
     out = np.zeros(found.high.size, dtype=np.bool_)
     mark_edges(found.starts, found.size, count, out)
     return out
@@ -325,16 +336,18 @@ def edge_lines(found: HashedLines, count: int) -> Bools:
 
 @compiled
 def mark_edges(starts: I64, size: I32, count: int, out: Bools) -> None:
-    """Do the same as `edges`."""
+    """Fill in the mask that `edge_lines` returns."""
 
 
 @compiled
 def close_gaps(starts: I64, size: I32, cut: U8) -> None:
-    """Cut blank lines that cut lines leave behind, in place: between two lines that stay, one blank run stays.
+    """Cut blank lines that are left over next to cut lines, in place.
+
+    Between two kept lines, only one run of blank lines is kept.
 
     Args:
-        starts, size: of `HashedLines`.
-        cut: [L] 0, or why a line is cut; a blank line takes the reason of the cut line before it.
+        starts, size: as in `HashedLines`.
+        cut: [L] reason for which a line is cut, or 0; a blank line takes the reason of the cut line before it.
     """
 
 
@@ -349,12 +362,14 @@ def close_gaps(starts: I64, size: I32, cut: U8) -> None:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a column.
+    """Windows of the texts of a column: all passages of n successive words.
 
     Args:
-        words: [W] hashes of all words; word_starts: [D + 1] text d has `words[word_starts[d]:word_starts[d + 1]]`.
-        starts: [D + 1] text d has windows `starts[d]:starts[d + 1]`, window i from its word i on.
-        anchors: [N]; fresh: [N] True if a window's anchor differs from the previous window's.
+        words: [W] hashes of all words.
+        word_starts: [D + 1] text d has `words[word_starts[d]:word_starts[d + 1]]`.
+        starts: [D + 1] text d has windows `starts[d]:starts[d + 1]`; window i begins at word i of the text.
+        anchors: [N] anchor of each window.
+        fresh: [N] True if a window's anchor differs from that of the previous window.
     """
 
     words: U64
@@ -365,7 +380,7 @@ class Windows:
 
 
 def windows(texts: pa.Array, n: int) -> Windows:
-    """Return the windows of `n` words of every text, with anchors among k-grams of n // 2 words."""
+    """Return the windows of `n` words in every text. Their anchors are hashes of n // 2 successive words."""
     word_starts, words = ngram_hashes(texts, 1)
     counts = np.maximum(np.diff(word_starts) - n + 1, 0)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
@@ -379,11 +394,14 @@ def windows(texts: pa.Array, n: int) -> Windows:
 def mark_anchors(
     words: U64, word_starts: I64, starts: I64, n: int, k: int, grams: U64, anchors: U64, fresh: Bools
 ) -> None:
-    """Fill in the anchors of all windows, and whether they are fresh; `grams` is scratch memory."""
+    """Fill in the anchors of all windows, and True for those that are fresh. `grams` is scratch memory."""
 
 
 def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
-    """Return 128-bit keys, as halves, of the wanted windows, in order: equal words give equal keys."""
+    """Return the high and low halves of the 128-bit keys of the wanted windows, in order.
+
+    Windows with equal words have equal keys.
+    """
     high, low = (np.empty(int(np.count_nonzero(wanted)), dtype=np.uint64) for _ in range(2))
     hash_windows(found.words, found.word_starts, found.starts, n, wanted, high, low)
     return high, low
@@ -391,16 +409,18 @@ def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
 
 @compiled
 def hash_windows(words: U64, word_starts: I64, starts: I64, n: int, wanted: Bools, high: U64, low: U64) -> None:
-    """Do the same as `window_keys`."""
+    """Fill in the keys that `window_keys` returns."""
 
 
 @dataclass(frozen=True)
 class WordPositions:
-    """The V words of one text: their positions, and their folded form.
+    """Positions of the V words of one text, and the words in folded form.
 
     Args:
-        start_cp, end_cp: [V] code points; start_byte, end_byte: [V] bytes of its UTF-8; half open.
-        folded: words in lower case, each followed by a space; ends: [V + 1] where word i begins in it, and the end.
+        start_cp, end_cp: [V] code points of each word in the text, half open.
+        start_byte, end_byte: [V] bytes of each word in the text's UTF-8, half open.
+        folded: words in lower case, each followed by a space.
+        ends: [V + 1] start of each word in `folded`, and the end of the last word.
     """
 
     start_cp: I64
@@ -411,13 +431,14 @@ class WordPositions:
     ends: I64
 
     def passage(self, first: int, count: int) -> bytes:
-        """Return `count` folded words from word `first` on."""
+        """Return `count` folded words, beginning with word `first`."""
         return self.folded[self.ends[first] : self.ends[first + count]]
 
 
 def word_positions(text: str) -> WordPositions:
-    """Return the positions of the words of a text: the same words, in number and order, as `plinth_text.words`
-    hashes."""
+    """Return the positions of the words of a text. The words are those that `plinth_text.words` hashes, in the same
+    order.
+    """
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     size = data.size
     places, ends = np.zeros((4, size // 2 + 2), dtype=np.int64), np.zeros(size // 2 + 3, dtype=np.int64)
@@ -429,4 +450,4 @@ def word_positions(text: str) -> WordPositions:
 
 @compiled
 def place_words(data: U8, places: I64, ends: I64, folded: U8) -> int:
-    """Fill in the positions of words, [4, V], and their folded form; returns how many there are."""
+    """Fill in the positions of words, [4, V], and their folded form, and return the number of words."""

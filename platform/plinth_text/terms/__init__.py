@@ -1,4 +1,4 @@
-"""Terms of lexicons, obfuscated terms too, and candidates for personal data."""
+"""Search for lexicon terms, including obfuscated terms, and for candidates for personal data."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MIN_LETTERS, FILTER_BITS = 3, 16
 
 @dataclass(frozen=True)
 class TermHits:
-    """Hits of all texts in reading order, disjoint: those of text d are `starts[d]:starts[d + 1]`.
+    """Hits in all texts, in reading order and without overlap; text d has the hits `starts[d]:starts[d + 1]`.
 
     Args:
         starts: [D + 1].
-        terms: [H], positions in the list of terms.
-        spans: [H, 2], first code point and the one after the last.
-        obfuscated: [H], whether the text obfuscated the term.
+        terms: [H] positions in the list of terms.
+        spans: [H, 2] first code point, and end (exclusive).
+        obfuscated: [H] True if the text obfuscated the term.
     """
 
     starts: I64
@@ -54,7 +54,7 @@ class TermHits:
 
 @dataclass(frozen=True)
 class _Table:
-    """Sorted hashes, the term and number of words of each, and a filter of their top bits."""
+    """Sorted hashes with a number for each (a term, or a number of words), and a filter of their top bits."""
 
     hashes: U64
     terms: I64
@@ -62,10 +62,10 @@ class _Table:
 
 
 class TermTable:
-    """Terms, ready to be searched for.
+    """Search table for a list of terms.
 
     Raises:
-        ValueError: a term without words, or with more than `MAX_WORDS`.
+        ValueError: a term has no words, or more than `MAX_WORDS`.
     """
 
     def __init__(self, terms: Sequence[str]) -> None:
@@ -88,10 +88,10 @@ class TermTable:
         self._tables = tuple(_table(one) for one in (firsts, phrases, skeletons, collapsed))
 
     def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
-        """Return all hits.
+        """Return all hits of the terms in the texts.
 
         Args:
-            obfuscated: whether to find obfuscated terms as well.
+            obfuscated: True to find obfuscated terms as well.
         """
         data, offsets = utf8(texts)
         words = scratch(offsets)
@@ -134,7 +134,8 @@ def find_terms(
     firsts: U64, lengths: I64, first_bits: Bools, phrases: U64, terms: I64, phrase_bits: Bools,
     skeletons: U64, skeleton_terms: I64, skeleton_bits: Bools, runs: U64, run_terms: I64, run_bits: Bools, found: I64,
 ) -> int:  # fmt: skip
-    """Fill `found`, [H, 4], with terms, spans and obfuscation flags, up to its size; returns H.
+    """Fill `found`, [H, 4], with terms, spans and obfuscation flags, as far as it has space. Return the number of hits
+    H.
 
     `words` and `ends`, [W, 2], are scratch memory for the longest text.
     """
@@ -142,17 +143,19 @@ def find_terms(
 
 @compiled
 def word_spans(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
-    """Fill in the hashes of words and the bytes where they begin and end; returns how many there are."""
+    """Fill in the hashes of words and their first byte and end (exclusive), and return the number of words."""
 
 
 @compiled
 def joined(words: U64) -> int:
-    """Return the hash of the phrase of these words."""
+    """Return the hash of a phrase from the hashes of its words."""
 
 
 @compiled
 def skeleton(data: U8, letters: npt.NDArray[np.uint32]) -> tuple[int, int, int]:
-    """Return the number of a word's letters, and their hashes: as they are, and with runs once."""
+    """Return the number of letters in a word, and two hashes of its letters: as written, and with repeated letters
+    merged.
+    """
 
 
 # The plain letter that a character stands for in an obfuscated word: accents, lookalikes, signs.
@@ -182,14 +185,14 @@ _INVISIBLES = (0xAD, 0x200B, 0x200C, 0x200D, 0x2060)
 
 
 def _base(point: int) -> int:
-    """Return the ASCII letter below the accents, or 0."""
+    """Return the ASCII letter of an accented character without its accents, or 0 if it has none."""
     first = unicodedata.normalize("NFD", chr(point))[0].lower()
     return ord(first) if first.isascii() and first.isalpha() else 0
 
 
 @lru_cache(maxsize=1)
 def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """Return the table, [0x2100]: by code point, the plain letter and the marks above."""
+    """Return a table, [0x2100], with the plain letter and the flags of each code point."""
     table = np.zeros(0x2100, dtype=np.uint32)
     for point in range(0x2100):
         one = chr(point)
@@ -222,7 +225,7 @@ def fold_table() -> np.ndarray[Any, np.dtype[np.uint32]]:
 # Does not belong here: check digits, registries of addresses, replacements.
 
 def places(texts: pa.Array) -> PiiPlaces:
-    """Return all candidates of a column of texts."""
+    """Return all candidates for personal data in a column of texts."""
     data, offsets = utf8(texts)
     capacity = 1024 + int(offsets[-1] - offsets[0]) // 128
     while True:
@@ -235,7 +238,7 @@ def places(texts: pa.Array) -> PiiPlaces:
 
 @compiled
 def scan_places(data: U8, offsets: I64, words: U64, meanings: I64, found: I64) -> int:
-    """Fill `found`, [P, 5], with candidates, up to its size; returns their number."""
+    """Fill `found`, [P, 5], with candidates, as far as it has space. Return the number of candidates."""
 
 
 #: Kinds of candidates: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM
@@ -245,13 +248,13 @@ AT, DOTTED, HEXES, NUMBER, LETTERED, RUN, PEM = range(7)
 
 @dataclass(frozen=True)
 class PiiPlaces:
-    """Candidates in the order of the texts, [P].
+    """Candidates for personal data, in the order of the texts, [P].
 
     Args:
         doc: row of the text.
-        kind: one of `AT`, …, `PEM`.
-        start, end: bytes from the beginning of the text; a rule may read further than `end`.
-        meaning: bits of the meanings of the words near it.
+        kind: kind of candidate, from `AT` to `PEM`.
+        start, end: bytes from the beginning of the text; a rule may read beyond `end`.
+        meaning: bits for the meanings of nearby words.
     """
 
     doc: I64
@@ -311,7 +314,7 @@ _SIZE = 1024
 
 
 def word_hash(word: str) -> int:
-    """Return the 64-bit FNV-1a hash of a word's bytes with ASCII capitals lowered."""
+    """Return the 64-bit FNV-1a hash of a word's bytes, with ASCII capitals in lower case."""
     value = _OFFSET
     for byte in word.encode():
         byte = byte + 32 if 65 <= byte <= 90 else byte
@@ -321,7 +324,7 @@ def word_hash(word: str) -> int:
 
 @lru_cache(maxsize=1)
 def table() -> tuple[U64, I64]:
-    """Return hashes (0: free) and meanings, in open addressing."""
+    """Return an open-addressing table of word hashes (0 for an empty slot), and the meanings of the words."""
     hashes, meanings = np.zeros(_SIZE, np.uint64), np.zeros(_SIZE, np.int64)
     for meaning, words in MEANINGS.items():
         for word in words.split():

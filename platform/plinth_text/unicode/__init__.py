@@ -1,7 +1,7 @@
-"""Code points of UTF-8 buffers: decode, lower-case, fold and classify them (`*.h`: the same in C).
+"""Code points of UTF-8 buffers: decode, lower-case, fold and classify them. The `*.h` files do the same in C.
 
-Three tables classify code points: `flags` as datatrove counts, `classes` as the other rule sets do, and `kinds` to
-split words in any script.
+Three tables classify code points: `flags` for datatrove's counts, `classes` for the other rule sets, and `kinds` for
+splitting words in any script.
 """
 
 from __future__ import annotations
@@ -30,31 +30,35 @@ LOWER_SIZE, CLASSES_SIZE = 0x530, 0x40000
 
 @compiled
 def lower_table(out: npt.NDArray[np.uint32]) -> None:
-    """Fill [`LOWER_SIZE`] with lower cases: one code point in the same range; else the point itself."""
+    """Fill [`LOWER_SIZE`] with the lower case of each code point.
+
+    A code point stays unchanged unless its lower case is one code point in the same range.
+    """
 
 
 @compiled
 def class_table(out: npt.NDArray[np.uint8]) -> None:
-    """Fill [`CLASSES_SIZE`] with `LETTER`, `SEPARATOR` or `SINGLE`."""
+    """Fill [`CLASSES_SIZE`] with the class of each code point: `LETTER`, `SEPARATOR` or `SINGLE`."""
 
 
 @compiled
 def characters(data: npt.NDArray[np.uint8], points: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> int:
-    """Fill in, for tests, the code point and the length of each character; returns the number of characters."""
+    """Fill in the code point and the size of each character, and return the number of characters; for tests."""
 
 
 @lru_cache(maxsize=1)
 def lower() -> npt.NDArray[np.uint32]:
-    """Lower case of code points, [`LOWER_SIZE`]."""
+    """Return the lower case of each code point, [`LOWER_SIZE`]."""
     out = np.empty(LOWER_SIZE, dtype=np.uint32)
     lower_table(out)
     return out
 
 
 def utf8(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the bytes [B] and offsets [D + 1] of a string column, without a copy if it is a `large_string`.
+    """Return the bytes [B] and offsets [D + 1] of a string column. A `large_string` column is not copied.
 
-    Offsets point into the bytes and need not start at 0: the array may be a slice. A null text is empty.
+    Offsets are positions in the bytes. They need not start at 0, because the array may be a slice. A null text is
+    empty.
     """
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
@@ -91,7 +95,7 @@ def digests(texts: pa.Array) -> pa.Array:
 
 @compiled
 def fold(data: U8, start: int, end: int, out: U8) -> int:
-    """Fold `data[start:end]` into `out`, which must hold one byte more; returns the folded length."""
+    """Fold `data[start:end]` into `out`, and return the folded length. `out` must have space for one more byte."""
 
 
 # Classes of code points as one byte of flags each: the same answers as Python's `str` methods.
@@ -134,7 +138,7 @@ _SYMBOLS = (
 
 @lru_cache(maxsize=1)
 def flags() -> npt.NDArray[np.uint8]:
-    """Return `SPACE` to `TERMINAL` by code point, [0x110000]."""
+    """Return the flags `SPACE` to `TERMINAL` of each code point, [0x110000]."""
     table = np.zeros(sys.maxunicode + 1, dtype=np.uint8)
     characters = np.arange(table.size, dtype=np.uint32).view("U1")
     table[np.strings.isalpha(characters)] |= ALPHA  # by the tables of the running Python
@@ -169,7 +173,7 @@ _LAST, _TAGS, _PRIVATE = 0x34000, range(0xE0000, 0xE01F0), range(0xF0000, 0x1100
 
 @lru_cache(maxsize=1)
 def classes() -> npt.NDArray[np.uint16]:
-    """Return `C_SPACE` to `C_BREAK` by code point, [0x110000]."""
+    """Return the flags `C_SPACE` to `C_BREAK` of each code point, [0x110000]."""
     table = np.full(0x110000, C_CONTROL, dtype=np.uint16)  # unassigned and private use are category C
     for point in (*range(_LAST), *_TAGS):
         table[point] = _classes_of(chr(point))
@@ -195,14 +199,15 @@ def _classes_of(character: str) -> int:
 
 
 class Expansions(NamedTuple):
-    """The result of `unicodedata.normalize("NFD", character.lower())`, by code point.
+    """Table of `unicodedata.normalize("NFD", character.lower())` for each code point.
 
     Args:
-        starts: [0x30001] the result of p is `points[starts[p]:starts[p + 1]]`; beyond, a code point is itself.
-        points: the results, one after the other.
-        numeric: [0x30000] characters of the result that are numeric.
-        combines: [0x30000] bit 0: the code point itself combines, so marks before it may have to change places;
-            bit 1: its result ends with a combining mark.
+        starts: [0x30001] the result for code point p is `points[starts[p]:starts[p + 1]]`; code points beyond the table
+            are unchanged.
+        points: the results, one after another.
+        numeric: [0x30000] number of numeric characters in the result.
+        combines: [0x30000] bit 0 is set if the result begins with a combining mark, so that marks before it may have to
+            change places; bit 1 is set if the result ends with a combining mark.
     """
 
     starts: npt.NDArray[np.int32]
@@ -213,7 +218,7 @@ class Expansions(NamedTuple):
 
 @lru_cache(maxsize=1)
 def expansions() -> Expansions:
-    """Return the table. It does not cover text with a capital sigma, or with marks that normalization reorders."""
+    """Return the table. It does not cover texts with a capital sigma, or with marks that normalization reorders."""
     starts, points = np.zeros(0x30001, dtype=np.int32), []
     numeric, combines = np.zeros(0x30000, dtype=np.uint8), np.zeros(0x30000, dtype=np.uint8)
     for point in range(0x30000):
@@ -260,7 +265,7 @@ _JOINERS = (*map(ord, _ASCII_JOINERS), 0xB7, 0x5F3, 0x5F4, 0x2010, 0x2011, 0x201
 
 @lru_cache(maxsize=1)
 def kinds() -> npt.NDArray[np.uint8]:
-    """Return the kind of each code point below `SIZE`."""
+    """Return the kind of each code point below `SCRIPTS_SIZE`."""
     table = np.full(SCRIPTS_SIZE, S_LETTER, dtype=np.uint8)
     marks = [point for point in range(SCRIPTS_SIZE) if unicodedata.category(chr(point))[0] in "PS"]
     table[marks] = S_MARK
@@ -276,8 +281,8 @@ def word_counts(text: str) -> dict[str, int]:
     """Count white-space-separated words, and the characters of each script that has no spaces between words.
 
     Returns:
-        `words`, and the names in `UNSPACED` that occur. Spaced words inside such a script count as words; CJK and
-        full-width marks separate words and are not counted.
+        counts by `words` and by the names in `UNSPACED` that occur. Spaced words inside such a script count as words;
+        CJK and full-width marks separate words and are not counted.
     """
     unspaced, pieces = _patterns()
     if not unspaced.search(text):  # twenty times faster
@@ -287,7 +292,11 @@ def word_counts(text: str) -> dict[str, int]:
 
 @lru_cache(maxsize=1)
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return a character that makes white space insufficient; a character of a script without spaces, or a word."""
+    """Return two patterns for counting words.
+
+    The first matches a character that requires more than splitting at white space. The second matches a character of a
+    script without spaces, or a word.
+    """
     classes: dict[str, str] = dict.fromkeys(UNSPACED.values(), "")
     for kind, first, last in _RANGES:
         classes[UNSPACED[kind]] += f"{chr(first)}-{chr(last)}"
@@ -298,9 +307,10 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 @lru_cache(maxsize=1)
 def variants() -> npt.NDArray[np.int8]:
-    """Return the variants of Han characters below 0x10000: 1 only simplified, -1 only traditional, otherwise 0.
+    """Return the variant of each Han character below 0x10000: 1 if only simplified, -1 if only traditional, otherwise
+    0.
 
-    By the character sets of mainland China and Taiwan, GB 2312 and Big5.
+    Simplified characters are those of GB 2312 (mainland China), and traditional characters those of Big5 (Taiwan).
     """
     table = np.zeros(0x10000, dtype=np.int8)
     for point in range(0x4E00, 0xA000):

@@ -2,16 +2,16 @@
 
     script_words  the words of a text in any script
 
-For hashes, a **word** is a maximal run of letters, digits and underscores; everything else (white space, punctuation,
-symbols, control characters) separates words and is stripped. Letters are lower-cased where that is one code point
-below U+0530 to another (Latin, Greek, Cyrillic, Armenian). In scripts that write no spaces (Chinese, Japanese, Thai,
-Lao, Khmer, Myanmar) and for emoji, every character is a word of its own.
+For hashes, a **word** is a maximal run of letters, digits and underscores. Everything else (white space, punctuation,
+symbols, control characters) separates words and is stripped. Letters are lower-cased if both forms are single code
+points below U+0530 (Latin, Greek, Cyrillic, Armenian). In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
+Myanmar) and for emoji, every character is a separate word.
 
-An **n-gram** (shingle) is n successive words. A text of fewer than n words, but at least one, has exactly one: all its
-words. A text without words has none. Hashes are 64 bits: two different n-grams collide with probability about 2^-64,
-so a pair of million-word texts is wrong by one n-gram once in ten million.
+An **n-gram** (shingle) is n successive words. A text with fewer than n words, but at least one, has exactly one n-gram:
+all its words. A text without words has no n-gram. Hashes have 64 bits, so two different n-grams collide with
+probability about 2^-64.
 
-Letters: D texts of a column, G n-grams of all of them.
+Letters: D texts of a column, G n-grams of all texts.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ def edge_buffer(offsets: I64, dtype: Any = np.int64) -> npt.NDArray[Any]:
 
 
 def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integer]) -> int:
-    """Fill in the words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; return their number.
+    """Split `data[start:end]` at white space, and return the number of words.
+
+    Word i is `data[edges[2 * i] : edges[2 * i + 1]]`.
 
     Args:
         table: `unicode.flags()`.
-        edges: at least (end - start) + 2 positions.
+        edges: array with at least (end - start) + 2 elements.
     """
     chosen: Any = split_i32 if edges.dtype == np.int32 else split_i64
     return int(chosen(data, start, end, table, edges))
@@ -51,28 +53,27 @@ def split(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.integ
 
 @compiled
 def split_i32(data: U8, start: int, end: int, table: U8, edges: npt.NDArray[np.int32]) -> int:
-    """Do the same as `split`."""
+    """Split text at white space, as `split` does, with 32-bit edges."""
 
 
 @compiled
 def split_i64(data: U8, start: int, end: int, table: U8, edges: I64) -> int:
-    """Do the same as `split`."""
+    """Split text at white space, as `split` does, with 64-bit edges."""
 
 
 @compiled
 def count_words(data: U8, start: int, end: int, plain: bool, table: U8) -> int:
-    """Count the words that `split` finds. `plain`: all is ASCII."""
+    """Count the words that `split` finds. `plain` must be True only if the text is ASCII."""
 
 
 @compiled
 def line_ends(data: U8, start: int, end: int, out: I64) -> int:
-    """Fill in the positions of `\\n`; return their number."""
+    r"""Fill in the positions of `\n`, and return their number."""
 
 
 @compiled
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
-    """Fill in the positions of the line ends of `str.splitlines`; return their number. `\\r\\n` are
-    two."""
+    r"""Fill in the positions of the line ends of `str.splitlines`, and return their number. `\r\n` counts as two."""
 
 #: A word's state is 0 before its first character c and (state xor c) * `WORD_FACTOR` after each; the last is mixed.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)
@@ -88,19 +89,19 @@ def scratch(offsets: I64) -> U64:
 
 @compiled
 def hash_words(data: U8, start: int, end: int, out: U64) -> int:
-    """Hash the words of `data[start:end]` into `out`; returns how many there are.
+    """Hash the words of `data[start:end]` into `out`, and return the number of words.
 
-    `out` must hold (end - start) // 2 + 4 values: no encoding packs words closer.
+    `out` must have space for (end - start) // 2 + 4 values, which is the maximum for any text.
     """
 
 
 @compiled
 def fill_ngrams(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> None:
-    """Hash the n-grams of all texts into `out`, those of text d from `starts[d]` on."""
+    """Hash the n-grams of all texts into `out`. Those of text d begin at `starts[d]`."""
 
 
 def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
-    """Return the n-gram hashes of every text, in reading order, with repeats.
+    """Return the n-gram hashes of every text, in reading order, including repeats.
 
     Returns:
         starts [D + 1] and hashes [G]: text d has `hashes[starts[d]:starts[d + 1]]`.
@@ -124,7 +125,7 @@ def shared(a: U64, b: U64) -> int:
 
 
 def jaccard(a: U64, b: U64) -> float:
-    """Return |A ∩ B| / |A ∪ B| of two sorted arrays without repeats; 0 if both are empty."""
+    """Return the Jaccard similarity |A ∩ B| / |A ∪ B| of two sorted arrays without repeats, or 0 if both are empty."""
     common = shared(a, b)
     union = a.size + b.size - common
     return common / union if union else 0.0
@@ -140,23 +141,23 @@ FNV, PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def slots(entries: int) -> U64:
-    """Return slots for sets of up to `entries` entries; untouched slots cost no memory."""
+    """Return the memory of a hash set for up to `entries` entries. Slots that are not used cost no memory."""
     return np.zeros(slot_count(entries), dtype=np.uint64)
 
 
 @compiled
 def slot_count(entries: int) -> int:
-    """Return the number of slots of a set of `entries` entries: a power of two, at least twice as many."""
+    """Return the number of slots of a hash set for `entries` entries: a power of two, at least 2 * `entries`."""
 
 
 @compiled
 def slot(keys: U64, value: int) -> int:
-    """Return the slot that holds a hash (not 0) in a set that fills `keys`, or the empty slot where it belongs."""
+    """Return the slot of a hash (not 0) in a set that uses all of `keys`, or its empty slot if the hash is absent."""
 
 
 @compiled
 def repeats(values: U64, keys: U64, room: int, out: npt.NDArray[np.bool_]) -> None:
-    """For tests: fill `out` with whether each value came before, by a set of `room` slots."""
+    """Fill `out` with True for each value that occurred before, using a set of `room` slots; for tests."""
 
 
 # Buffers for `repeated_ngrams.h`, which finds the repeated word n-grams of a text, length by length.
@@ -167,8 +168,10 @@ def repeats(values: U64, keys: U64, room: int, out: npt.NDArray[np.bool_]) -> No
 
 
 def ngram_buffers(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:
-    """Return the buffers for texts of up to `longest` bytes: keys, counts, spots, ids, word hashes, characters before a
-    word."""
+    """Return the buffers for counting repeated n-grams in texts of up to `longest` bytes.
+
+    They are keys, counts, spots, ids, word hashes, and the number of characters before each word.
+    """
     most = longest // 2 + 3  # a word is a byte, and another one separates it
     slots = slot_count(most)
     spots, ids = (np.empty(most, dtype=np.int32) for _ in range(2))
@@ -184,13 +187,13 @@ def ngram_buffers(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:
 
 
 class HashLookup:
-    """Positions of hashes in `table`.
+    """Look-up of hashes in a sorted table.
 
     Args:
-        table: sorted, without repeats; may be memory-mapped. Hashes must be evenly spread.
+        table: sorted hashes without repeats, evenly distributed; may be memory-mapped.
 
     Raises:
-        ValueError: when the table is not sorted.
+        ValueError: the table is not sorted, or repeats a value.
     """
 
     def __init__(self, table: U64) -> None:
@@ -210,12 +213,12 @@ class HashLookup:
 
 @compiled
 def is_sorted(table: U64) -> bool:
-    """Return whether every value is above the one before it."""
+    """Return True if every value is greater than the previous one."""
 
 
 @compiled
 def mark_filter(table: U64, bits: U64, shift: int) -> None:
-    """Set the bit of every value in a filter."""
+    """Set the filter bit of every value in the table."""
 
 
 @compiled
@@ -229,19 +232,23 @@ def find_hashes(table: U64, bits: U64, shift: int, hashes: U64, out: I64) -> Non
 
 @compiled
 def hash_run(data: U8, start: int, end: int) -> int:
-    """Return a 64-bit hash of `data[start:end]`; two different runs agree with a probability of about 2^-64."""
+    """Return a 64-bit hash of `data[start:end]`. The hashes of two different byte strings are equal with probability
+    2^-64.
+    """
 
 
 @compiled
 def characters(data: U8, start: int, end: int) -> int:
-    """Count the code points of `data[start:end]`: bytes that are not continuations."""
+    """Count the code points of `data[start:end]`, which are the bytes that are not UTF-8 continuation bytes."""
 
 
 @compiled
 def is_ascii(data: U8, start: int, end: int) -> bool:
-    """Return whether no byte of `data[start:end]` is above 127."""
+    """Return True if no byte of `data[start:end]` is above 127."""
 
 
 @compiled
 def reads(data: U8, out: U64) -> None:
-    """For tests: `out[at, size]` becomes the `size` bytes at `at` as one integer, `out[0, 0]` the first eight."""
+    """Set `out[at, size]` to the `size` bytes at `at` as one integer, and `out[0, 0]` to the first eight bytes; for
+    tests.
+    """

@@ -1,14 +1,14 @@
-"""The words of a text in any script.
+"""Splitter of a text into words, in any script.
 
-    spaced scripts          what white space separates, without the marks around it; every mark is a word
-    Han, kana, Thai         BudouX's words (`boundary_models`), in Chinese by the model of its characters
-    Lao, Khmer, Myanmar     orthographic syllables: no small model of words is kept well for them
+    spaced scripts          text between white space, without punctuation around it; every mark is a word
+    Han, kana, Thai         BudouX's words (`boundary_models`); in Chinese, the model depends on the characters
+    Lao, Khmer, Myanmar     orthographic syllables, because no small model of words is maintained for these scripts
     Tibetan                 syllables, which a dot separates
 
-A mark between letters stays in a word where it joins (`e-mail`, `3.5`, `1,000`), and so does a hyphen, dot or slash
-before one; after an apostrophe a word of Latin letters ends (`l'|eau`). Dots and hyphens in a row are one mark. A text
-is Japanese when a twentieth of its Han and kana is kana; Chinese is traditional when it has more characters that only
-traditional script has.
+A mark between letters stays in a word if it joins them (`e-mail`, `3.5`, `1,000`), and so does a hyphen, dot or slash
+before a letter. After an apostrophe, a word of Latin letters ends (`l'|eau`). Dots and hyphens in a row are one mark. A
+text is Japanese if at least a twentieth of its Han and kana characters are kana. Chinese text is traditional if more of
+its characters are only traditional than only simplified.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from plinth_text.unicode import kinds, variants
 
 
 class BoundaryModels(NamedTuple):
-    """All models, M of them.
+    """Tables of all M boundary models.
 
     Args:
-        ids: [M, 0x10000] small number of a character that the model knows, else 0.
-        singles: [M, characters, 6] weights of a character for the places around it.
-        keys: [M, 8192] of two and three characters, a hash table.
-        weights: [M, 8192, 4] of those for the places from the first character on.
-        bases: [M] minus the sum of all weights.
+        ids: [M, 0x10000] small number of each character that the model knows, else 0.
+        singles: [M, characters, 6] weights of a character for the positions around it.
+        keys: [M, 8192] hash table of features with two or three characters.
+        weights: [M, 8192, 4] weights of these features, for the positions from their first character on.
+        bases: [M] negative sum of all weights.
     """
 
     ids: npt.NDArray[np.uint16]
@@ -53,8 +53,9 @@ class ScriptSplitter(NamedTuple):
 
     Args:
         kinds, variants, models: the tables.
-        points, places, here: of a text: code points, where each starts, and their kinds.
-        scores, first, thai: scores of places, and whether a word begins there, by the models of Han and of Thai.
+        points, places, here: code points of a text, their start positions, and their kinds.
+        scores: scores of the positions in a text.
+        first, thai: True for each position where a word begins, by the models of Han and of Thai.
     """
 
     kinds: U8
@@ -74,7 +75,7 @@ class ScriptSplitter(NamedTuple):
 
 
 def splitter(longest: int) -> ScriptSplitter:
-    """Return a splitter for texts of up to `longest` bytes; untouched pages cost nothing."""
+    """Return a splitter for texts of up to `longest` bytes. Memory pages that are not used cost nothing."""
     return ScriptSplitter(
         kinds(), variants(), boundary_models(), np.empty(longest + 1, dtype=np.int32),
         np.empty(longest + 1, dtype=np.int32), np.empty(longest + 1, dtype=np.uint8),
@@ -84,7 +85,7 @@ def splitter(longest: int) -> ScriptSplitter:
 
 
 def edge_buffer(longest: int) -> I32:
-    """Return a buffer for the edges of the words of the longest text: every character may be one."""
+    """Return a buffer for the word edges of a text of `longest` bytes, in which every character may be a word."""
     return np.empty(2 * longest + 4, dtype=np.int32)
 
 
@@ -94,14 +95,14 @@ def split(
     singles: I32, keys: npt.NDArray[np.uint64], weights: I32, bases: npt.NDArray[np.int64], points: I32, places: I32,
     here: U8, scores: I32, first: Bools, thai: Bools, edges: I32,
 ) -> int:  # fmt: skip
-    """Find the words of `data[start:end]`: word i is `data[edges[2 * i] : edges[2 * i + 1]]`; returns how many.
+    """Split `data[start:end]` into words and return their number; word i is `data[edges[2 * i] : edges[2 * i + 1]]`.
 
-    Between `end` and `edges`: `ScriptSplitter.arguments()`.
+    The arguments between `end` and `edges` are those of `ScriptSplitter.arguments()`.
     """
 
 
 def words(text: str) -> list[str]:
-    """Return the words of one text, for people and tests."""
+    """Return the words of one text; for tests and inspection."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     edges = edge_buffer(data.size)
     count = split(data, 0, data.size, *splitter(data.size).arguments(), edges)  # type: ignore[call-arg]
@@ -129,7 +130,7 @@ _LIMIT = 0x10000
 
 @lru_cache(maxsize=1)
 def boundary_models() -> BoundaryModels:
-    """Return all models, read once per process."""
+    """Return the boundary models, which are read once per process."""
     found = json.loads(Path(__file__).with_name("boundary_models.json").read_text("utf-8"))
     return _tables([found[name] for name in _NAMES])
 
@@ -169,11 +170,12 @@ def _put(made: BoundaryModels, m: int, numbers: list[int], place: int, weight: i
 
 
 def begins(models: BoundaryModels, m: int, points: I32, n: int, scratch: I32, out: npt.NDArray[np.bool_]) -> None:
-    """Set `out[:n]` to True where a word begins at `points[:n]`, a text on its own; the first always does.
+    """Fill `out[:n]` with True for each code point of the text `points[:n]` where a word begins. The first is always
+    True.
 
     Args:
         m: number of the model.
-        scratch: at least n + 6.
+        scratch: array with at least n + 6 elements.
     """
     word_begins(*models.flat(), m, points, n, scratch, out)
 
@@ -183,4 +185,4 @@ def word_begins(
     ids: npt.NDArray[np.uint16], singles: I32, keys: U64, weights: I32, bases: I64, model: int, points: I32, n: int,
     scratch: I32, out: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Do the same as `begins`."""
+    """Fill in the word beginnings, as `begins` does."""
