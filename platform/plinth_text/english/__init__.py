@@ -60,7 +60,7 @@ class EnglishRules(NamedTuple):
             From `UNITS`: set of the hashes of units that are split off after a digit.
             From `ENDS`: bits by the hash of first byte, last byte and size; a bit is set if an exception has this hash.
             From `EXCEPTIONS`: set of the hashes of exceptions.
-            From `PIECES`: for each slot of that set, the start of the exception's piece sizes in bytes; 0 ends the sizes.
+            From `PIECES`: for each slot of that set, the start of the exception's piece sizes in bytes, up to a 0.
     """
 
     flags: U16

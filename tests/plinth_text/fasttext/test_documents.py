@@ -122,7 +122,7 @@ def test_numbers_that_are_none_are_an_error(tmp_path: Path) -> None:
     data = bytearray(write(tmp_path / "model.bin", dim=4).read_bytes())
     data[-4 * 4 * 5 :] = struct.pack("<f", float("nan")) * 20
     (tmp_path / "model.bin").write_bytes(data)
-    with pytest.raises(ModelFileError, match="gives no numbers"):
+    with pytest.raises(ModelFileError, match="a score is NaN"):
         DocumentScorer(model_file.read(tmp_path / "model.bin")).score(column(["the"]))
 
 

@@ -85,6 +85,6 @@ def test_what_is_no_index_is_refused(ctx: Context) -> None:
     with pytest.raises(IntegrityError, match="not an index of documents"):
         index.open_part(ctx.store, part.model_copy(update={"blob": other}))
     short = part.model_copy(update={"rows": 10**6, "stats": {**part.stats, "tokens": 10**9}})
-    with pytest.raises(IntegrityError, match="not the index it should be"):
+    with pytest.raises(IntegrityError, match="does not have the rows of the recorded index"):
         DocumentIndex(ctx.store, [short]).within(np.array([10**8]), np.array([10**8 + 1]))
     assert index.map_file("/dev/null").size == 0

@@ -106,7 +106,7 @@ def test_another_pipeline_goes_through_the_library() -> None:
     other.pre_tokenizer = pre_tokenizers.Whitespace()
     assert encode.pattern_of(other.pre_tokenizer) is None
     assert [ids.tolist() for ids in encode.encode_texts(other, ["ab a", "", "b"], "<u2")] == [[2, 0], [], [1]]
-    with pytest.raises(ValueError, match="not one of ours"):
+    with pytest.raises(ValueError, match="a pattern that Plinth does not know"):
         encode.Encoder(other)
 
 

@@ -182,7 +182,7 @@ def test_sidecars_of_other_documents_are_refused(ctx: Context, made: SimpleNames
     trained = tokenizer.run(ctx, params, {"web": documents})
     for language, message in (
         (_languages(ctx, "web", [["en"]]), "differ in their rows"),
-        (_languages(ctx, "web", []), "no documents"),
+        (_languages(ctx, "web", []), "no document or language parts"),
     ):
         with pytest.raises(IntegrityError, match=message):
             audit.run(ctx, params, trained, {"web": documents}, {"web": documents}, {"web": language})
