@@ -3,7 +3,7 @@
     N  tokens    D  model width    V  vocabulary
 
 The logits [N, V] in FP32 are the largest tensor of a training step: 4.2 GB for 8,192 tokens and a vocabulary of
-128,256, and as much again for their gradient. Here rows are processed in chunks, and each chunk's gradient is computed
+128,256, and another 4.2 GB for their gradient. Here rows are processed in chunks, and each chunk's gradient is computed
 with its logits, as in Liger Kernel (arXiv:2410.10989). Nothing is recomputed, so the FLOPs are those of the plain loss.
 """
 

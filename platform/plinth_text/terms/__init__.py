@@ -134,8 +134,7 @@ def find_terms(
     firsts: U64, lengths: I64, first_bits: Bools, phrases: U64, terms: I64, phrase_bits: Bools,
     skeletons: U64, skeleton_terms: I64, skeleton_bits: Bools, runs: U64, run_terms: I64, run_bits: Bools, found: I64,
 ) -> int:  # fmt: skip
-    """Fill `found`, [H, 4], with terms, spans and obfuscation flags, as far as it has space. Return the number of hits
-    H.
+    """Fill `found`, [H, 4], with terms, spans and obfuscation flags, up to its size. Return the number of hits H.
 
     `words` and `ends`, [W, 2], are scratch memory for the longest text.
     """
@@ -238,7 +237,7 @@ def places(texts: pa.Array) -> PiiPlaces:
 
 @compiled
 def scan_places(data: U8, offsets: I64, words: U64, meanings: I64, found: I64) -> int:
-    """Fill `found`, [P, 5], with candidates, as far as it has space. Return the number of candidates."""
+    """Fill `found`, [P, 5], with candidates, up to its size. Return the number of candidates, which may be larger."""
 
 
 #: Kinds of candidates: an `@`, dotted numbers, hexadecimal groups, a number, letters and a number, a long run, a PEM

@@ -41,7 +41,7 @@ class Selector:
 
     @property
     def precision(self) -> tuple[int, int]:
-        """Precision of the key; of two keys that name a stream, the higher one applies."""
+        """Precision of the key. If two keys match a stream, the more precise key applies."""
         return len(self.values) + self.rest, self.bucket is not None
 
     def names(self, bucket: str, label: str, values: Mapping[str, str]) -> bool:

@@ -31,7 +31,7 @@ def used_streams(phases: Sequence[Phase], names: Sequence[str]) -> list[str]:
     """Return the streams that have a share in any phase, including streams without text.
 
     Raises:
-        RecipeError: a key names no stream, or two keys of the same precision name a stream.
+        RecipeError: a key names no stream, or two keys of the same precision match a stream.
     """
     found: set[str] = set()
     for phase in phases:

@@ -221,7 +221,7 @@ NAMED = 5
 class DrawnCopy(NamedTuple):
     """Planted copy of a canary: number of the canary and the copy, and the steps (from 1) that train on all its tokens.
 
-    If no step does, `fault` says why.
+    If there is no such step, `fault` has the reason.
     """
 
     canary: int

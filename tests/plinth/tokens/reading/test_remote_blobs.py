@@ -229,7 +229,7 @@ def test_a_span_is_compared_with_the_digests_of_its_blocks(ctx: Context, tmp_pat
         flipped[at] ^= 4
         remote.write_bytes(bytes(flipped))
         block = at // size
-        name = f"bytes {block * size} to {min(len(data), (block + 1) * size)} of .*{part.blob.md5[2:]} differ from those"
+        name = f"bytes {block * size} to {min(len(data), (block + 1) * size)} of .*{part.blob.md5[2:]} differ from "
         with pytest.raises(IntegrityError, match=name):
             reader.read(block * size // 2 + 8, 3)  # another token of that block
         elsewhere = (block + 1) % 3 * size // 2
