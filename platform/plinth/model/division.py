@@ -292,7 +292,7 @@ def token_losses(
 
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Return the columns of `token_losses` for some targets, from this rank's logits [u, V / ranks] of some outputs."""
+    """Return the columns of `token_losses` for some targets, from this rank's part of the logits [u, V / ranks]."""
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()

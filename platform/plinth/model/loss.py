@@ -246,8 +246,7 @@ def divergence_of_top(logits: Tensor, ids: Tensor, log_p: Tensor, temperature: f
 
 
 def _events(log_p: Tensor, ids: Tensor) -> Tensor:
-    """Return the log-probabilities of some tokens [n, k], and in the last column that of all others together: [n, k +
-    1].
+    """Return the log-probabilities of k tokens and of the tail, [n, k + 1]. The tail is all other tokens together.
 
     `log_p` has the log-probabilities of all tokens [n, V].
     """

@@ -87,7 +87,9 @@ class RopeScaling(Frozen):
     """
 
     kind: Literal["llama3", "yarn"] = Field(
-        "llama3", exclude_if=lambda kind: kind == "llama3", description="Scaling method: that of Llama 3.1, or YaRN."
+        "llama3",
+        exclude_if=lambda kind: kind == "llama3",
+        description="Scaling method: `llama3` as in Llama 3.1, or `yarn` (YaRN).",
     )
     factor: float = Field(8.0, ge=1, description="Factor by which the context length grows.")
     low_frequency_factor: float = internal(1.0, gt=0, description="Llama 3: 1.")
@@ -243,7 +245,7 @@ class BlockCounts(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """Norm of a block, described by its input width and by what the backward pass keeps per token."""
+    """Norm layer of a block: width of its input, and number of statistics per token that the backward pass needs."""
 
     width: int  # values of its input
     statistics: int = 1  # one per separately normalized group

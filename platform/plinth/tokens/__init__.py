@@ -10,6 +10,6 @@
     order      position of a run -> sequence, and back, as arithmetic; documents of a step
     reading    sequences of a rank, starting at any step, from a local or remote store
 
-Each package imports only packages above it in this list. Put code that uses sequences into `training`, and code that
-decides where bytes are stored into `storage`.
+Each module or package imports only those above it in this list. Put code that uses sequences into `training`, and code
+that decides where bytes are stored into `storage`.
 """

@@ -256,7 +256,10 @@ def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], 
 
 
 def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -> list[int]:
-    """Return the edges of blocks. A block joins stretches up to at least `tokens` tokens; the last has the rest."""
+    """Return the edges of blocks. Each block joins whole stretches until it has at least `tokens` tokens.
+
+    The stretches that are left at the end join the last block.
+    """
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     edges = [0]
     for end in stretches:

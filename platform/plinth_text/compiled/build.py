@@ -97,7 +97,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Prototype:
-    """Kernel of a C file in a folder; `symbol` is its name in the library."""
+    """Prototype of a kernel in a C file; `symbol` is the kernel's name in the library."""
 
     package: str
     name: str
@@ -145,8 +145,8 @@ def _parameter(text: str, file: Path) -> Parameter:
 def library(package: str) -> tuple[Path, Path]:
     """Return the package's library for this machine, and its cffi declarations.
 
-    The library was carried with the installation or compiled earlier; otherwise it is compiled now, with progress on
-    standard error.
+    If the installation does not include the library and it was not compiled before, it is compiled now. Progress goes
+    to standard error.
 
     Raises:
         NoCompilerError: there is no C compiler.

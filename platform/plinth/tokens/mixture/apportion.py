@@ -239,7 +239,7 @@ TOLERANCE = 0.001
 
 
 def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]) -> Blocks | Ramp:
-    """Return the counts of a leg's full blocks, from the leg's row in the manifest. A leg is a phase of the mixture."""
+    """Return the counts of a phase's full blocks, from its row (leg) in the manifest."""
     if "ramp" in row:
         start, end = (tuple(row["ramp"][at][name] for name in names) for at in ("start", "end"))
         return Ramp(row["blocks"], block_sequences, row["sequences"], start, end)
@@ -249,14 +249,14 @@ def blocks_of(row: Mapping[str, Any], block_sequences: int, names: Sequence[str]
 def audit(
     legs: Sequence[Leg], rows: Sequence[Mapping[str, Any]], block_sequences: int, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Compare the mixture's counts with the exact shares, over every 1,000 blocks and the rest at the end of a leg.
+    """Compare the mixture's counts with the exact shares, over every 1,000 blocks and the rest at the end of a phase.
 
     Returns:
         every_blocks: blocks per comparison.
         stretches: number of comparisons.
         max_share_error: largest error over comparisons of 1,000 blocks, with its `stream` and its `first` position.
-        rest_share_error: largest error over the shorter comparisons at the ends of legs.
-        max_drift_sequences: largest difference between cumulative and exact counts in a leg.
+        rest_share_error: largest error over the shorter comparisons at the ends of phases.
+        max_drift_sequences: largest difference between cumulative and exact counts in a phase.
         within: True if `max_share_error` is within the tolerance.
     """
     worst: dict[str, Any] = {"max_share_error": 0.0, "stream": None, "first": None}
@@ -325,7 +325,7 @@ def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str
 
 
 def _exact(leg: Leg, name: str, count: int) -> Fraction:
-    """Return the exact number of a stream's sequences among the first `count` of a leg: the area under its share."""
+    """Return the exact number of a stream's sequences among the first `count` of a phase: the area under its share."""
     start, end = leg.start[name], leg.end[name]
     return start * count + (end - start) * Fraction(count * count, 2 * leg.size)
 

@@ -35,7 +35,7 @@ def max_sequences(limits: Mapping[str, float], text: Text) -> dict[str, int]:
 
 
 def requested_sequences(legs: list[Leg]) -> Shares:
-    """Return the number of sequences that the shares request from each stream, before rounding."""
+    """Return the number of sequences that the phases request from each stream by their shares, before rounding."""
     sums: Shares = {}
     for leg in legs:
         for name, share in leg.middle.items():
@@ -44,7 +44,9 @@ def requested_sequences(legs: list[Leg]) -> Shares:
 
 
 def redistribute(legs: list[Leg], limits: Mapping[str, int], sequence_tokens: int) -> list[Leg]:
-    """Return the legs with shares changed so that no stream exceeds its limit, which is in sequences.
+    """Change the shares of the legs (one per phase) so that no stream exceeds its limit, and return the new legs.
+
+    The limits are in sequences.
 
     Raises:
         RecipeError: all streams of a leg are at their limits.
@@ -156,7 +158,7 @@ def require_room(planted: Mapping[str, int], sequences: int, sequence_tokens: in
 
 
 def widened(legs: Sequence[Leg], planted: Mapping[str, int]) -> list[Leg]:
-    """Return the legs of a run's text with planted sequences spread evenly among them.
+    """Return the run's legs (one per phase) with planted sequences spread evenly among the text.
 
     The counts of a planted stream over all legs add up to its number of sequences.
     """

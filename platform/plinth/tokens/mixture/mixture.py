@@ -204,7 +204,8 @@ def _within(
     planted: Mapping[str, int],
     names: Sequence[str],
 ) -> tuple[list[Leg], list[Leg], list[dict[str, Any]]]:
-    """Return the legs of the text, the same legs with planted sequences, and the rows with their counts.
+    """Return three lists with one element per phase: legs of the text, legs with planted sequences, and rows with
+    counts.
 
     If the recipe sets `redistribute`, counts are within the epoch limits. Rounding may exceed a limit by a sequence or
     two; the limit is then lowered by the excess, and the shares are redistributed again.
@@ -225,7 +226,7 @@ def _within(
 
 
 def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
-    """Return a leg's row for the manifest: whole counts of its full blocks and its tail, as close to its shares as
+    """Return the manifest row of a phase: whole counts of its full blocks and its tail, as close to its shares as
     possible.
     """
     exact = [leg.middle[name] for name in names]
@@ -264,9 +265,10 @@ def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
 
 
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
-    """Return the counts of the shorter block at the end of a leg.
+    """Return the counts of the shorter block at the end of a phase.
 
-    These counts make the whole leg exact. If one of them would be negative, the tail follows the leg's shares instead.
+    These counts make the whole phase exact. If one of them would be negative, the tail follows the phase's shares
+    instead.
     """
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))

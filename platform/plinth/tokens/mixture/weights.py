@@ -260,7 +260,8 @@ class Leg:
 
 
 def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) -> list[Leg]:
-    """Return the leg of a phase as a list, which is empty if the phase is too short for a sequence.
+    """Return the leg of a phase, its positions and shares, as a list. It is empty if the phase is too short for a
+    sequence.
 
     Raises:
         RecipeError: as for `shares_at_ends`, or a curriculum names a value that no stream has.

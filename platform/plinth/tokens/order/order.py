@@ -1,10 +1,10 @@
 """Order of a run as arithmetic: from a position to its sequence, and from a sequence to its positions.
 
     position -> phase -> block -> slot        division
-    slot -> rank in the block                 permutation keyed by (seed, phase, block)
-    rank -> stream, ordinal in the stream     counts of the block (`apportion`)
-    ordinal -> epoch, turn in the epoch       division by the sequences of the stream
-    turn -> sequence of the stream            permutation keyed by (seed, stream, epoch)
+    slot -> shuffled slot                     permutation keyed by (seed, phase, block)
+    shuffled slot -> stream, ordinal          counts of the block (`apportion`)
+    ordinal -> epoch, offset in the epoch     division by the sequences of the stream
+    offset -> sequence of the stream          permutation keyed by (seed, stream, epoch)
 
 The order depends only on the mixture's manifest. It is the same on any number of ranks and workers, and any position is
 computed in constant time. An epoch of a stream is a permutation: it contains every sequence exactly once.
@@ -249,9 +249,9 @@ class Order:
 def _place(
     ranks: Ints, blocks: Ints, counts: Ints, before: Ints, sizes: Ints
 ) -> tuple[NDArray[np.int16], NDArray[np.int32], Ints, Ints, list[tuple[int, int]]]:
-    """Return the stream, epoch and position within the epoch for ranks in blocks, and the permutations to apply.
+    """Return the stream, epoch and offset in the epoch of shuffled slots (`ranks`), and the permutations to apply.
 
-    The permutations are listed as pairs of stream and epoch; each rank has the number of its pair.
+    The permutations are listed as pairs of stream and epoch; each slot has the number of its pair.
     """
     lowest, highest = before[0] // sizes, (before[-1] + counts[-1]) // sizes
     ends = np.cumsum(highest - lowest + 1)  # of streams in the numbers of pairs

@@ -205,14 +205,15 @@ class DocumentChoice:
 
     @property
     def key(self) -> str:
-        """Cache key of the choice."""
+        """Cache key of the chosen documents."""
         return f"{self.labels.blob.sha256}:{'|'.join(self.wanted)}" if self.labels else ""
 
 
 @dataclass(frozen=True)
 class TokenSlice:
-    """Byte range of `length` bytes from `offset` on, in a part's tokens: those of all documents or of the chosen
-    documents.
+    """Byte range of a part's tokens, which begins at `offset` and has `length` bytes.
+
+    If `chosen` is set, only the tokens of chosen documents count.
     """
 
     tokens: StagedTokens
@@ -222,7 +223,7 @@ class TokenSlice:
 
     @property
     def key(self) -> str:
-        """Cache key of the bytes."""
+        """Cache key of the bytes in the slice."""
         own = f"{self.tokens.blob.sha256}:{self.offset}:{self.length}"
         return f"{own}:{self.chosen.key}" if self.chosen else own
 

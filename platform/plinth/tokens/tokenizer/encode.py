@@ -93,7 +93,7 @@ class WordPattern(NamedTuple):
         letters: character classes that form a word together.
         alone: character class that is split off first and ends the words on either side; 0 for none.
         group: maximum number of digits in a word; 0 for any number, with the space before them.
-        lines: True if a line end closes a word of white space.
+        lines: True if a line end ends a word that consists of white space.
     """
 
     letters: int
@@ -421,9 +421,9 @@ def measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
 
 @compiled
 def gather_u16(words: I32, token_starts: I64, tokens: U32, out: npt.NDArray[np.uint16]) -> None:
-    """Fill in the tokens of all words."""
+    """Fill `out` with the token ids of all words."""
 
 
 @compiled
 def gather_u32(words: I32, token_starts: I64, tokens: U32, out: U32) -> None:
-    """Fill in the tokens of all words, as `gather_u16` does, for 32-bit token ids."""
+    """Fill `out` with the token ids of all words, as `gather_u16` does, for 32-bit ids."""

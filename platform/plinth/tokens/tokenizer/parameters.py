@@ -71,11 +71,11 @@ class TokenizerParameters(Frozen):
         default_factory=dict, description="Audit: maximum tokens per word by language, over all buckets."
     )
     max_fertility_by_domain: Mapping[str, Annotated[float, Field(gt=0)]] = internal(
-        {}, description="Audit: maximum tokens per word by web domain of the source."
+        {}, description="Audit: maximum tokens per word by domain of the source."
     )
     min_bytes_per_token: float = Field(1.5, gt=0, description="Audit: minimum bytes per token in any bucket.")
     max_unreachable_share: float = internal(
-        0.01, ge=0, le=1, description="Audit: maximum share of tokens that encoding their own text does not produce."
+        0.01, ge=0, le=1, description="Audit: maximum share of tokens whose own text is encoded as other tokens."
     )
 
     @field_validator("special_tokens")

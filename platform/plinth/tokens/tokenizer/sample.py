@@ -77,7 +77,7 @@ def sample(
 
 
 def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, float] | None = None) -> dict[str, int]:
-    """Divide the budget by weight. What a small bucket cannot fill goes to the other buckets, by weight."""
+    """Divide the budget by weight. The share that a small bucket cannot fill goes to the other buckets, by weight."""
     exact = {bucket: Fraction((weights or {}).get(bucket, 1.0)) for bucket in available}
     granted = {bucket: 0 for bucket in available if not exact[bucket]}
     waiting = sorted(set(available) - set(granted), key=lambda bucket: (available[bucket] / exact[bucket], bucket))
@@ -89,7 +89,7 @@ def shares(available: Mapping[str, int], budget: int, weights: Mapping[str, floa
 
 
 def sampled_texts(store: Store, sampled: BucketSample) -> Iterator[str]:
-    """Yield the texts of a sample in order, exactly up to the budget. The last text may be cut at a character."""
+    """Yield the texts of a sample in order, exactly up to the budget. The last text may be cut between characters."""
     left = sampled.budget_bytes
     for part in sampled.parts:
         for batch in iter_batches(store, part, ["text"]):

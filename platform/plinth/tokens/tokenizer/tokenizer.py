@@ -79,8 +79,8 @@ def step(params: TokenizerParameters) -> Step:
 def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifest]) -> Manifest:
     """Train a tokenizer on a sample of the buckets.
 
-    The manifest has one part, `tokenizer.json`. Its stats are `vocab_size` (which may be below the recipe's if there is
-    little text), `end_of_text`, `special_tokens` (id by name) and `sample_bytes` (by bucket).
+    The manifest has one part, `tokenizer.json`. Its stats are `vocab_size` (which may be below the recipe's value if
+    there is little text), `end_of_text`, `special_tokens` (id by name) and `sample_bytes` (by bucket).
 
     Raises:
         StageError: there is no text to train on.

@@ -110,7 +110,8 @@ LETTERS = 3
 
 
 def lexis_of(store: Store, trained: Manifest) -> Lexis:
-    """Return a function that measures texts in tokens, as stored in shards without end-of-text, and a list of words.
+    """Return a tokenizer's `Lexis`: a function that counts the tokens of texts without end-of-text, and a list of
+    words.
 
     The words are those that are a single token after a space.
 
