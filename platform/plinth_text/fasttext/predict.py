@@ -66,7 +66,7 @@ class Predictor:
             raise ModelFileError(
                 "this fastText model cannot label blocks of lines",
                 found=f"word n-grams of up to {model.word_ngrams} words",
-                expected="a model without word n-grams, such as a language model of fastText",
+                expected="a model without word n-grams, such as fastText's models for language identification",
                 remedy="use it with the annotator `fasttext`, which labels whole documents",
             )
         self.model = model

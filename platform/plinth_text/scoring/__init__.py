@@ -48,9 +48,9 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
     Args:
         table: [R, K] weights, where R is a power of two.
         bias: [K] bias of each label.
-        window: number of words per stretch; 0 for the whole text. A longer text is cut into stretches and gets the
-            largest margin of them, so that a short passage in a long text is not averaged away. The last stretch ends
-            with the text.
+        window: number of words per stretch; 0 for the whole text. A longer text is cut into stretches; the last stretch
+            ends with the text. Its margin is the largest margin of a stretch, so that a short passage in a long text is
+            not averaged away.
     """
     data, offsets = utf8(texts)
     out = np.empty((len(texts), table.shape[1]), dtype=np.float64)

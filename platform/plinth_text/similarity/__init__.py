@@ -75,7 +75,10 @@ def sign_texts(
 
 
 def band_keys(signature: U32, bands: int, rows: int) -> U64:
-    """Return the band keys [D, bands] of signatures [D, bands * rows]. Keys of different bands must not be compared."""
+    """Return the band keys [D, bands] of signatures [D, bands * rows].
+
+    The band number is hashed into each key, so keys of different bands do not match.
+    """
     out = np.empty((signature.shape[0], bands), dtype=np.uint64)
     hash_bands(signature, bands, rows, out.reshape(-1))
     return out
@@ -394,7 +397,7 @@ def windows(texts: pa.Array, n: int) -> Windows:
 def mark_anchors(
     words: U64, word_starts: I64, starts: I64, n: int, k: int, grams: U64, anchors: U64, fresh: Bools
 ) -> None:
-    """Fill in the anchors of all windows, and True for those that are fresh. `grams` is scratch memory."""
+    """Fill in the anchor of each window, and whether the window is fresh. `grams` is scratch memory."""
 
 
 def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
