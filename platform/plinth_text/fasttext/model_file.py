@@ -325,8 +325,9 @@ class MappedFile:
         data = self.data[self.at :]
         used = entries(data, nwords, starts, ends, counts)
         if used < 0:
-            expected = "words, then labels, each followed by a zero byte"
-            raise self.broken(f"a damaged dictionary at byte {self.at}", expected)
+            raise self.broken(
+                f"a damaged dictionary at byte {self.at}", "words, then labels, each followed by a zero byte"
+            )
         self.at += used
         return data[:used], starts, ends, counts
 
