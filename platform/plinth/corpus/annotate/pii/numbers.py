@@ -23,7 +23,7 @@ _LABELLED = re.compile(
 
 
 class PiiHit(NamedTuple):
-    """Match of personal data. The span is in bytes from the beginning of the text. The reason is `kind` or `kind/rule`."""
+    """Match of personal data. The span is in bytes from the start of the text. The reason is `kind` or `kind/rule`."""
 
     start: int
     end: int
