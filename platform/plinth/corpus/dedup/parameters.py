@@ -64,7 +64,8 @@ def optimal(threshold: float, hashes: int) -> tuple[int, int]:
     """Return the bands and rows that use at most `hashes` hashes and have the smallest sum of false positives and
     negatives.
 
-    datasketch computes both as areas: under the recall curve below the threshold, and above the curve beyond it.
+    datasketch measures false positives as the area under the recall curve below the threshold, and false negatives as
+    the area over the curve above the threshold.
     """
     from datasketch.lsh import _optimal_param
 
