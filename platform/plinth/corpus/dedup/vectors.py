@@ -45,7 +45,7 @@ class Vectors:
     """Vectors of all slots.
 
     Args:
-        parts: by slot, aligned with the documents: columns `has` and `vector` (int16 as bytes, padded to a multiple of 8).
+        parts: by slot, aligned with the documents: columns `has` and `vector` (int16 as bytes, zero-padded).
         source: digest of the weights or of the user's files.
         total, count: sum and number of the vectors in the slots of `training_documents`.
     """
