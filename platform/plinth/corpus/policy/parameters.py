@@ -30,7 +30,7 @@ class Policy(Frozen):
 
     profiles: tuple[str, ...] = Field(
         (),
-        description="Published rule sets by name, such as `gopher/datatrove`: their rules and edits come first, in "
+        description="Published rule sets by name, such as `gopher/datatrove`. Their rules and edits come first, in "
         "this order. Your rule replaces a profile's rule with the same reason and columns.",
     )
     rules: tuple[Rule, ...] = Field((), description="Conditions that drop a document, in order.")
