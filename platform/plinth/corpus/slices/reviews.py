@@ -78,7 +78,7 @@ def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
     """
     given = list(reviews)
     if len({review.reviewer for review in given}) != 1:
-        raise ValueError("labels must be of exactly one reviewer")
+        raise ValueError("all labels must be from one reviewer")
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", given[0].reviewer).strip("._")
     path = workspace.root / FOLDER / f"{name or 'reviewer'}.jsonl"
     with append_to(path) as stream, named_failures(path):
