@@ -2,8 +2,8 @@
 
 Each canary is included in the run at random (Steinke et al. 2023, "Privacy Auditing with One (1) Training Run",
 arXiv:2305.08846). Reference texts, which are generated in the same way, are never included (Carlini et al. 2019, "The
-Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. This cannot bring user text into the
-training text, because all canaries are derived from the seed and the tokenizer's single-token words.
+Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. Skipping them cannot bring user text into
+the training text, because all canaries are derived from the seed and the tokenizer's single-token words.
 
 A text consists of words in an order drawn by a hash. The words are single tokens of the run's tokenizer. If the
 tokenizer has too few such words, they are built from syllables. A model learns an order of known words from far fewer
@@ -61,8 +61,8 @@ class Canaries(Frozen):
 
 
 def document_tokens(unit: int) -> int | None:
-    """Return the number of tokens in an inserted document, or None if no number is suitable. It divides `unit`, so that
-    rows never cut a document.
+    """Return the number of tokens in an inserted document, or None if no number is suitable. The number divides `unit`,
+    so that rows never cut a document.
     """
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)

@@ -269,7 +269,7 @@ def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> d
 
 
 def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
-    """Return the padding ratio r_pad of the run, or of one bucket's streams. It is 0 before there is a mixture."""
+    """Return the padding ratio r_pad of the run, or of one bucket's streams; 0 if there is no mixture yet."""
     if mixture is None:
         return 0.0
     if bucket is None:

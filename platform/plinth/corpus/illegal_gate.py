@@ -49,7 +49,7 @@ class IllegalGate(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Reject):
-    """Reject of a record that matches a list. It names list and rule; the additional fields are for the report.
+    """Reject of a record that matches a list. The reject names list and rule; the additional fields are for the report.
 
     Args:
         hits: every matching entry.
@@ -238,8 +238,8 @@ class Reports:
             self._flush()
 
     def finish(self) -> Part:
-        """Close the part and return it. Its statistic `quarantine` has `records`, `bytes`, and the number of records by
-        `lists` and `kinds`.
+        """Close the part and return it. The part's statistic `quarantine` has `records`, `bytes`, and the number of
+        records by `lists` and `kinds`.
         """
         self._flush()
         counts = {

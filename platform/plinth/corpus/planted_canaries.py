@@ -4,12 +4,12 @@
     canaries, references                                                  -> `canaries.parquet`
 
 Later stages treat the copies like any other text: they are tokenized, sharded, packed, mixed and ordered. The copies
-are added after curation. So no filter drops them, no deduplication removes them, and funnel, data card, text export and
-D_eff do not count them.
+are added after curation. Therefore no filter drops the copies, no deduplication removes them, and funnel, data card,
+text export and D_eff do not count them.
 
 Documents have `tokens` tokens, which divides every row length, so no row boundary cuts a document. The first token of a
-stream is not a target. So a concatenated stream starts with a filler document of `tokens` + 1 tokens. More fillers
-complete the last sequence, because an incomplete sequence would be dropped. Fillers are not canaries.
+stream is not a target. Therefore a concatenated stream starts with a filler document of `tokens` + 1 tokens. More
+fillers complete the last sequence, because an incomplete sequence would be dropped. Fillers are not canaries.
 """
 
 from __future__ import annotations

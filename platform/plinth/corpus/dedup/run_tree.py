@@ -202,8 +202,8 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reader for a key range of all slots. It is pickled for tasks, and its size does not grow with the number of
-    slots.
+    """Reader for a key range of all slots. The reader is pickled for tasks, and its size does not grow with the number
+    of slots.
 
     Args:
         branches: for each branch, its run, and a flat column with the first document number of each of its slots.
@@ -254,7 +254,7 @@ class RangeReader:
 
 @dataclass(frozen=True)
 class Range:
-    """Range of keys that one reduce task reads. It can be pickled.
+    """Range of keys that one reduce task reads. A range can be pickled.
 
     Args:
         mask: flat column of bytes that selects documents, if not all are considered.

@@ -6,8 +6,8 @@
     sidecar   per part: the columns of `SCHEMA`
 
 TF-IDF vectors match documents that use the same words about equally often, in any order: shuffled sentences, changed
-word order, some words exchanged. They miss paraphrases with synonyms, translations and summaries. They also match forms
-that differ only in a few names, so choose the threshold with care.
+word order, some words exchanged. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. They also
+match forms that differ only in a few names, so choose the threshold with care.
 
 Memory is the vectors of one part or of one partition of pairs, plus 8 bytes for each document of the buckets.
 """

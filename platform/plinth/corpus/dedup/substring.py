@@ -4,11 +4,11 @@
     verify    windows joined to passages, compared word by word               here
     sidecar   per part: the columns of `edits.SCHEMA`
 
-A word is cut if it is in a window of n words that occurred earlier, in the order of bucket, part, row and word. So the
-first occurrence of every repeated passage is kept. Lee et al. 2022 find the same passages with a suffix array over the
-whole corpus in memory; here, memory is bounded by one part or one range of keys. Words are compared in lower case and
-without punctuation. Cuts consist of whole words with the punctuation attached to them, in code points. Text that
-earlier stages cut is ignored.
+A word is cut if it is in a window of n words that occurred earlier, in the order of bucket, part, row and word.
+Therefore the first occurrence of every repeated passage is kept. Lee et al. 2022 find the same passages with a suffix
+array over the whole corpus in memory; here, memory is bounded by one part or one range of keys. Words are compared in
+lower case and without punctuation. Cuts consist of whole words with the punctuation attached to them, in code points.
+Text that earlier stages cut is ignored.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _Cuts:
     Args:
         doc: row of the document in the batch.
         runs: passages of the document, in order.
-        earlier: cuts of earlier stages. They are blank in the text in which the passages were found.
+        earlier: cuts of earlier stages. These cuts are blank in the text in which the passages were found.
     """
 
     def __init__(self, doc: int, runs: list[dict[str, int]], earlier: list[dict[str, Any]]) -> None:

@@ -5,7 +5,7 @@
     vectors       per part: a vector for each document that is long enough, aligned with the documents
 
 Word weights are fitted on the oldest parts of each bucket, which contain at least half of its documents: as many as the
-largest power of two. So vectors stay the same until a bucket grows past the next power of two; then they are
+largest power of two. Therefore vectors stay the same until a bucket grows past the next power of two; then they are
 recomputed. Vectors are computed for all documents; a mask selects the documents to compare.
 
 Memory is the vectors of one part, 2 bytes per number.

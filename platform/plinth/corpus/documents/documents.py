@@ -129,8 +129,8 @@ def run(
 def _items(
     name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
 ) -> list[Item]:
-    """Return one item per group of files. Its key covers only what affects its own source, so other changes do not
-    re-run it.
+    """Return one item per group of files. The key of an item covers only what affects its source, so other changes do
+    not re-run the item.
     """
     items = []
     for group in groups(bucket, inventory, params.part_bytes):

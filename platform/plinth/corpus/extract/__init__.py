@@ -10,6 +10,6 @@
     extractor      `Extractor`: sends batches of pages to the worker and receives the answers
 
 On a hostile page, a parser written in C or Rust may loop forever or overflow its stack. Nothing inside the same process
-can stop it. So pages are sent to a worker process (`compute.worker.ItemStream`). A page that kills the worker becomes a
-reject, and the following pages go to a new worker.
+can stop it. Therefore pages are sent to a worker process (`compute.worker.ItemStream`). A page that kills the worker
+becomes a reject, and the following pages go to a new worker.
 """

@@ -111,7 +111,7 @@ def truth(labels: I64, outputs: int) -> I64:
 
 
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
-    """Return the margins of documents, [D, K]. They equal the margins that `features.margins` computes from their
+    """Return the margins of documents, [D, K]. The margins equal those that `features.margins` computes from their
     texts.
     """
     out = np.empty((documents.labels.size, bias.size), np.float64)

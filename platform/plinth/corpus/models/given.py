@@ -281,7 +281,7 @@ class GivenModelParams(Frozen):
 def train(
     ctx: Context, asset: str, params: GivenModelParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Publish the files unchanged. They are opened once to check that they are a model of this kind.
+    """Publish the files unchanged. The files are opened once to check that they are a model of this kind.
 
     Returns:
         Manifest of the files under their names. Statistics: `kind`, and the header of the model.

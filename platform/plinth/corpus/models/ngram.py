@@ -1,7 +1,8 @@
 """Modified Kneser–Ney n-gram model of reference buckets, its files, and perplexity bands for other text.
 
-CCNet (Wenzek et al. 2020) trains such a model on clean reference text. It divides a corpus into head, middle and tail
-at the 30th and 60th percentiles of perplexity. Here, the percentiles are measured on documents of `bands_from`.
+CCNet (Wenzek et al. 2020) trains such a model on clean reference text. CCNet then divides a corpus into head, middle
+and tail at the 30th and 60th percentiles of perplexity. Here, the percentiles are measured on documents of
+`bands_from`.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
 
 
 def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
-    """Return the error for an unknown column. It suggests the most similar column, from the same annotator if the
-    recipe has this annotator.
+    """Return the error for an unknown column. The error suggests the most similar column, from the same annotator if
+    the recipe has this annotator.
     """
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
@@ -186,9 +186,7 @@ def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
 
 
 def _reads(op: ast.cmpop) -> bool:
-    """Return True if the right side of the operator is an expression. It is not for `in` and `is`, which take a list or
-    a constant.
-    """
+    """Return True if the right side of the operator is an expression; for `in` and `is`, it is a list or a constant."""
     return type(op) in COMPARISONS
 
 
@@ -268,7 +266,7 @@ def evaluate_condition(
         known: results of shared comparisons on these columns. A value of None is computed and filled in.
 
     Raises:
-        TypeError, pa.ArrowException: operand types do not match. This cannot happen after `parse` has checked the tree.
+        TypeError, pa.ArrowException: operand types do not match. After `parse` has checked the tree, they always match.
     """
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -400,7 +398,7 @@ def _float(values: Any) -> Any:
 
 
 def _mask(values: Any, rows: int) -> Bools:
-    """Return Arrow booleans as a mask, with missing values as False. This is ten times as fast as Arrow's own
+    """Return Arrow booleans as a mask, with missing values as False. The conversion is ten times as fast as Arrow's own
     conversion.
     """
     if not pa.types.is_boolean(values.type):

@@ -79,8 +79,8 @@ def tally(pairs: pa.Table) -> pa.Table:
 
 
 def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:
-    """Return two masks [items]: if `alike` documents count as evidence, and if `close` documents do. They do not if
-    there are too many of them.
+    """Return two masks [items]: if `alike` documents count as evidence, and if `close` documents do. Too many such
+    documents do not count as evidence.
     """
     limit = np.inf if params.boilerplate_documents is None else params.boilerplate_documents
     return alike <= limit, alike + close <= limit

@@ -6,11 +6,11 @@
     common    once: n-grams that too many training documents contain
     sidecar   per part: the share of each document's n-grams that is held out, and the spans to cut (`cuts`)
 
-GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation. It ignores n-grams
-that match more than 10 training documents, because these are license headers and stock phrases instead of leaks. It
-cuts the match with 200 characters around it; `remove: document` drops the whole document instead. A document with fewer
-than n words is one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams, an unrelated n-gram matches
-with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
+GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation. GPT-3's method ignores
+n-grams that match more than 10 training documents, because these are license headers and stock phrases instead of
+leaks. Remaining matches are cut with 200 characters around them; `remove: document` drops the whole document instead. A
+document with fewer than n words is one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams, an
+unrelated n-gram matches with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
 """
 
 from __future__ import annotations

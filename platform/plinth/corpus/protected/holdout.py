@@ -3,12 +3,12 @@
 Survivors with a hash below `fraction` are chosen: at least `min_documents` and at most `max_documents` per bucket, with
 the smallest hashes. **Held-out documents stay held out.** If a bucket grows, the limits cut at a different hash, and a
 document that was held out could enter training. No rule on hashes alone can prevent that and still hold out a fixed
-share. So the manifest lists the ids of all documents that were ever held out (`RESERVED`), and the next manifest starts
-with this list; `max_documents` limits only new choices. A reserved document may lose against a new duplicate that is
-longer or earlier. It is then not evaluated, but its n-grams still protect it (`contamination`), so that its duplicate
-does not enter training either.
+share. Therefore the manifest lists the ids of all documents that were ever held out (`RESERVED`), and the next manifest
+starts with this list; `max_documents` limits only new choices. A reserved document may lose against a new duplicate
+that is longer or earlier. Such a document is not evaluated, but its n-grams still protect it (`contamination`), so that
+the duplicate does not enter training either.
 
-The list is part of the content. So rebuilding the set from the same documents changes nothing.
+The list of ids is part of the content, so rebuilding the set from the same documents changes nothing.
 """
 
 from __future__ import annotations

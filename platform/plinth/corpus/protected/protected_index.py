@@ -232,8 +232,8 @@ def read(store: Store, part: Part) -> ProtectedIndex:
 
 
 def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
-    """Return the index with the n-grams that find candidates. They come from items that are long enough, and contain or
-    touch a word that counts as evidence.
+    """Return the index with the n-grams that find candidates. These n-grams come from items that are long enough, and
+    contain or touch a word that counts as evidence.
     """
     n, count = params.candidate_words, index.starts.size - 1
     gram_starts, grams = ngrams_of(index.words, index.starts, n)

@@ -70,8 +70,8 @@ class Review(Frozen):
 
 
 def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
-    """Add labels of one reviewer to that reviewer's file. They are written at once, so that two sessions do not mix
-    lines.
+    """Add labels of one reviewer to that reviewer's file. All labels are written at once, so that two sessions do not
+    mix lines.
 
     Raises:
         ValueError: there are no labels, or labels of several reviewers.
@@ -110,7 +110,7 @@ def files(workspace: Workspace) -> list[Path]:
 
 
 def digest(workspace: Workspace) -> str:
-    """Return the digest of all labels. It does not depend on the order of lines or on their files."""
+    """Return the digest of all labels. The digest does not depend on the order of lines or on their files."""
     return fingerprint.digest([review.model_dump() for review in read(workspace)])
 
 
@@ -371,8 +371,8 @@ def _why(
 def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
     """Return the reviews by reason: number of labels, and the share of correct removals with its 95% interval.
 
-    The interval is Wilson's (1927), which is valid even for few labels and for shares near 0 and 1. It applies to all
-    documents with the reason if the labeled documents are a random sample, such as those from `sample`.
+    The interval is Wilson's (1927), which is valid even for few labels and for shares near 0 and 1. The interval
+    applies to all documents with the reason if the labeled documents are a random sample, such as those from `sample`.
     """
     counted: dict[str, Counter[str]] = {}
     for review in reviews:

@@ -182,8 +182,8 @@ def _decoded(body: bytes, codec: str) -> tuple[str, int]:
 
 
 def _utf16(body: bytes) -> str | None:
-    """Return the codec of UTF-16 markup without a byte order mark, or None. It is detected by the first character,
-    which is `<` or white space.
+    """Return the codec of UTF-16 markup without a byte order mark, or None. The codec is detected by the first
+    character, which is `<` or white space.
     """
     head = body[:2]
     if len(body) % 2 == 0 and b"\0" in head and head.strip(b"\0 \t\r\n<") == b"":

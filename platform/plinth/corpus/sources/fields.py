@@ -47,7 +47,7 @@ MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
 
 class Fields:
-    """Builder of the records of one file. It remembers the `id`s that it has seen.
+    """Builder of the records of one file. The builder remembers the `id`s that it has seen.
 
     Args:
         file, source: file and source of the records.

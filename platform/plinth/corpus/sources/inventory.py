@@ -294,9 +294,7 @@ def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
 
 
 def record_licence(declared: str, own: object) -> str:
-    """Return the license of a record. It is the source's license, or the record's own if the source declares
-    `per-document`.
-    """
+    """Return the license of a record: the license of its source, or its own if the source declares `per-document`."""
     if declared != PER_DOCUMENT:
         return declared
     return own.strip() if isinstance(own, str) and own.strip() else UNKNOWN
@@ -339,7 +337,7 @@ def _states_licences(file: SourceFile) -> bool:
 
 
 def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]) -> SourceError:
-    """Return the error for a source without readable files. It lists the existing files and how to read them."""
+    """Return the error for a source without readable files. The error lists the existing files and how to read them."""
     wanted = wanted_suffixes(source)
     ways = ["`hidden: true` in the source reads hidden files"] if listing.HIDDEN in unread else []
     for end in unread:

@@ -94,7 +94,7 @@ class GzipMember(PlainStream):
 
 
 class _Zstandard(PlainStream):
-    """Stream over all Zstandard frames of a file. It ends at a damaged frame."""
+    """Stream over all Zstandard frames of a file. The stream ends at a damaged frame."""
 
     def __init__(self, raw: Readable) -> None:
         from fastwarc.stream_io import ZstdReader
@@ -113,7 +113,7 @@ class _Zstandard(PlainStream):
 
 
 class _Joined(PlainStream):
-    """Stream over all concatenated streams of a bzip2 or xz file. It ends at a damaged stream."""
+    """Stream over all concatenated streams of a bzip2 or xz file. Reading ends at a damaged stream."""
 
     def __init__(self, raw: Readable, reason: str, make: Callable[[], Any]) -> None:
         super().__init__(raw)

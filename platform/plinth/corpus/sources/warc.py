@@ -2,9 +2,9 @@
 FastWARC.
 
 FastWARC alone would end silently at a truncated member, return short records, stop at a broken header, and skip bytes
-between records if lines end in bare line feeds (as in ClueWeb09). So each gzip member is parsed separately, and lengths
-are compared with the headers. After a broken record, the stream is searched for the next record. Damage therefore
-affects only the records it hits, and it is counted.
+between records if lines end in bare line feeds (as in ClueWeb09). Therefore each gzip member is parsed separately, and
+lengths are compared with the headers. After a broken record, the stream is searched for the next record. Damage
+therefore affects only the records it hits, and it is counted.
 """
 
 from __future__ import annotations

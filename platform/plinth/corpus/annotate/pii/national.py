@@ -129,7 +129,7 @@ def nif(text: str) -> bool:
 
 
 def hetu(text: str) -> bool:
-    """Check a Finnish personal identity code. Its seventh character is the sign of the century."""
+    """Check a Finnish personal identity code, whose seventh character is the sign of the century."""
     day, month = int(text[:2]), int(text[2:4])
     return 1 <= day <= 31 and 1 <= month <= 12 and _HETU[int(text[:6] + text[7:10]) % 31] == text[10]
 

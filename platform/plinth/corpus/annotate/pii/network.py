@@ -86,8 +86,8 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """Return the text before an `@` that can be the local part of an e-mail address. It is never a piece of a longer
-    word.
+    """Return the text before an `@` that can be the local part of an e-mail address. The local part is never a piece of
+    a longer word.
     """
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]

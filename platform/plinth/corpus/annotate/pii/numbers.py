@@ -230,8 +230,8 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
 
 
 def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
-    """Match a telephone number that begins with an area code in brackets or before a slash. It must have at least nine
-    digits, and must not be a path or a tax number (`021/815/08150`).
+    """Match a telephone number that begins with an area code in brackets or before a slash. The number must have at
+    least nine digits, and must not be a path or a tax number (`021/815/08150`).
     """
     before = raw[first - 1 : first] if first else b""
     if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):

@@ -356,7 +356,8 @@ def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
 
 
 def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.RecordBatch:
-    """Annotate with the numbers of words, sentences and distinct stop words, and with scores. All are null for English.
+    """Annotate with the numbers of words, sentences and distinct stop words, and with scores. All columns are null for
+    English.
 
     Scores relative to a limit of the language: `duplicate_lines`, `top_n_grams` (2 to 4 words), `duplicate_n_grams` (5
     to 10 words), `newlines_per_word` and `long_words` violate it if they are above 1; `ended_lines`, `letter_words` and

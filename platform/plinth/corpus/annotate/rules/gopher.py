@@ -45,9 +45,9 @@ class GopherQualityParams(Frozen):
 
 
 def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
-    """Annotate with word counts and ratios. They are the number of words (without words that consist of symbols), mean
-    word length, symbols per word, shares of lines that start with a bullet or end with an ellipsis, the share of words
-    with a letter, and the number of distinct stop words (of 8).
+    """Annotate with word counts and ratios. The columns are the number of words (without words that consist of
+    symbols), mean word length, symbols per word, shares of lines that start with a bullet or end with an ellipsis, the
+    share of words with a letter, and the number of distinct stop words (of 8).
     """
     n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]

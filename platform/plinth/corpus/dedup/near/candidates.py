@@ -4,8 +4,8 @@
     components    in one task: documents connected by groups; needs 8 bytes of memory per document of the corpus
     route         per range of keys: its groups, sorted by component
 
-Each cluster is inside one component. So components are cut into partitions of bounded size, and each partition is
-verified independently. Pairs of documents are never stored. Groups only propose candidates; `verify` decides.
+Each cluster is inside one component. Therefore components are cut into partitions of bounded size, and each partition
+is verified independently. Pairs of documents are never stored. Groups only propose candidates; `verify` decides.
 """
 
 from __future__ import annotations

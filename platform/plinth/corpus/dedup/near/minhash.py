@@ -6,8 +6,8 @@
     verify       similarity, clusters               `linking`
     sidecar      per part: `clusters.SCHEMA`        `clusters`
 
-A text with fewer words than a shingle is one shingle of all its words. So it merges only with a text that has the same
-words in the same order. A text without words is never a candidate. Merging is transitive (single linkage).
+A text with fewer words than a shingle is one shingle of all its words. Such a text merges only with a text that has the
+same words in the same order. A text without words is never a candidate. Merging is transitive (single linkage).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ PARTITION_ROWS = (1_000, 1_000_000)
 
 
 def signature_schema(params: MinHash) -> pa.Schema:
-    """Return the schema of a signature. Its column contains the minima of all permutations as little-endian uint32, or
-    null for a text without words.
+    """Return the schema of a signature. The only column contains the minima of all permutations as little-endian
+    uint32, or null for a text without words.
     """
     return pa.schema([pa.field("signature", pa.binary(4 * params.bands * params.rows))])
 
