@@ -40,7 +40,7 @@ class Annotator:
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
         after: columns of other annotators' sidecars that the function also needs, such as `language.label`; text
-            columns are decoded.
+            columns are plain strings.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
         resources: assets, other than the documents, that the annotator reads for given parameters: `models/NAME`
             (trained by the pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user,
@@ -78,7 +78,7 @@ class Annotator:
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Return the columns of `after`, grouped by annotator."""
+        """Return the names of the columns in `after`, grouped by annotator."""
         found: dict[str, list[str]] = {}
         for name in self.after:
             other, _, column = name.partition(".")

@@ -71,7 +71,7 @@ class LanguageParams(Frozen):
         "labels, such as `eng_Latn`, are then used. If null, lid.176 is used.",
     )
     max_characters: int | None = internal(
-        None, ge=16, description="Number of characters to classify, from the middle of the text; null: all."
+        None, ge=16, description="Number of characters to classify, from the middle of the text; if null, all."
     )
     min_letters: int = internal(60, ge=1, description="Minimum number of letters in a paragraph to label it.")
     min_score: float = internal(
@@ -81,7 +81,7 @@ class LanguageParams(Frozen):
         0.2, gt=0, le=0.5, description="Minimum share of each of two languages for a document to count as mixed."
     )
     thresholds: Mapping[str, float] = Field(
-        {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` for all others."
+        {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` is for all other languages."
     )
     allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; if empty, all can.")
     max_damaged: float = internal(0.002, ge=0, le=1, description="Maximum share of damaged characters.")
@@ -102,7 +102,7 @@ class LanguageParams(Frozen):
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Parameters and the language model."""
+    """Loaded language model, with the parameters of `language`."""
 
     params: LanguageParams
     kernel: predict.Predictor
@@ -113,7 +113,7 @@ class LanguageModel:
 
 
 def prepare(params: LanguageParams, files: Files) -> LanguageModel:
-    """Load the packaged model, or the model of the recipe.
+    """Load the language model: the model of the recipe, or the packaged model.
 
     Raises:
         ModelFileError: the file is not a fastText model that labels paragraphs.

@@ -32,7 +32,7 @@ BANDS = ("head", "middle", "tail")
 
 
 class PerplexityParams(Frozen):
-    """Model used for scoring."""
+    """Parameters of `perplexity`: the n-gram model."""
 
     model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
@@ -53,7 +53,7 @@ def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.Re
 
 
 def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram.NgramModel:
-    """Load the model.
+    """Load the n-gram model.
 
     Raises:
         IntegrityError: the model has a different version, or is damaged.
@@ -173,7 +173,7 @@ OTHER = "other"
 
 
 class DomainParams(Frozen):
-    """Model and threshold."""
+    """Parameters of `domain`: the tagger, and the minimum probability of a label."""
 
     model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
     least: float = internal(
@@ -241,13 +241,13 @@ LABELS = ("clean", "uncertain", "toxic")
 
 
 class ToxicityParams(Frozen):
-    """Settings of the layers; `null` disables a layer."""
+    """Parameters of `toxicity`: the lexicon, the model, and thresholds. `null` disables the lexicon or the model."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
     disguised: bool = internal(True, description="Match obfuscated terms as well (`sp4m`, `s.p.a.m`).")
     saturation: float = internal(
-        2.0, gt=0, description="Weight of hits per 100 words at which `final` reaches 1, if there is no model."
+        2.0, gt=0, description="Weight of matches per 100 words at which `final` reaches 1, if there is no model."
     )
     uncertain: float = internal(
         0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower values are `clean`."
@@ -323,7 +323,7 @@ def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.Recor
 
 
 def _density(terms: Lexicon, found: TermHits, texts: pa.Array) -> F64:
-    """Return the summed weight of hits per 100 words, [documents]."""
+    """Return the summed weight of lexicon matches per 100 words, [documents]."""
     out = np.zeros(len(texts))
     at = np.flatnonzero(np.diff(found.starts))
     if at.size:

@@ -49,8 +49,12 @@ class LicenceParams(Frozen):
     permitted: tuple[str, ...] = internal(
         (), description="Permitted SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs."
     )
-    redistribute: tuple[str, ...] | None = internal(None, description="Licenses that allow redistribution; null: all.")
-    commercial: tuple[str, ...] | None = internal(None, description="Licenses that allow commercial use; null: all.")
+    redistribute: tuple[str, ...] | None = internal(
+        None, description="Licenses that allow redistribution; if null, all permitted licenses do."
+    )
+    commercial: tuple[str, ...] | None = internal(
+        None, description="Licenses that allow commercial use; if null, all permitted licenses do."
+    )
     uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
         (), description="Uses that the license must allow."
     )

@@ -93,7 +93,7 @@ def run(
 
     Raises:
         RecipeError: no such annotator or parameter.
-        StageError: the annotator broke its contract.
+        StageError: the annotator returned invalid rows or columns.
         MissingError: a resource that the annotator needs is missing.
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}

@@ -29,7 +29,7 @@ _ODD = dict(
 
 
 class NationalId(NamedTuple):
-    """A national number.
+    """Rule that recognizes one kind of national number.
 
     Args:
         name: country and number.

@@ -104,7 +104,7 @@ def _local(raw: bytes, at: int) -> bytes:
 
 
 def _named(character: str) -> bool:
-    """Return True if a character can be part of a name rather than of the sentence around it."""
+    """Return True if a character can be part of an e-mail name, and does not belong to the sentence around it."""
     if character.isascii():
         return ord(character) in LOCAL
     return _letter(character) and not UNSPACED.match(character)
@@ -115,7 +115,7 @@ def _letter(character: str) -> bool:
 
 
 def _other_domain(raw: bytes, start: int) -> bytes:
-    """Match a domain with letters outside ASCII."""
+    """Match a domain name with letters outside ASCII."""
     match = OTHER_DOMAIN.match(raw[start : start + 256].decode("utf-8", "ignore"))
     return match[0].encode() if match else b""
 

@@ -40,7 +40,7 @@ def labelled(raw: bytes, start: int) -> bool:
 
 
 def weighted(digits: str, weights: Sequence[int]) -> int:
-    """Return the sum of digits times weights."""
+    """Return the weighted sum of digits."""
     return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=True))
 
 

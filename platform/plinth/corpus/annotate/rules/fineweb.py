@@ -72,10 +72,10 @@ class LanguageLimits(Frozen):
 
 
 def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
-    """Parse lines of JSON, one per language; return the limits by label.
+    """Parse lines of JSON, one per language, and return the limits by language label.
 
     Raises:
-        SourceError: a line cannot be read.
+        SourceError: a line is not valid.
     """
     found: dict[str, LanguageLimits] = {}
     for number, line in enumerate(lines, 1):
