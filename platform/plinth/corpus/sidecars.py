@@ -32,7 +32,7 @@ from plinth_text.compiled import compiled
 
 @dataclass(frozen=True)
 class Slot:
-    """Part of documents with its sidecars.
+    """Slot: one part of documents with the matching parts of its sidecars.
 
     Args:
         number: index among all slots. Slots are sorted by bucket name, and then by position in the manifest.
@@ -113,8 +113,8 @@ VERSION = "1"
 
 @dataclass(frozen=True)
 class SlotNumbers:
-    """Document numbers of slots: `bases[s]` is the number of the first document in slot s; the last value is the number
-    of all documents.
+    """Consecutive numbers of all documents: `bases[s]` is the number of the first document in part s, and the last
+    value is the total.
     """
 
     bases: tuple[int, ...]
@@ -131,7 +131,7 @@ class SlotNumbers:
 
 
 def layout(places: Sequence[Slot]) -> SlotNumbers:
-    """Return the numbers of the documents of these slots."""
+    """Return the document numbers for these parts of documents."""
     return SlotNumbers((0, *accumulate(slot.documents.rows for slot in places)))
 
 
@@ -165,7 +165,7 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
 
 
 def joined(ctx: Context, name: str, parts: Sequence[Part]) -> Part:
-    """Concatenate the flat columns of all slots, in order."""
+    """Concatenate the flat columns of all parts of documents, in order."""
     step = Step(name="dedup/flat", version=VERSION)
     item = Item(tuple(part.blob.sha256 for part in parts), tuple(parts), sum(part.rows for part in parts))
     return run_items(ctx, step, _join, [item], label=name)[0][0]
@@ -186,7 +186,7 @@ def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Part:
-    """Write a flat column of bytes that are 1 if a boolean column of a slot's sidecar is true.
+    """Write a flat column of bytes that are 1 if a boolean sidecar column is true.
 
     The mask is a separate step. If a sidecar changes without changing the mask, later steps are not re-run.
     """

@@ -48,7 +48,7 @@ GATHER_SLOTS, GATHER_ROWS = 64, 4_000_000
 
 
 def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
-    """Write the members of clusters as a run.
+    """Write the members of clusters as a sorted run.
 
     Args:
         at: [N] document numbers, ascending.
@@ -84,8 +84,9 @@ def gather(
     kind: str = MEMBERS,
     columns: int = MEMBER_COLUMNS,
 ) -> list[Part]:
-    """Merge runs of document numbers from all ranges or partitions, and split them into one run per slot. In the
-    result, document numbers are replaced by row numbers of the slot, and rows are sorted by all columns.
+    """Merge sorted runs of document numbers from all ranges or partitions, and split them into one sorted run per part
+    of documents. In the result, document numbers are replaced by row numbers of the part, and rows are sorted by all
+    columns.
     """
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
     few = narrow(ctx, kind, columns, parts, label)
@@ -124,10 +125,10 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
 
 
 def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]]) -> Part:
-    """Write the sidecar of one slot, with statistics of the survivors.
+    """Write the sidecar of one part of documents, with statistics of the survivors.
 
     Args:
-        members: run of the slot, from `gather`.
+        members: sorted run of the part's cluster members, from `gather`.
         rows: batches of document ids, flags (True if compared), and lengths in bytes, in row order.
     """
     with sorted_runs.SortedRun(store, members, MEMBERS) as opened:
@@ -229,7 +230,7 @@ def build(
     """Return the id and rank of every document as a flat column of `WIDTH` uint64.
 
     Args:
-        lengths: by slot, the part with the `text_bytes` of its documents.
+        lengths: by part of documents, the part with their `text_bytes`.
         quality: by bucket, the sidecar with the column that `best_quality` compares.
     """
     places = slots(documents, **({"quality": quality} if quality else {}))

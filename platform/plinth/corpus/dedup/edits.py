@@ -201,7 +201,7 @@ LATER = "later windows"
 
 @dataclass(frozen=True)
 class SlotTexts:
-    """Texts of one slot after the previous stages.
+    """Texts of one part of documents after the cuts of the previous stages.
 
     Args:
         tokens: length of a window in words.
@@ -261,7 +261,7 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
-    """Return, for every slot, the windows that occurred earlier, as runs of `LATER` sorted by row.
+    """Return, for every part of documents, its word windows that occurred earlier, as sorted runs of `LATER`.
 
     Args:
         mask: flat column of bytes that selects the documents to compare.

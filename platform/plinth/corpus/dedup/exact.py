@@ -86,12 +86,12 @@ def run(
 
 
 def leaves(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Return, for each slot, the digests of its documents as a run of (upper half, row, lower half)."""
+    """Return the text digests of each part of documents, as a sorted run of (upper half, row, lower half)."""
     return [parts[0] for parts in _digests(ctx, places)]
 
 
 def text_lengths(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Return, for each slot, the `text_bytes` of its documents in row order."""
+    """Return the `text_bytes` of each part of documents, in row order."""
     return [parts[1] for parts in _digests(ctx, places)]
 
 

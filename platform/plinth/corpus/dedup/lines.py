@@ -257,7 +257,9 @@ def _sidecar(store: Store, task: _Task) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class _Repeated:
-    """Lines to cut from a slot, sorted by key. For each key: the first row with the line, and `line << 1 | first`."""
+    """Lines to cut from one part of documents, sorted by key. For each key: the first row with the line, and `line << 1
+    | first`.
+    """
 
     key: U64
     low: U64

@@ -45,7 +45,7 @@ def keyed(parts: Iterable[Part]) -> str:
 
 
 def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: str) -> tuple[Part, ...]:
-    """Return at most `MOST_RUNS` runs that contain the rows of all given runs, sorted by their columns.
+    """Merge sorted runs until at most `MOST_RUNS` are left, and return the merged runs.
 
     Args:
         kind, columns: kind of the runs, and their number of columns.
@@ -64,7 +64,7 @@ def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: s
 
 
 def levels(runs: Sequence[T], merged: Callable[[Sequence[Sequence[T]]], list[T]]) -> list[T]:
-    """Merge adjacent runs, level by level, until `MOST_RUNS` are left.
+    """Merge adjacent sorted runs, level by level, until at most `MOST_RUNS` are left.
 
     Args:
         merged: function that merges each group of adjacent runs.
@@ -125,14 +125,16 @@ FAN, WIDEST = 8, 32
 
 @dataclass(frozen=True)
 class Branch:
-    """Run of several slots, and the slot numbers that its addresses refer to by position."""
+    """Sorted run over several parts of documents. `slots` are the numbers of these parts; addresses in the run refer to
+    them by position.
+    """
 
     part: Part
     slots: tuple[int, ...]
 
 
 def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
-    """Return at most `MOST_RUNS` runs over all leaves. The number can be larger only if no more runs can be merged."""
+    """Return at most `MOST_RUNS` sorted runs over all leaves. The number is larger only if runs cannot be merged."""
     branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
     while len(branches) > MOST_RUNS:
         groups = list(_groups(branches))
@@ -159,7 +161,7 @@ def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[
 
 
 def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield groups of runs to merge. The digest of a run decides if its group ends after it, on average after `FAN`
+    """Yield groups of sorted runs to merge. The digest of a run decides if its group ends there, on average after `FAN`
     runs.
     """
     group: list[Branch] = []
@@ -202,11 +204,11 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reader for a key range of all slots. The reader is pickled for tasks, and its size does not grow with the number
-    of slots.
+    """Reader for a key range over all parts of documents. The reader is pickled for tasks, and its size does not grow
+    with the number of parts.
 
     Args:
-        branches: for each branch, its run, and a flat column with the first document number of each of its slots.
+        branches: for each branch, its sorted run, and a flat column with the first document number of each part.
     """
 
     kind: str

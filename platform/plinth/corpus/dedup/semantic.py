@@ -103,10 +103,10 @@ def search(total: I64, count: int, threshold: float, recall: float) -> Search:
 def find(
     ctx: Context, vectors: Sequence[Part], shape: Search, mask: Part, layout: SlotNumbers, range_rows: int
 ) -> list[Part]:
-    """Return the pairs of documents that may be similar, as runs of `candidates.GROUPS`.
+    """Return the pairs of documents that may be similar, as sorted runs of `candidates.GROUPS`.
 
     Args:
-        vectors: by slot, the part with its vectors.
+        vectors: by part of documents, the part with its vectors.
         mask: flat column of bytes that selects the documents to compare.
         range_rows: number of keys per reduce task.
     """
@@ -165,8 +165,8 @@ def sketched(vectors: I16, shape: Search) -> U64:
 
 
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
-    """Yield, for batches of 4,096 vectors, the first row and True for each plane that a vector is above. The products
-    are exact whole numbers, so their signs do not depend on the processor.
+    """Yield, for batches of 4,096 vectors, the first row, and a mask of the planes that each vector is above. The
+    products are exact whole numbers, so their signs do not depend on the processor.
     """
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
     planes = np.empty((vectors.shape[1], count), dtype=np.float32)

@@ -40,7 +40,7 @@ _TAIL = struct.Struct("<QII8s")  # rows, length of the footer, its CRC-32, magic
 
 
 class SortedRunWriter:
-    """Writer of a run to an open file. Rows must be appended in order of their key."""
+    """Writer of a sorted run to an open file. Rows must be appended in order of their key."""
 
     def __init__(self, stream: IO[bytes], kind: str, columns: int, identity: Mapping[str, Any]) -> None:
         self.stream, self.columns, self.rows = stream, columns, 0
@@ -100,7 +100,7 @@ def write(
     store: Store, name: str, kind: str, chunks: Sequence[Sequence[U64]] | Iterator[Sequence[U64]], columns: int,
     identity: Mapping[str, Any] | None = None, stats: Mapping[str, Any] | None = None,
 ) -> Part:  # fmt: skip
-    """Write a run from chunks of rows, each a sequence of columns, in order of the key.
+    """Write a sorted run from chunks of rows, each a sequence of columns, in order of the key.
 
     Args:
         kind: kind of its rows; a reader must name the same kind.
@@ -126,7 +126,7 @@ def write(
 
 
 class SortedRun:
-    """Run that is open for reading.
+    """Sorted run that is open for reading.
 
     Args:
         kind, identity: required kind and identity of the run; None accepts any.
@@ -311,7 +311,7 @@ def _damaged(part: Part, found: object, expected: object) -> IntegrityError:
 def write_halves(
     store: Store, name: str, kind: str, column: pa.ChunkedArray, identity: Mapping[str, Any] | None = None
 ) -> Part:
-    """Write a `binary(16)` column without nulls as a run of (upper half, row, lower half)."""
+    """Write a `binary(16)` column without nulls as a sorted run of (upper half, row, lower half)."""
     high, low = halves(column)
     order = in_order(high, low)
     columns = (high[order], order.astype(np.uint64), low[order])

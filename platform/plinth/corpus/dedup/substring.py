@@ -195,7 +195,7 @@ SPANS = pa.schema([*_SPAN, ("own", pa.bool_()), *_DIGEST, *_PLACE])
 
 
 def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], layout: SlotNumbers) -> list[Part]:
-    """Return the verified passages of every slot, built from its repeated windows.
+    """Return the verified passages of every part of documents, built from its repeated word windows.
 
     Returns:
         Parts of `SPANS`. In their statistics, `differing` counts passages with equal hashes but different words.
@@ -218,7 +218,7 @@ def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], la
 def _each(
     ctx: Context, name: str, fn: Callable[[Store, Any], tuple[Part, ...]], tasks: Sequence[tuple[Part | int, ...]]
 ) -> list[tuple[Part, ...]]:
-    """Run a step once per slot; each task consists of parts and numbers."""
+    """Run a step once per part of documents; each task consists of parts and numbers."""
     step = Step(name=f"dedup/substring/{name}", version=VERIFY_VERSION)
     items = [
         Item(tuple(one.blob.sha256 if isinstance(one, Part) else str(one) for one in task), task) for task in tasks

@@ -42,12 +42,12 @@ VERSION = "2"
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of all slots.
+    """Vectors of all documents in the chosen buckets.
 
     Args:
-        parts: by slot, aligned with the documents: columns `has` and `vector` (int16 as bytes, zero-padded).
+        parts: by part of documents, and aligned with it: columns `has` and `vector` (int16 as bytes, zero-padded).
         source: digest of the weights or of the user's files.
-        total, count: sum and number of the vectors in the slots of `training_documents`.
+        total, count: sum and number of the vectors in the parts from `training_documents`.
     """
 
     parts: tuple[Part, ...]
@@ -57,7 +57,7 @@ class Vectors:
 
 
 def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest | None, range_rows: int) -> Vectors:
-    """Return the vectors of all slots; these slots belong to the chosen buckets.
+    """Return the vectors of all documents in the chosen buckets.
 
     Args:
         files: the user's vectors.
@@ -88,7 +88,7 @@ _LABEL = "dedup/semantic"
 
 
 def training_documents(places: Sequence[Slot]) -> list[int]:
-    """Return the indices of each bucket's first slots, until they contain the largest power of two of the bucket's
+    """Return the indices of each bucket's first parts, until they contain the largest power of two of the bucket's
     documents.
     """
     found = []
@@ -192,7 +192,9 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
 def _written(
     store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
 ) -> tuple[Part, ...]:
-    """Write the vectors of a slot, and their sum; `rows` of the sum is the number of documents with a vector."""
+    """Write the vectors of a part of documents, and their sum; `rows` of the sum is the number of documents with a
+    vector.
+    """
     width = -(-dimensions // 4) * 4
     schema = pa.schema([("has", pa.bool_()), ("vector", pa.binary(2 * width))])
     total, count = np.zeros(dimensions, dtype=np.int64), 0
@@ -262,7 +264,7 @@ class Given:
 
 
 def find(ctx: Context, places: Sequence[Slot], files: Sequence[Part], range_rows: int) -> list[Given]:
-    """Return the locations of the vectors of every slot's documents.
+    """Return the locations of the user's vectors for every part of documents.
 
     Raises:
         SourceError: a file does not contain vectors.

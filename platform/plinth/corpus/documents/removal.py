@@ -366,7 +366,7 @@ def without_repeats(store: Store, task: Repeats) -> tuple[Part, Part]:
 
 
 def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) -> list[Part]:
-    """Return, for each part, a run of the rows whose id occurs in an earlier row of the bucket."""
+    """Return, for each part, a sorted run of the rows whose id occurs in an earlier row of the bucket."""
     items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
     made = run_items(ctx, Step(name="documents/ids", version="1"), _ids, items, label=f"{label} (ids)")
     numbers = SlotNumbers((0, *accumulate(part.rows for part in parts)))

@@ -51,7 +51,7 @@ class CandidatePairs:
     """All candidates of a corpus.
 
     Args:
-        routed: a few runs of (component, band key, document).
+        routed: a few sorted runs of (component, band key, document).
         components: flat column by document: the number of the first document in its component, or `ALONE`.
         width: integer type of the column `components`.
         partitions: ranges of components, half open.
@@ -70,7 +70,7 @@ def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, parti
 
     Args:
         asset: asset of the stage.
-        groups: runs of `GROUPS`.
+        groups: sorted runs of `GROUPS`.
         documents: number of documents in the corpus.
         partition_rows: maximum number of documents per partition, unless a single component is larger.
     """
@@ -93,7 +93,7 @@ def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, parti
 
 
 def groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
-    """Return runs of `GROUPS`: documents that share a band key.
+    """Return the documents that share a band key, as sorted runs of `GROUPS`.
 
     Args:
         reader: reader of the index's band keys.
@@ -210,8 +210,8 @@ MERGE_VALUES = 32 * 2**20
 
 @dataclass(frozen=True)
 class Carried:
-    """Shingle sets or signatures of several slots: a run with the position of each document's values, and a flat column
-    of values.
+    """Shingle sets or signatures of several parts of documents: a sorted run with the position of each document's
+    values, and a flat column of values.
     """
 
     places: Part
@@ -227,13 +227,13 @@ def carry(
     found: CandidatePairs,
     needed: Sequence[Part | None] | None,
 ) -> tuple[Carried, ...]:
-    """Write the shingle sets or signatures of all slots, in at most `run_tree.MOST_RUNS` pieces.
+    """Write the shingle sets or signatures of all parts of documents, in at most `run_tree.MOST_RUNS` pieces.
 
     Args:
         step: step that writes the values; its name begins with the stage's name.
-        read: by slot, the part with the data to compare.
+        read: by part of documents, the part with the data to compare.
         values: function that reads the values of given rows of a part.
-        needed: by slot, a run of the rows to read; by default, all rows that are in a component.
+        needed: by part of documents, a sorted run of the rows to read; by default, all rows in a component.
     """
     label = step.name.rsplit("/", 1)[0]
     items, every = [], needed if needed is not None else [None] * len(read)

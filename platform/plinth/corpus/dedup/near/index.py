@@ -1,4 +1,4 @@
-"""Sorted band keys and text digests of every document, stored as runs that are only ever merged.
+"""Sorted band keys and text digests of every document, stored as sorted runs that are only ever merged.
 
     bands      per part, computed once: the band keys of its signatures with their rows, sorted
     digests    per part, computed once: the digests of its normalized texts, sorted (`exact`)
@@ -83,7 +83,7 @@ def identity(params: MinHash) -> dict[str, Any]:
 
 
 def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]:
-    """Return the band keys of every document that has words, as runs of (key, address)."""
+    """Return the band keys of every document that has words, as sorted runs of (key, address)."""
     step = Step(name="dedup/index/bands", version=VERSION, params=identity(params))
     signed = [slot.sides["signatures"] for slot in places]
     items = [Item((part.blob.sha256,), _Bands(part, params), part.rows) for part in signed]
@@ -92,7 +92,7 @@ def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]
 
 
 def digests(ctx: Context, places: Sequence[Slot]) -> list[Branch]:
-    """Return the digest of every document's normalized text, as runs of (upper half, address, lower half)."""
+    """Return the digest of every document's normalized text, as sorted runs of (upper half, address, lower half)."""
     return tree(ctx, exact.DIGESTS, 3, exact.leaves(ctx, places))
 
 

@@ -240,11 +240,11 @@ def cluster(
     found: CandidatePairs,
     ranks: Part,
 ) -> list[Part]:
-    """Return the members of all clusters of similar documents, as runs sorted by document number.
+    """Return the members of all clusters of similar documents, as sorted runs by document number.
 
     Args:
         survivors: parameters that the choice of survivors depends on.
-        read: by slot, the part with the data to compare.
+        read: by part of documents, the part with the data to compare.
         found: candidates to compare.
         ranks: ids and ranks of documents, from `clusters.build`.
     """
