@@ -128,7 +128,7 @@ class Alike(Frozen):
 
     @property
     def minhash(self) -> MinHash:
-        """Parameters for computing shingles."""
+        """Parameters for computing the shingles of a text."""
         return MinHash(**self.model_dump(), max_characters=None)
 
 

@@ -57,10 +57,10 @@ def run(
     mixture: Manifest | None = None,
     sources: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Account for every document and byte.
+    """Count the documents and bytes that enter and leave every stage.
 
     Args:
-        documents, verdicts: by bucket.
+        documents, verdicts: manifests by bucket.
         curated: curated text by bucket. If None, the funnel ends at the verdicts.
         shards: token shards by bucket; adds tokens and tokens per byte. If None, both are 0.
         mixture: mixture of the run; adds r_pad. If None, r_pad is 0.

@@ -160,7 +160,7 @@ def _matcher(gate: IllegalGate, store: Store) -> Matcher:
 
 @lru_cache(maxsize=4)
 def _read(gate: str, store: Store) -> Matcher:
-    """Read the lists once per worker process."""
+    """Read the lists of illegal content, once per worker process."""
     chosen = IllegalGate.model_validate_json(gate)
     files = {name: store.open_path(blob) for name, blob in chosen.files}
     return Matcher(read(files, f"lists/{chosen.params.lists}", chosen.params), chosen.params)

@@ -294,7 +294,7 @@ FEATURES = ("lexicon_hits", "lexicon_density", "lexicon_weight", "lexicon_disgui
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Compiled terms, each with a weight and a category."""
+    """Lexicon of compiled terms, each with a weight and a category."""
 
     terms: TermTable
     weights: F64

@@ -358,7 +358,7 @@ def require_whole(
 
 
 def require_documents(label: str, stats: Mapping[str, Any]) -> None:
-    """Raise an error if there are no documents."""
+    """Raise an error if the bucket has no documents."""
     if not stats["documents"]:
         raise SourceError(
             f"{label}: no documents",

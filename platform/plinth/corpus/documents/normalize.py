@@ -297,7 +297,7 @@ class RejectSpill:
 
 
 def reject_batch(rejects: Iterable[Reject]) -> pa.RecordBatch:
-    """Return a batch of REJECT_SCHEMA."""
+    """Return rejects as a batch of REJECT_SCHEMA."""
     rows = [
         {
             "uri": reject.uri.encode("utf-8", "backslashreplace").decode(),

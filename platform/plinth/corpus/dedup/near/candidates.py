@@ -48,7 +48,7 @@ ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
 
 @dataclass(frozen=True)
 class CandidatePairs:
-    """All candidates of a corpus.
+    """Candidate groups of a corpus, by connected component.
 
     Args:
         routed: a few sorted runs of (component, band key, document).
@@ -169,7 +169,7 @@ def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
 
 @compiled
 def unite_u64(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Do the same as `unite_u32`."""
+    """Do the same as `unite_u32`, for document numbers of 64 bits."""
 
 
 @compiled
@@ -187,7 +187,7 @@ def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) ->
 
 @compiled
 def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Do the same as `cut_u32`."""
+    """Do the same as `cut_u32`, for document numbers of 64 bits."""
 
 
 # Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
