@@ -296,7 +296,7 @@ def _resources(params: Any) -> tuple[str, ...]:
 FASTTEXT = Annotator(
     name="fasttext",
     version="1",
-    description="Most likely label of a ready fastText model, its probability, and the probability of a chosen label.",
+    description="Most likely label of a pretrained fastText model, and its probability; probability of a chosen label.",
     source="Joulin et al. 2016 (fastText 0.9.2); as DCLM (Li et al. 2024) and Dolma (Soldaini et al. 2024) filter.",
     params=FastTextParams,
     schema=FASTTEXT_SCHEMA,
@@ -371,7 +371,7 @@ def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.Recor
 TRANSFORMER = Annotator(
     name="transformer",
     version="1",
-    description="Label and probability, or value, predicted by a ready transformer head for the beginning of a text.",
+    description="Label and probability, or value, that a pretrained transformer predicts for the beginning of a text.",
     source="Penedo et al. 2024 (FineWeb-Edu); any `AutoModelForSequenceClassification` of transformers.",
     params=TransformerParams,
     schema=TRANSFORMER_SCHEMA,

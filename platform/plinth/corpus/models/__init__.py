@@ -6,7 +6,7 @@
     classifier         classifiers and taggers
     ngram_counts       vocabulary, counts and smoothing of n-gram models
     ngram              Kneser-Ney models, their files, and perplexity bands
-    given              pretrained models, given as files; a ready fastText model; a ready classification head
+    given              pretrained models, given as files; fastText models; transformer classification heads
 
 This module has the record that describes a trainer (a function from the documents of some buckets to a model's files),
 and all trainers by kind. To add a trainer, add a file in this folder that defines a `TRAINER`, a line in `_BUILT_IN`,

@@ -79,8 +79,8 @@ def tally(pairs: pa.Table) -> pa.Table:
 
 
 def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:
-    """Return two masks [items]: if `alike` documents count as evidence, and if `close` documents do. Too many such
-    documents do not count as evidence.
+    """Return two masks [items]: True if the alike documents of an item count as evidence, and True if its close
+    documents do. Documents do not count if there are too many of them.
     """
     limit = np.inf if params.boilerplate_documents is None else params.boilerplate_documents
     return alike <= limit, alike + close <= limit

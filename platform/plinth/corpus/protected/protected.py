@@ -50,9 +50,8 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
         Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines without any of the fields).
 
     Raises:
-            SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item that `only`
-                names is
-                missing, or no line has text.
+        SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item that `only`
+            names is missing, or no line has text.
     """
     files, pages = _divided(inventory(ctx, given), set(given.only))
     if (size := sum(file.bytes for file in (*files, *pages))) > MAX_BYTES:
