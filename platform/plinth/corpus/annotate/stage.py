@@ -79,7 +79,7 @@ def run(
 
     Args:
         resources: manifests of the assets listed by `Annotator.needs`.
-        beside: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
+        `beside`: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
             resources are available, and their own stage then finds the sidecar in the step cache. The results are
             the same without them.
         sidecars: manifests of the bucket's sidecars from the annotators listed in `Annotator.after`.

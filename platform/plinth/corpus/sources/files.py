@@ -317,7 +317,7 @@ def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
 
 
 def _is_payload(kind: Any) -> bool:
-    """True for bytes and lists of numbers, which are not metadata of a text and often larger than it."""
+    """Return True for bytes and lists of numbers, which are not metadata of a text and often larger than it."""
     import pyarrow.types as types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

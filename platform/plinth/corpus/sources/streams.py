@@ -156,7 +156,7 @@ def with_compression(*stems: str) -> tuple[str, ...]:
 
 
 def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
-    """Yield the stretches of a file, decompressed as its suffix says. Each stretch is read to its end before the next
+    """Yield the stretches of a file, decompressed by its suffix. Each stretch is read to its end before the next
     one starts.
     """
     name = name.lower()

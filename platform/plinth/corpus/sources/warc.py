@@ -254,7 +254,7 @@ def _length(record: Any) -> int | None:
 
 
 def _is_parse_failure(error: BaseException) -> bool:
-    """True for OSError and ValueError of FastWARC, and for a panic of its Rust code, a bare BaseException."""
+    """Return True for OSError and ValueError of FastWARC, and for a panic of its Rust code."""
     return isinstance(error, OSError | ValueError) or type(error).__name__ == "PanicException"
 
 
