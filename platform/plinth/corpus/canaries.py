@@ -1,17 +1,16 @@
 """Canaries: generated texts that the pipeline inserts into the training text to measure memorization.
 
-Each canary is included in the run at random (Steinke et al. 2023, "Privacy Auditing with One (1) Training
-Run", arXiv:2305.08846); references of the same kind are never planted (Carlini et al. 2019, "The Secret Sharer",
-arXiv:1802.08232). All text is derived from the seed and the tokenizer's single-token words. So no user text can enter
-the training text this way, although canaries skip filters and deduplication.
+Each canary is included in the run at random (Steinke et al. 2023, "Privacy Auditing with One (1) Training Run",
+arXiv:2305.08846). Reference texts, which are generated in the same way, are never included (Carlini et al. 2019, "The
+Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. Skipping them cannot bring user text into
+the training text, because all canaries are derived from the seed and the tokenizer's single-token words.
 
-A text consists of words in an order drawn by a hash. The words are single tokens of the run's tokenizer, or words built
-from syllables if it has too few. A model learns an order of known units from far fewer repetitions than an order of
-letters or digits. Texts are drawn until one has the exact number of tokens, because the losses of texts with equal
-length vary little, and planted documents of equal length fill sequences without a cut.
+A text consists of words in an order drawn by a hash. The words are single tokens of the run's tokenizer. If the
+tokenizer has too few such words, they are built from syllables. A model learns an order of known words from far fewer
+repetitions than an order of letters or digits. Texts are drawn until one has the exact number of tokens. The losses of
+texts with equal length vary little, and inserted documents of equal length fill sequences without a cut.
 
-Does not belong here: planting (`planted_canaries`); losses, exposure and the audit, which are a measurement
-(`memorisation_canaries`).
+Not here: inserting the canaries (`planted_canaries`); losses, exposure and the audit (`memorisation_canaries`).
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ class Canaries(Frozen):
     """Generated texts that measure memorization; a random half of them is included in the run."""
 
     count: int = Field(128, ge=8, le=4096, description="Number of canaries; each is randomly included or not.")
-    seed: int = internal(1, description="Seed of texts and of the random inclusion.")
+    seed: int = internal(1, description="Seed of the texts and of the random inclusion.")
     repetitions: tuple[int, ...] = internal(
         (1, 4, 16, 64),
         min_length=1,
-        description="Numbers of repetitions of a canary in the text; each number gets an equal group of canaries.",
+        description="Numbers of repetitions in the text; the canaries are split equally among them.",
     )
     references: int = internal(4096, ge=128, description="Number of reference texts, which are never included.")
 
@@ -62,8 +61,8 @@ class Canaries(Frozen):
 
 
 def document_tokens(unit: int) -> int | None:
-    """Return the number of tokens in a planted document: a divisor of `unit`, so that rows never cut a document. Return
-    None if no divisor is suitable.
+    """Return the number of tokens in an inserted document, or None if no number is suitable. The number divides `unit`,
+    so that rows never cut a document.
     """
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
@@ -78,7 +77,7 @@ ATTEMPTS = 1000
 
 
 class Lexis(NamedTuple):
-    """Tokenizer interface for generation: token counts of texts, and the words that are one token after a space."""
+    """Tokenizer functions for generation: token counts of texts, and the words that are one token after a space."""
 
     measure: Callable[[Sequence[str]], Sequence[int]]
     words: Sequence[str]
@@ -94,7 +93,7 @@ class Canary(NamedTuple):
 
 
 def canaries(params: Canaries, tokens: int, lexis: Lexis) -> list[Canary]:
-    """Return all canaries, planted or not, each of `tokens` tokens.
+    """Return all canaries, each of `tokens` tokens, whether or not they are included in the run.
 
     Raises:
         StageError: no text of this length was found.
@@ -108,13 +107,13 @@ def references(params: Canaries, tokens: int, lexis: Lexis) -> list[str]:
     """Return reference texts of the same kind, which are never included in the run.
 
     Raises:
-        StageError: as `canaries`.
+        StageError: no text of this length was found.
     """
     return texts([f"reference {params.seed} {number}" for number in range(params.references)], tokens, lexis)
 
 
 def coin(seed: int, number: int) -> bool:
-    """Return True if a canary is included."""
+    """Return True if canary `number` is included in the run."""
     return bool(hashlib.sha256(f"coin {seed} {number}".encode()).digest()[0] & 1)
 
 
@@ -122,7 +121,7 @@ def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
     """Return a text of exactly `tokens` tokens for each name.
 
     Raises:
-        StageError: no such text was found in `ATTEMPTS` attempts.
+        StageError: no text of this length was found in `ATTEMPTS` attempts.
     """
     found: dict[str, str] = {}
     pool = pool_of(lexis.words)
@@ -146,13 +145,13 @@ def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
 
 
 def words(name: str, count: int, pool: Sequence[str]) -> str:
-    """Return `count` words of a pool, each drawn by four bytes of a hash of the name."""
+    """Return `count` words of a pool, each selected by four bytes of a hash of the name."""
     drawn = hashlib.shake_256(name.encode()).digest(4 * count)
     return " ".join(pool[int.from_bytes(drawn[at : at + 4]) % len(pool)] for at in range(0, 4 * count, 4))
 
 
 def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
-    """Return the words to draw from."""
+    """Return the words to generate texts from: the vocabulary, or words of syllables if the vocabulary is too small."""
     return vocabulary if len(vocabulary) >= LEAST_WORDS else syllables()
 
 

@@ -1,9 +1,8 @@
-"""Curated text: the documents that verdicts keep, with their edits applied; and the claims of a release about this
-text.
+"""Curated text: the documents that verdicts keep, with their edits applied; and counts of this text for a release.
 
-Offsets of edits are Unicode code points of the original text; spans are half open, sorted and disjoint. Other edits
-stop the stage, because guessed cuts would corrupt text silently. The stage also stops if a verdict keeps text that its
-license or terms forbid, because this is the last check before training.
+Offsets of edits are Unicode code points of the original text; spans are half open, sorted and disjoint. Any other edit
+fails the stage, because a guessed cut would corrupt text without notice. The stage also fails if a verdict keeps text
+that its license or terms forbid, because this is the last check before training.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
 
     Args:
         documents, verdicts: manifests of this bucket.
-        rights: license gate of the recipe; the terms of sources are read from the documents' manifest.
+        rights: license gate of the recipe. The terms of sources are read from the documents' manifest.
 
     Returns:
         Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
@@ -73,7 +72,7 @@ def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
     """Return the text with every span replaced.
 
     Args:
-        edits: `start_cp`, `end_cp` (code points, half open) and `replacement`, sorted and disjoint.
+        edits: spans `start_cp`, `end_cp` (code points, half open) and their `replacement`, sorted and disjoint.
 
     Raises:
         ValueError: the edits are unsorted, overlap, or reach outside the text.
@@ -116,7 +115,7 @@ def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require_rights(documents: pa.RecordBatch, rights: Rights) -> None:
-    """Refuse to write text that its license or terms forbid."""
+    """Fail if a verdict keeps a document that its license or terms forbid."""
     columns = {name: documents.column(name.removeprefix("documents.")) for name in rights.columns}
     for reason, stopped in rights.stops(columns).items():
         for row in np.flatnonzero(stopped)[:1].tolist():
@@ -194,8 +193,10 @@ def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
 def terms(
     store: Store, documents: Mapping[str, Manifest], curated: Mapping[str, Manifest]
 ) -> dict[str, dict[str, int | bool]]:
-    """Return the declared terms of every source, by domain and snapshot, and the number of its training documents. If
-    two sources share domain and snapshot, their documents cannot be distinguished, so the stricter terms apply to both.
+    """Return the declared terms of every source, by domain and snapshot, and the number of its training documents.
+
+    If two sources have the same domain and snapshot, their documents cannot be distinguished, so the stricter terms
+    apply to both.
 
     Args:
         documents, curated: manifests by bucket. The terms are those in force when the documents were read.
@@ -215,7 +216,7 @@ def terms(
 
 
 def _by_source(store: Store, curated: Manifest) -> Counter[str]:
-    """Return the training documents by domain and snapshot."""
+    """Return the number of training documents by domain and snapshot."""
     counts: Counter[str] = Counter()
     for part in curated.named("part-"):
         for batch in iter_batches(store, part, ["snapshot", "extra"]):
@@ -225,8 +226,8 @@ def _by_source(store: Store, curated: Manifest) -> Counter[str]:
 
 
 def contaminated(store: Store, verdicts: Mapping[str, Manifest], contamination: Manifest) -> int:
-    """Count training documents that overlap the held-out set beyond the limit. The count is 0 unless a stage ignored a
-    decision.
+    """Count training documents that overlap the held-out set beyond the limit. The count is above 0 only if a stage
+    ignored a decision.
 
     Raises:
         ValueError: verdicts and contamination do not have the same parts.

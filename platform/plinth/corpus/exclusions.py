@@ -1,7 +1,7 @@
-"""The exclusion list: documents that were taken down, and stay out of every later snapshot.
+"""The exclusion list: documents that were taken down and stay out of every later snapshot.
 
-Normal forms of addresses, domains and licenses; the signed list; all exclusions, ready for look-up. Does not belong
-here: finding what holds a document, and the report (`plinth corpus takedown`).
+This module has the normal forms of URLs, domains and licenses, and the signed list. Not here: the search for artifacts
+that contain a document, and the report (`plinth corpus takedown`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WORDS = frozenset({"and", "or", "with"})
 
 
 def address(uri: str) -> str:
-    """Return the normal form of an address or of a name within a source."""
+    """Return the normal form of a URL, or of a document's name within a source."""
     rest = uri.strip().partition("#")[0]
     scheme, found, after = rest.partition("://")
     scheme, rest = (scheme.lower(), after) if found else ("", rest)
@@ -67,7 +67,7 @@ def domain(name: str) -> str:
     """Return the normal form of a host name.
 
     Raises:
-        ValueError: no host name with a dot in it.
+        ValueError: the name is not a host name with a dot in it.
     """
     found = text.domain(name)
     if text.is_ip(found):
@@ -76,7 +76,9 @@ def domain(name: str) -> str:
 
 
 def domains_of(uri: str) -> list[str]:
-    """Return the host of an address and its parent domains with a dot, longest first; none for a name in a source."""
+    """Return the host of a URL and its parent domains that contain a dot, longest first. A name within a source has no
+    domains.
+    """
     return text.domains(text.host(uri, bare=True).removeprefix("www."))
 
 
@@ -88,8 +90,9 @@ def licences_of(expression: str) -> frozenset[str]:
 
 
 def _escaped(text: str, safe: str) -> str:
-    """Return text with unneeded escapes decoded and unsafe characters escaped, once. A `%` that begins no escape is a
-    literal."""
+    """Return text with unneeded escapes decoded once and unsafe characters escaped. A `%` that does not start an escape
+    is kept as a literal.
+    """
     if _PLAIN.fullmatch(text):
         return text
     pieces = re.split(r"(%[0-9A-Fa-f]{2})", text)
@@ -117,7 +120,7 @@ LEAST_SHINGLES = 20
 
 
 class Alike(Frozen):
-    """When texts are alike: the corpus' shingles, without its bound on their number, and its threshold."""
+    """Criterion for similar texts: shingles and threshold of the corpus, without its limit on the text length."""
 
     shingle_words: int = Field(5, ge=1)
     shingle_characters: int | None = Field(None, ge=1)
@@ -125,12 +128,12 @@ class Alike(Frozen):
 
     @property
     def minhash(self) -> MinHash:
-        """Parameters of `shingles.sets`."""
+        """Parameters for computing the shingles of a text."""
         return MinHash(**self.model_dump(), max_characters=None)
 
 
 class TextSignature(Frozen):
-    """Signature of a text, for recognition. `shingles` are sorted hashes, 8 bytes each, little-endian, in base64."""
+    """Signature to recognize a text. `shingles` are sorted hashes of 8 little-endian bytes each, in base64."""
 
     digest: str = Field(pattern=r"^[0-9a-f]{32}$")
     shingles: str = ""
@@ -142,7 +145,7 @@ class TextSignature(Frozen):
 
 
 def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
-    """Return the signatures of texts; equal ones once, in order of their digests."""
+    """Return the distinct signatures of texts, sorted by digest."""
     import pyarrow as pa
 
     from plinth.corpus.dedup.near import linking
@@ -160,7 +163,9 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 
 def overlap(a: U64, b: U64) -> float:
-    """Return the share of the smaller set that is in the other; 0 if either has fewer than `LEAST_SHINGLES`."""
+    """Return the share of the smaller set that is also in the other set; 0 if either set has fewer than
+    `LEAST_SHINGLES`.
+    """
     from plinth_text.words import shared
 
     smaller = min(a.size, b.size)
@@ -175,7 +180,7 @@ Kind = Literal["url", "domain", "licence", "document", "text"]
 KINDS: tuple[Kind, ...] = ("url", "domain", "licence", "document", "text")
 DOCUMENT_ID = re.compile(r"[0-9a-f]{32}")
 _EXPECTED = {
-    "url": "an address, or a name as its source gives it",
+    "url": "a URL, or a document's name as in its source",
     "domain": "a host name with a dot in it, such as example.org",
     "licence": "one SPDX identifier, such as CC-BY-NC-4.0, or `unknown`",
     "document": "an id of 32 hexadecimal digits",
@@ -184,10 +189,11 @@ _EXPECTED = {
 
 
 class Exclusion(Frozen):
-    """An entry of the list. `prior` is the SHA-256 of the entry before it as stored in the workspace.
+    """Entry of the exclusion list. `prior` is the SHA-256 of the previous entry, as stored in the workspace.
 
-    `value` is the normal form of the request; for a text, the digest of its signature. `documents` are ids that
-    the entry takes, `texts` the texts it recognizes, `found` the number of documents it took when it was created.
+    `value` is the normal form of the request; for a text, it is the digest of its signature. `documents` are the ids
+    that the entry excludes, and `texts` the texts it recognizes. `found` is the number of documents that it excluded
+    when it was created.
     """
 
     number: int = Field(ge=1)
@@ -204,7 +210,7 @@ class Exclusion(Frozen):
 
     @property
     def digest(self) -> str:
-        """Return the identity of the rule; it excludes person, time and reason."""
+        """Return the digest of the rule, without person, time and reason."""
         names = {"number", "kind", "value", "alike", "texts", "documents"}
         return fingerprint.digest(self.model_dump(mode="json", include=names))
 
@@ -213,7 +219,7 @@ def normal(kind: Kind, value: str) -> str:
     """Return the normal form of a request.
 
     Raises:
-        RequestError: not a valid value for a rule of this kind.
+        RequestError: the value is not valid for a rule of this kind.
     """
     try:
         found = _normal(kind, value)
@@ -272,8 +278,8 @@ def append(ctx: Context, **fields: Any) -> Exclusion:
     """Sign and write the next entry. `number`, `prior`, `by` and `at` are set here.
 
     Raises:
-        SignatureError: an earlier entry does not verify, or there is no key of `compliance` on this machine.
-        ConflictError: another process added an entry meanwhile.
+        SignatureError: an earlier entry cannot be verified, or this machine has no key of `compliance`.
+        ConflictError: another process added an entry in the meantime.
     """
     earlier, by = EXCLUSIONS.records(ctx), Trust.of(ctx.workspace).signer(COMPLIANCE).owner
     prior = earlier[-1].sha256 if earlier else None
@@ -284,7 +290,7 @@ def append(ctx: Context, **fields: Any) -> Exclusion:
 
 
 def digest(ctx: Context) -> str | None:
-    """Return the identity of the stored list without verifying it, or None if there is no list."""
+    """Return the digest of the stored list without verifying it, or None if there is no list."""
     objects = ctx.workspace.objects(EXCLUSIONS.name)
     files = [hashlib.sha256(found.data).hexdigest() for name in objects.names() if (found := objects.get(name))]
     return fingerprint.digest(files) if files else None
@@ -297,5 +303,5 @@ def _entry(record: LogRecord) -> Exclusion:
     except (TypeError, ValidationError) as error:
         raise SignatureError(f"{where} cannot be read", found=error) from error
     if entry.digest not in record.subjects.values():
-        raise SignatureError(f"{where} is about another rule", found=record.subjects, expected=entry.digest)
+        raise SignatureError(f"{where} is signed for a different rule", found=record.subjects, expected=entry.digest)
     return entry

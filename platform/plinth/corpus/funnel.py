@@ -57,19 +57,19 @@ def run(
     mixture: Manifest | None = None,
     sources: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Account for every document and byte.
+    """Count the documents and bytes that enter and leave every stage.
 
     Args:
-        documents, verdicts: by bucket.
-        curated: by bucket, once there is curated text; before, the account ends at the verdicts.
-        shards: by bucket, once there are tokens; adds tokens and tokens per byte.
-        mixture: once there is one; adds r_pad. What is not there yet counts as 0.
-        sources: by bucket; adds the `account` of files and records.
+        documents, verdicts: manifests by bucket.
+        curated: curated text by bucket. If None, the funnel ends at the verdicts.
+        shards: token shards by bucket; adds tokens and tokens per byte. If None, both are 0.
+        mixture: mixture of the run; adds r_pad. If None, r_pad is 0.
+        sources: source inventory by bucket; adds the `account` of files and records.
 
     Returns:
-        A manifest of statistics alone: `buckets` and `total`, each with `stages` (name, documents and bytes in
-        and out, removed, tokens, reasons), `rules` of the policy (fired, first, only), `edits`, `trained`,
-        `held_out`, `effective` and `account`.
+        A manifest without parts. Its statistics are `buckets` and `total`, each with `stages` (name, documents and
+        bytes in and out, removed, tokens, reasons), `rules` of the policy (fired, first, only), `edits`, `trained`,
+        `held_out`, `effective` and, for buckets, `account`.
     """
     counted = {
         bucket: {
@@ -133,7 +133,9 @@ def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
-    """Return the tokens that a stage removed and kept, at the rate of curated text; None before there are shards."""
+    """Return a funnel row with estimates of the tokens that its stage removed and kept, from the tokens per byte of
+    curated text. The estimates are None before there are shards.
+    """
     found = {}
     for name in ("out", "removed"):
         volume = row["bytes_out" if name == "out" else "removed_bytes"]
@@ -151,7 +153,9 @@ def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of kept text by edits; `reasons`, by reason: number of edits, bytes removed."""
+    """Return the changes that edits made to kept text. `reasons` has the number of edits and the bytes removed, by
+    reason.
+    """
     sizes = curated.get("edit_bytes", {})
     return {
         "reasons": {name: {"edits": n, "bytes": sizes[name]} for name, n in curated.get("edit_counts", {}).items()},
@@ -180,15 +184,16 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
-    """Return the stages of the verdicts, in order; one that the cascade does not know comes before the holdout."""
+    """Return the stages of the verdicts, in order. Stages that the cascade does not list come before the holdout."""
     found = {*verdicts["stages"], *STAGES}
     before = [stage for stage in CASCADE if stage in found and stage not in _AFTER]
     return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
 
 
 def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the stages that take documents out of training. Counts are marginal: a stage sees only what earlier ones
-    kept."""
+    """Return the stages that remove documents from training. Counts are marginal: each stage counts only documents that
+    earlier stages kept.
+    """
     rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
     for stage in stages_of(verdicts):
         removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
@@ -216,7 +221,7 @@ def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reasons given by protected sets: those of no other stage."""
+    """Return the reasons that only protected sets give."""
     first, fixed = verdicts["policy_reasons"], set(REASONS.values())
     left = {reason: n - first.get(reason, 0) for reason, n in verdicts["reasons"].items() if reason not in fixed}
     sizes, before = verdicts["reason_bytes"], verdicts["policy_reason_bytes"]
@@ -228,7 +233,9 @@ def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return documents by the first matching rule, and the number of sole matches."""
+    """Return the number of documents by the first rule that matches them, and the number of documents that only this
+    rule matches.
+    """
     sizes, rules = verdicts["policy_reason_bytes"], verdicts.get("rules", {})
     return {
         reason: {
@@ -262,7 +269,7 @@ def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> d
 
 
 def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
-    """Return the padding ratio r_pad of the run, or of one bucket's streams; 0 before there is a mixture."""
+    """Return the padding ratio r_pad of the run, or of one bucket's streams; 0 if there is no mixture yet."""
     if mixture is None:
         return 0.0
     if bucket is None:
@@ -275,13 +282,13 @@ def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
 def effective(
     documents: Mapping[str, Any], stages: list[dict[str, Any]], trained_bytes: int, tokens: int, r_pad: float
 ) -> dict[str, float]:
-    """Return D_eff with its measured factors, in bytes of text and, once there are tokens, in tokens.
+    """Return D_eff with its measured factors: in bytes of text, and in tokens if there are shards.
 
     Args:
         documents: counts of the documents stage.
         stages: the rows of the funnel.
-        trained_bytes: curated text that may be trained on.
-        tokens: what it became; 0 before there are shards.
+        trained_bytes: bytes of curated text for training.
+        tokens: tokens of the curated text; 0 before there are shards.
         r_pad: share of padding.
     """
     rows = {row["stage"]: row for row in stages}

@@ -1,7 +1,6 @@
-"""Illegal content: lists of hashes, keywords and domains; records matched against them before anything is written.
+"""Illegal content: lists of hashes, keywords and domains. Records are matched against them before anything is written.
 
-Files of one list of the recipe are distinguished by the beginning of their names; one entry per line
-(`lists`):
+The beginning of a file's name selects the kind of list; each line has one entry (`lists`):
 
     sha256…     64 hexadecimal digits: of a record as it came, of its normalized text, or of a media item
     simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth corpus quarantine hash` prints it)
@@ -9,7 +8,7 @@ Files of one list of the recipe are distinguished by the beginning of their name
     keywords…   a term or phrase of at most 8 words, tab, a category of small letters, digits and _
     domains…    a host name; it includes every host below it
 
-A file with an invalid line is an error, since an incomplete list would miss content. The annotator `illegal` matches
+A file with an invalid line is an error, because an incomplete list would miss content. The annotator `illegal` matches
 documents that are already stored.
 """
 
@@ -72,7 +71,7 @@ class ListedDigests:
         return self._data[32 * at : 32 * at + 32]
 
     def find(self, sought: Sequence[bytes]) -> list[int]:
-        """Return the positions of digests; -1 if not listed."""
+        """Return the position of each digest, or -1 if it is not listed."""
         heads = np.frombuffer(b"".join(sought), dtype=">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
         firsts = np.searchsorted(self._heads, heads).tolist()
         lasts = np.searchsorted(self._heads, heads, side="right").tolist()
@@ -84,7 +83,7 @@ class ListedDigests:
 
 @dataclass(frozen=True)
 class Hashes:
-    """Listed hashes of 64 bits, ready to be searched, with the file and line of each, [N, 2]."""
+    """Listed 64-bit hashes, prepared for search, with the file and line of each hash, [N, 2]."""
 
     near: SimHashIndex
     places: I64
@@ -92,7 +91,7 @@ class Hashes:
 
 @dataclass(frozen=True)
 class Lists:
-    """All lists, ready for lookup; None or empty if not given."""
+    """All lists, prepared for lookup. A list that is not given is None or empty."""
 
     names: tuple[str, ...]
     sha256: ListedDigests | None
@@ -103,12 +102,12 @@ class Lists:
     domains: Mapping[str, ListEntry]
 
     def digest_entry(self, at: int) -> ListEntry:
-        """Return the entry of a listed SHA-256."""
+        """Return the entry of a listed SHA-256 digest, by its position."""
         assert self.sha256 is not None
         return self._entry(self.sha256.places[at], self.sha256[at].hex())
 
     def hash_entry(self, hashes: Hashes, at: int) -> ListEntry:
-        """Return the entry of a listed hash of 64 bits."""
+        """Return the entry of a listed 64-bit hash, by its position."""
         return self._entry(hashes.places[at], f"{int(hashes.near.hashes[at]):016x}")
 
     def _entry(self, place: I64, text: str) -> ListEntry:
@@ -119,10 +118,10 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
     """Read the lists from the files of an asset.
 
     Args:
-        key: of the asset, for errors: `lists/NAME`.
+        key: name of the asset (`lists/NAME`), for error messages.
 
     Raises:
-        SourceError: a file is not a list, has a malformed line (named), or there are no entries.
+        SourceError: a file is not a list, has a malformed line (the error names it), or there are no entries.
     """
     names = tuple(sorted(files))
     numbers = {name: number for number, name in enumerate(names)}
@@ -148,10 +147,10 @@ def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
 
 
 def keyword(line: str) -> tuple[str, str]:
-    """Parse a line of a list of keywords: the term, folded, and its category.
+    """Parse one line of a list of keywords. Return the normalized term and its category.
 
     Raises:
-        ValueError: a malformed line; names the expected one.
+        ValueError: the line is malformed; the message has the expected format.
     """
     raw, tab, category = line.partition("\t")
     category = category.strip()
@@ -233,7 +232,7 @@ KINDS = ("sha256_record", "sha256_text", "sha256_media", "simhash", "phash", "ke
 
 @dataclass(frozen=True, slots=True)
 class ListHit:
-    """Entry that matches a record; `distance` in bits, for near hashes."""
+    """Entry that matches a record; for near hashes, `distance` is in bits."""
 
     kind: str
     entry: ListEntry
@@ -241,19 +240,19 @@ class ListHit:
 
     @property
     def rule(self) -> str:
-        """Description of the rule, without content of the record."""
+        """Description of the matching rule, without content of the record."""
         near = f" at distance {self.distance}" if self.distance is not None else ""
         return f"{self.kind}{near}" + (f" of category {self.entry.category}" if self.entry.category else "")
 
 
 class Matcher:
-    """Matcher with the lists and the recipe's limits."""
+    """Matcher of records against the lists, with the recipe's limits."""
 
     def __init__(self, lists: Lists, params: Matching) -> None:
         self.lists, self.params = lists, params
 
     def records(self, digests: Sequence[bytes], kind: str = "sha256_record") -> list[ListHit | None]:
-        """Return the hits of SHA-256 digests; None for those that are not listed."""
+        """Return the matching entry of each SHA-256 digest, or None if the digest is not listed."""
         if self.lists.sha256 is None or not digests:
             return [None] * len(digests)
         return [
@@ -261,7 +260,8 @@ class Matcher:
         ]
 
     def texts(self, texts: pa.Array, uris: Sequence[str], media: Sequence[Any]) -> list[tuple[ListHit, ...]]:
-        """Return the hits of normalized texts with their addresses and declared media, in the order of `KINDS`.
+        """Return the matching entries of each normalized text, its address and its declared media, in the order of
+        `KINDS`.
 
         Args:
             media: `media` of each record's `extra`.
@@ -329,7 +329,7 @@ def media_of(extras: Sequence[str]) -> list[Any]:
 
 
 def _digests(texts: pa.Array) -> list[bytes]:
-    """Return the SHA-256 of every text in UTF-8, without decoding it."""
+    """Return the SHA-256 digest of every text in UTF-8, without decoding the texts."""
     data, offsets = utf8(texts)
     view, ends = data.data, offsets.tolist()
     return [hashlib.sha256(view[start:end]).digest() for start, end in pairwise(ends)]

@@ -1,6 +1,4 @@
-"""The gate of the documents stage: records that hit a list of illegal content become reports before anything is
-written.
-"""
+"""Illegal-content gate of the documents stage: records that match a list become reports before anything is written."""
 
 from __future__ import annotations
 
@@ -37,28 +35,28 @@ BATCH_RECORDS, BATCH_CHARACTERS = 256, 2**20
 
 
 class IllegalGate(Frozen):
-    """Parameters and files with which a worker matches records against the lists."""
+    """Parameters and list files that a worker needs to match records."""
 
     params: Illegal
     files: tuple[tuple[str, Blob], ...]
 
     @property
     def identity(self) -> str:
-        """Return the digest of everything that affects hits and reports, including the lists."""
+        """Return the digest of everything that affects matches and reports, including the lists."""
         files = [[name, blob.sha256] for name, blob in self.files]
         return fingerprint.digest({"version": VERSION, "params": self.params.model_dump(mode="json"), "files": files})
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Reject):
-    """Record that matches: the reject names list and rule; the other fields are for the report.
+    """Reject of a record that matches a list. The reject names list and rule; the additional fields are for the report.
 
     Args:
-        hits: every entry hit.
-        record_sha256: of the record's bytes as they came, in hexadecimal digits.
+        hits: every matching entry.
+        record_sha256: hexadecimal SHA-256 of the record's bytes as they came.
         file: name of the source file.
-        host: of its address.
-        uri_sha256: of its address.
+        host: host of the record's address.
+        uri_sha256: SHA-256 of the record's address.
     """
 
     hits: tuple[ListHit, ...] = ()
@@ -69,7 +67,7 @@ class Quarantined(Reject):
 
 
 def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | None:
-    """Return the gate of a recipe, or None if it has none.
+    """Return the illegal-content gate of a recipe, or None if the recipe has no gate.
 
     Args:
         lists: manifests of `lists/NAME`, by key.
@@ -92,7 +90,9 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
 def arriving(
     gate: IllegalGate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Yield the records of one file with its name and the digest of their bytes; listed digests become hits."""
+    """Yield the records of one file, with the file's name and the digest of their bytes. Records with a listed digest
+    become reports.
+    """
     if gate is None:
         yield from items
         return
@@ -111,7 +111,7 @@ def arriving(
 def passing(
     gate: IllegalGate | None, store: Store, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Yield records with normalized texts, in order; matching ones as reports."""
+    """Yield records with normalized texts, in order. Records that match a list become reports."""
     if gate is None:
         yield from items
         return
@@ -126,7 +126,7 @@ def passing(
 
 
 def quarantined(record: RawRecord, hits: Sequence[ListHit], params: Illegal) -> Quarantined:
-    """Return the report of a record that hits."""
+    """Return the report of a record that matches a list."""
     address = record.uri.encode("utf-8", "backslashreplace")
     digest, name = hashlib.sha256(address).hexdigest(), host(record.uri)
     lists = dict.fromkeys(f"{hit.entry.file}: {hit.rule}" for hit in hits)
@@ -160,7 +160,7 @@ def _matcher(gate: IllegalGate, store: Store) -> Matcher:
 
 @lru_cache(maxsize=4)
 def _read(gate: str, store: Store) -> Matcher:
-    """Read the lists once per worker process."""
+    """Read the lists of illegal content, once per worker process."""
     chosen = IllegalGate.model_validate_json(gate)
     files = {name: store.open_path(blob) for name, blob in chosen.files}
     return Matcher(read(files, f"lists/{chosen.params.lists}", chosen.params), chosen.params)
@@ -194,7 +194,7 @@ SCHEMA = pa.schema(
 
 
 class Reports:
-    """Reports of one group of files on their way to a part."""
+    """Writer for the quarantine reports of one group of files."""
 
     def __init__(self, store: Store, bucket: str, keep_uri: bool) -> None:
         self._bucket, self._keep_uri = bucket, keep_uri
@@ -212,7 +212,7 @@ class Reports:
         self._writer.__exit__(*failure)
 
     def add(self, item: Quarantined) -> None:
-        """Report one record."""
+        """Add the report of one record."""
         self._records, self._bytes = self._records + 1, self._bytes + item.source_bytes
         self._by_list.update({hit.entry.file for hit in item.hits})
         self._by_kind.update({hit.kind for hit in item.hits})
@@ -238,7 +238,9 @@ class Reports:
             self._flush()
 
     def finish(self) -> Part:
-        """Close the part; its statistics: `quarantine` with `records`, `bytes`, and records by `lists` and `kinds`."""
+        """Close the part and return it. The part's statistic `quarantine` has `records`, `bytes`, and the number of
+        records by `lists` and `kinds`.
+        """
         self._flush()
         counts = {
             "records": self._records,

@@ -1,6 +1,7 @@
 """The user's lists: blocked domains, words, hashes, lexicons.
 
-The form of list files; a large list as a table that processes map; the asset of a list; a list as a lexicon.
+This module has the format of list files, tables of large lists that processes memory-map, the asset of a list, and
+lexicons.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ AT_ONCE = 200_000
 
 @dataclass(frozen=True)
 class ListTable:
-    """Look-up of many names at once.
+    """Table to look up many names at once.
 
     Args:
-        table: hash, entry, value.
-        left_out: lines of its files that have the wrong form.
+        table: columns hash, entry and value.
+        left_out: number of malformed lines in the list's files.
     """
 
     table: pa.Table
@@ -57,7 +58,7 @@ class ListTable:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[str, Any]], value: pa.DataType) -> ListTable:
-        """Build the table of entries with their values, of an Arrow type."""
+        """Build the table from entries and their values; `value` is the Arrow type of the values."""
         found = iter(entries)
         hashes, names, values = [np.empty(0, np.uint64)], [pa.array([], pa.large_string())], [pa.array([], value)]
         while some := list(islice(found, AT_ONCE)):
@@ -73,7 +74,7 @@ class ListTable:
 
     @classmethod
     def map(cls, path: Path) -> ListTable:
-        """Map a table from its file (`storage.parts.write_arrow`) into memory without reading it.
+        """Memory-map a table from its file (`storage.parts.write_arrow`) without reading it.
 
         Raises:
             IntegrityError: the file is not a table.
@@ -88,7 +89,7 @@ class ListTable:
         return int(self.table.num_rows)
 
     def values(self, names: Sequence[str]) -> list[Any]:
-        """Return the value of each name; None where the list does not have it."""
+        """Return the value of each name, or None if the list does not contain the name."""
         if not names or not len(self):
             return [None] * len(names)
         column = self.table.column("hash")
@@ -128,10 +129,10 @@ MAX_BYTES = 2**31
 
 
 def numbered_lines(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines with content, stripped, with their numbers from 1.
+    """Yield the stripped lines that are not empty, with their line numbers from 1.
 
     Raises:
-        SourceError: not UTF-8, a damaged gzip file, or a line too long.
+        SourceError: the file is not UTF-8, is a damaged gzip file, or has a line that is too long.
     """
     read = 0
     try:
@@ -152,7 +153,7 @@ def numbered_lines(name: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Counts(Frozen):
-    """Counts of a list: entries, skipped malformed lines, and the first of these."""
+    """Counts of a list: entries, skipped malformed lines, and the first skipped line."""
 
     entries: int = 0
     bad: int = 0
@@ -160,10 +161,10 @@ class Counts(Frozen):
 
 
 def parsed(name: str, path: Path, parse: Callable[[str], E], counted: dict[str, Counts] | None = None) -> Iterator[E]:
-    """Yield each entry parsed; lines for which `parse` raises ValueError are skipped.
+    """Yield the parsed entries of a list file. Lines for which `parse` raises ValueError are skipped.
 
     Args:
-        counted: receives the counts of the file by its name, when all is read.
+        counted: receives the counts of the file, by its name, when the whole file has been read.
 
     Raises:
         SourceError: more than `MAX_BAD_SHARE` of the lines are malformed; names file and line of the first.
@@ -188,7 +189,7 @@ def by_role(files: Mapping[str, Path], roles: tuple[str, ...]) -> dict[str, list
     """Return files by role: a file has the role that its name starts with (`domains-ads.txt.gz`).
 
     Raises:
-        SourceError: a file without a role, which would have no effect.
+        SourceError: a file has no role, so it would have no effect.
     """
     found: dict[str, list[tuple[str, Path]]] = {role: [] for role in roles}
     for name, path in sorted(files.items()):
@@ -201,7 +202,7 @@ def by_role(files: Mapping[str, Path], roles: tuple[str, ...]) -> dict[str, list
 
 
 def refused(name: str, line: int, found: str, expected: str) -> SourceError:
-    """Return the error of one list."""
+    """Return the error for one line of a list."""
     where = f"{name}, line {line}" if line else name
     return SourceError(
         f"list {where} cannot be used", found=found, expected=expected, remedy="fix the file; no document was annotated"
@@ -251,7 +252,7 @@ def run(ctx: Context, name: str, location: str) -> Manifest:
         Manifest of one part per file, under the file's name. Statistics: `files`, `bytes`.
 
     Raises:
-        SourceError: nothing is there, a file cannot be read, or the list is larger than `MAX_BYTES`.
+        SourceError: the location has no files, a file cannot be read, or the list is larger than `MAX_BYTES`.
     """
     files = _files(ctx, location)
     total = sum(file.bytes for file in files)
@@ -293,20 +294,20 @@ FEATURES = ("lexicon_hits", "lexicon_density", "lexicon_weight", "lexicon_disgui
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Compiled terms, each with a weight and a category."""
+    """Lexicon of compiled terms, each with a weight and a category."""
 
     terms: TermTable
     weights: F64
     categories: tuple[str, ...]
 
     def find(self, texts: pa.Array, obfuscated: bool = True) -> TermHits:
-        """Return the hits of terms in texts."""
+        """Return the matches of terms in texts."""
         return self.terms.find(texts, obfuscated)
 
     def features(self, hits: TermHits, words: I64) -> F32:
-        """Return features of every text, [documents, 5]: log of the number of hits, summed weight per 100 words,
-        largest weight,
-        share of disguised hits, log of the number of different terms."""
+        """Return features of every text, [documents, 5]: log of the number of matches, summed weight per 100 words,
+        largest weight, share of obfuscated matches, and log of the number of different terms.
+        """
         out = np.zeros((hits.starts.size - 1, len(FEATURES)), np.float32)
         for doc in np.flatnonzero(np.diff(hits.starts)):
             own = slice(hits.starts[doc], hits.starts[doc + 1])
@@ -325,7 +326,7 @@ def read(files: Mapping[str, Path], key: str) -> Lexicon:
     """Read the lexicon from the files of a list.
 
     Args:
-        key: of the asset, for errors: `lists/NAME`.
+        key: name of the asset (`lists/NAME`), for error messages.
 
     Raises:
         SourceError: the list is malformed; names file, line and fault, and the list is not used.

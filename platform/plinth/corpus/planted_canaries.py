@@ -1,16 +1,15 @@
-"""The stage: planted copies as the curated text of the bucket `canaries`.
+"""Stage that writes the included canaries as the curated text of the bucket `canaries`.
 
-    canaries + random inclusion -> copies in keyed order, of one length -> `part-00000.parquet`, as curated text is
-    canaries, references                                           -> `canaries.parquet`
+    canaries + random inclusion -> copies in keyed order, of equal length -> `part-00000.parquet`, like curated text
+    canaries, references                                                  -> `canaries.parquet`
 
-Later stages treat them like any text: tokenized, sharded, packed, mixed, ordered. They are added after curation, so
-no filter sees them, no deduplication removes the copies, and funnel, data card, text export and D_eff do not count
-them.
+Later stages treat the copies like any other text: they are tokenized, sharded, packed, mixed and ordered. The copies
+are added after curation. Therefore no filter drops the copies, no deduplication removes them, and funnel, data card,
+text export and D_eff do not count them.
 
-Documents have `tokens` tokens, which divides every row length, so no row boundary cuts one. Streams that are
-concatenated need one token before the first document, since a stream's first token is not a target: a filler document
-of `tokens` + 1 is inserted. More fillers complete the last sequence, whose tail would be dropped. Fillers are not
-canaries.
+Documents have `tokens` tokens, which divides every row length, so no row boundary cuts a document. The first token of a
+stream is not a target. Therefore a concatenated stream starts with a filler document of `tokens` + 1 tokens. More
+fillers complete the last sequence, because an incomplete sequence would be dropped. Fillers are not canaries.
 """
 
 from __future__ import annotations
@@ -61,20 +60,21 @@ def run(
     row_tokens: Sequence[int] = (),
     concatenated: bool,
 ) -> Manifest:
-    """Generate canaries and references, and write the planted copies.
+    """Generate canaries and references, and write the copies of the included canaries.
 
     Args:
-        tokenizer: of the run; decides which texts have the right length.
-        lexis: lengths of texts under it, and its words.
-        sequence_tokens: of the run's sequences.
+        tokenizer: tokenizer of the run, which determines the length of texts in tokens.
+        lexis: functions of this tokenizer: token counts of texts, and its words.
+        sequence_tokens: number of tokens per training sequence.
         row_tokens: other lengths of rows that sequences are cut into.
-        concatenated: how documents fill sequences; otherwise best-fit.
+        concatenated: True if documents are concatenated to fill sequences; False for best-fit packing.
 
-    Stats: `documents` and `text_bytes` (of all that is planted), `canaries`, `planted`, `copies`, `fillers`,
+    Stats: `documents` and `text_bytes` (of all copies and fillers), `canaries`, `planted`, `copies`, `fillers`,
     `references`, `repetitions`, `document_tokens`, `seed`.
 
     Raises:
-        RecipeError: no length of a document divides the rows. StageError: no text has that length.
+        RecipeError: no suitable document length divides the row lengths.
+        StageError: no generated text has this length.
     """
     size = document_tokens(math.gcd(sequence_tokens, *row_tokens))
     if size is None:
@@ -109,19 +109,21 @@ def table(store: Store, made: Manifest) -> pa.Table:
 
 
 def planted_documents(store: Store, made: Manifest) -> list[tuple[int, int]]:
-    """Return canary and copy of every planted document, in the order of the stream; `FILLER` for a filler."""
+    """Return canary number and copy number of every written document, in stream order. The canary number of a filler is
+    `FILLER`.
+    """
     (part,) = made.named("part-")
     extras = map(json.loads, read_table(store, part, ["extra"])["extra"].to_pylist())
     return [(int(extra["canary"]), int(extra["copy"])) for extra in extras]
 
 
 def copies_of(made: Sequence[Canary]) -> int:
-    """Return the number of planted documents."""
+    """Return the total number of copies of all included canaries."""
     return sum(each.repetitions for each in made if each.planted)
 
 
 def _documents(params: Canaries, made: Sequence[Canary], lead: Sequence[str], rest: Sequence[str]) -> pa.Table:
-    """Return the planted copies in an order drawn by hash, between fillers."""
+    """Return the copies of included canaries in an order determined by a hash, between the first and last fillers."""
     copies = [(each, copy) for each in made if each.planted for copy in range(each.repetitions)]
     copies.sort(key=lambda one: hashlib.sha256(f"order {params.seed} {one[0].number} {one[1]}".encode()).digest())
     rows = [_row(FILLER, copy, 0, text) for copy, text in enumerate(lead)]

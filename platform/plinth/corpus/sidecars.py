@@ -1,4 +1,4 @@
-"""Documents over all buckets: parts matched with the parts of their sidecars, documents numbered, samples of them."""
+"""Documents over all buckets: parts paired with the parts of their sidecars, document numbers, samples of documents."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from plinth_text.compiled import compiled
 
 @dataclass(frozen=True)
 class Slot:
-    """Part of documents with its sidecars.
+    """Slot: one part of documents with the matching parts of its sidecars.
 
     Args:
-        number: position among all slots; buckets in order of name, parts in order of their manifest.
+        number: index among all slots. Slots are sorted by bucket name, and then by position in the manifest.
         bucket: name of the bucket.
         documents: the part of documents.
-        sides: the sidecars' parts by the name the caller gave.
+        sides: the parts of the sidecars, by the name that the caller gave.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """The part's name in a manifest over all buckets."""
+        """Name of the part in a manifest over all buckets."""
         return f"{self.bucket}/{self.documents.name}"
 
 
@@ -89,7 +89,9 @@ def _parts(
 
 
 def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
-    """Return the sums of part statistics over all buckets (`{bucket}/part-*`), and `buckets` with those of each."""
+    """Return the sums of part statistics over all buckets (`{bucket}/part-*`), and `buckets` with the sums of each
+    bucket.
+    """
     total = dict.fromkeys(names, 0)
     buckets: dict[str, dict[str, int]] = {}
     for part in parts:
@@ -111,7 +113,9 @@ VERSION = "1"
 
 @dataclass(frozen=True)
 class SlotNumbers:
-    """`bases[s]` is the number of the first document of slot s; the last one is the number of all documents."""
+    """Consecutive numbers of all documents: `bases[s]` is the number of the first document in part s, and the last
+    value is the total.
+    """
 
     bases: tuple[int, ...]
 
@@ -122,17 +126,17 @@ class SlotNumbers:
 
     @property
     def key(self) -> str:
-        """Identity among a task's inputs."""
+        """Digest of the numbers, for the inputs of a task."""
         return "-".join(map(str, self.bases))
 
 
 def layout(places: Sequence[Slot]) -> SlotNumbers:
-    """Return the numbers of the documents of these slots."""
+    """Return the document numbers for these parts of documents."""
     return SlotNumbers((0, *accumulate(slot.documents.rows for slot in places)))
 
 
 def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:
-    """Write a flat column as a part; `rows` counts its first axis."""
+    """Write a flat column as a part; `rows` is the length of its first axis."""
     with store.staging(".flat") as path:
         with named_failures(path):
             values.tofile(path)
@@ -141,10 +145,10 @@ def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:
 
 
 def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArray[Any]:
-    """Map a flat column into memory, [rows] or [rows, width].
+    """Memory-map a flat column, [rows] or [rows, width].
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or of another length than its rows.
+        MissingError, IntegrityError: the column is missing, incomplete, or has a different length than its rows.
     """
     path, kind = store.open_path(part.blob), np.dtype(dtype)
     if part.blob.bytes != part.rows * width * kind.itemsize:
@@ -161,7 +165,7 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
 
 
 def joined(ctx: Context, name: str, parts: Sequence[Part]) -> Part:
-    """Join the flat columns of all slots, in order."""
+    """Concatenate the flat columns of all parts of documents, in order."""
     step = Step(name="dedup/flat", version=VERSION)
     item = Item(tuple(part.blob.sha256 for part in parts), tuple(parts), sum(part.rows for part in parts))
     return run_items(ctx, step, _join, [item], label=name)[0][0]
@@ -182,9 +186,9 @@ def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Part:
-    """Write a flat column of bytes: 1 where a boolean column of a slot's sidecar is true.
+    """Write a flat column of bytes that are 1 if a boolean sidecar column is true.
 
-    A mask is its own step, so a change of a sidecar that leaves the mask the same costs nothing downstream.
+    The mask is a separate step. If a sidecar changes without changing the mask, later steps are not re-run.
     """
     step = Step(name="dedup/mask", version=VERSION)
     items = [Item((part.blob.sha256, column), (part, column), part.rows) for part, column in sources]
@@ -208,7 +212,7 @@ EXCERPT_CHARACTERS = 320
 
 
 def ranks(ids: pa.Array, seed: int) -> U64:
-    """Return the hashes [documents] of ids of 16 bytes."""
+    """Return the keyed hashes [documents] of 16-byte ids."""
     if not len(ids):
         return np.empty(0, np.uint64)
     halves = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids))]
@@ -218,17 +222,17 @@ def ranks(ids: pa.Array, seed: int) -> U64:
 
 
 def rank(identity: bytes, seed: int) -> int:
-    """Return the hash of one id."""
+    """Return the keyed hash of one id."""
     return int(ranks(pa.array([identity], pa.binary(16)), seed)[0])
 
 
 @compiled
 def hash_ids(halves: U64, seed: int, out: U64) -> None:
-    """Fill in the hash of each id, whose halves are [documents, 2]."""
+    """Write to `out` the hash of each id; `halves` has both halves of the ids, [documents, 2]."""
 
 
 class Smallest:
-    """The `count` items with the smallest ranks of all that were offered; memory is `count` items."""
+    """Collection that keeps the `count` items with the smallest ranks. Memory is `count` items."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -237,11 +241,11 @@ class Smallest:
 
     @property
     def limit(self) -> int:
-        """Return the limit: only ranks below it can still be chosen."""
+        """Return the limit on ranks; only items with a smaller rank can still be chosen."""
         return -self._heap[0][0] if len(self._heap) == self.count else 2**64
 
     def offer(self, rank: int, item: Any) -> None:
-        """Offer an item; of equal ranks the earlier is kept."""
+        """Offer an item. If ranks are equal, the earlier item is kept."""
         self._offered += 1
         entry = (-rank, -self._offered, item)
         if len(self._heap) < self.count:

@@ -1,10 +1,10 @@
-"""One decision and one reason per document, from the sidecars alone; no text is read.
+"""Stage that computes one decision and one reason per document from the sidecars, without reading text.
 
-The cascade is policy, exact duplicates, near duplicates, look-alikes, repeated lines, repeated passages, holdout,
-contamination, protected sets, without stages that the recipe disables: the first stage that removes a document from
-training gives the reason. Lines and passages remove documents with too little text left; for other documents their
-spans become edits, in addition to the policy's. Statistics count documents and bytes by stage and reason, and for
-every policy rule the matched documents and the sole matches.
+The cascade is policy, exact duplicates, near duplicates, semantic duplicates, repeated lines, repeated passages,
+holdout, contamination and protected sets, without stages that the recipe disables. The first stage that removes a
+document from training gives the reason. Lines and passages remove documents with too little text left; for other
+documents their spans become edits, in addition to the policy's edits. Statistics count documents and bytes by stage and
+reason, and for every policy rule the matched documents and the sole matches.
 """
 
 from __future__ import annotations
@@ -105,18 +105,18 @@ def run(
     substring: Manifest | None = None,
     protected: Manifest | None = None,
 ) -> Manifest:
-    """Decide on every document of a bucket.
+    """Compute the decision for every document of a bucket.
 
     Args:
-        documents, policy: of this bucket.
-        exact, near, holdout, contamination: of all buckets.
-        semantic, lines, substring, protected: the same, where they are switched on.
+        documents, policy: manifests of this bucket.
+        exact, near, holdout, contamination: manifests over all buckets.
+        semantic, lines, substring, protected: manifests over all buckets, if these stages are enabled.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with the documents. Statistics: `documents`, `bytes`,
         `decisions`, `decision_bytes`, `reasons`, `reason_bytes`, `policy_reasons`, `policy_reason_bytes`,
-        `stages`, `stage_bytes` (taken out of training by each), `rules` (`fired`, `only`, `only_bytes` of each
-        policy rule: on how many documents it fired, and where it was the only one).
+        `stages`, `stage_bytes` (removed from training by each stage), and `rules` (by policy rule: `fired`, the
+        documents that it matches; `only` and `only_bytes`, those that only this rule matches).
 
     Raises:
         IntegrityError: a sidecar does not belong to the documents.
@@ -165,7 +165,7 @@ def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch
 
 
 def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
-    """Return the documents removed by each stage; at most one stage per document."""
+    """Return, by stage, a mask of the documents that the stage removes. At most one stage removes a document."""
     alive = side["policy"].column("keep")
     taken = {"policy": pc.invert(alive)}
     for name in DEDUP:
@@ -192,7 +192,7 @@ def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
 
 
 def _edits(columns: list[pa.Array]) -> pa.Array:
-    """Merge the edits of all stages, sorted and disjoint; most documents have those of one stage or none."""
+    """Merge the edits of all stages, sorted and disjoint. Most documents have edits of at most one stage."""
     first, *others = columns
     if not others:
         return first
@@ -208,7 +208,7 @@ def _edits(columns: list[pa.Array]) -> pa.Array:
 
 
 class _Count:
-    """Documents and bytes by decision, reason, stage and rule."""
+    """Counts of documents and bytes by decision, reason, stage and rule."""
 
     def __init__(self) -> None:
         self.documents = self.bytes = 0
@@ -249,7 +249,7 @@ class _Count:
         self.sizes[name][key] += text_bytes
 
     def stats(self) -> dict[str, Any]:
-        """Return all counts as plain data, including decisions and stages with 0."""
+        """Return all counts as plain data. Decisions and stages without documents are included with 0."""
         found: dict[str, Any] = {"documents": self.documents, "bytes": self.bytes}
         for name in ("decision", "reason", "policy_reason", "stage"):
             found[f"{name}s"] = dict(sorted(self.counts[name].items()))
@@ -266,14 +266,16 @@ CLUSTERING = ("exact", "near", "semantic")
 
 
 def cluster_of(ctx: Context, stage: str, bucket: str, part: int, row: int) -> str | None:
-    """Return the cluster of a document in a stage's sidecar, in hexadecimal."""
+    """Return the hexadecimal cluster id of a document in a stage's sidecar."""
     sides = ctx.refs.current(ASSETS[stage]).named(f"{bucket}/part-")
     found = read_row(ctx.store, sides[part], row, ["cluster"])["cluster"] if part < len(sides) else None
     return found.hex() if found else None
 
 
 def survivors(ctx: Context, stage: str, clusters: Iterable[str | None]) -> Mapping[str, Mapping[str, str]]:
-    """Return bucket, id and URI of the survivor of each cluster; reads the stage's sidecars once, and no text."""
+    """Return bucket, id and URI of the survivor of each cluster. The stage's sidecars are read once, and no text is
+    read.
+    """
     wanted = sorted({bytes.fromhex(one) for one in clusters if one})
     if not wanted:
         return {}

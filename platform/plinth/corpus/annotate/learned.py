@@ -1,4 +1,4 @@
-"""Annotators that score documents by a model that the pipeline trained (`corpus.models`)."""
+"""Annotators that score documents with a model trained by the pipeline (`corpus.models`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BANDS = ("head", "middle", "tail")
 
 
 class PerplexityParams(Frozen):
-    """Model used for scoring."""
+    """Parameters of `perplexity`: the n-gram model."""
 
     model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
@@ -53,7 +53,7 @@ def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.Re
 
 
 def prepare_perplexity(params: PerplexityParams, files: Files) -> ngram.NgramModel:
-    """Load the model.
+    """Load the n-gram model.
 
     Raises:
         IntegrityError: the model has a different version, or is damaged.
@@ -97,11 +97,11 @@ TIERS = ("low", "medium", "high")
 
 
 class QualityClassifierParams(Frozen):
-    """Model and the limits of its tiers."""
+    """Parameters of `quality_classifier`: the model, and the thresholds of the tiers."""
 
     model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
     medium: float = internal(
-        0.3, ge=0, le=1, description="Minimum final probability for tier `medium`; lower ones are `low`."
+        0.3, ge=0, le=1, description="Minimum final probability for tier `medium`; lower probabilities give `low`."
     )
     high: float = internal(0.7, ge=0, le=1, description="Minimum final probability for tier `high`.")
 
@@ -118,7 +118,7 @@ def prepare_quality_classifier(
     """Load the model from its files.
 
     Raises:
-        IntegrityError: their version or kind differs, or they are damaged.
+        IntegrityError: the version or kind of the files differs, or the files are damaged.
     """
     key = f"models/{params.model}"
     return params, artefact.read(files[key], key, classifier.CLASSIFIER_KIND)
@@ -138,10 +138,11 @@ def annotate_quality_classifier(
 def staged(
     model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: Bools | None = None
 ) -> tuple[F64, pa.Array, F64]:
-    """Return the first stage's probability, the second's (null if not used), and the final score.
+    """Return the first stage's probability, the second stage's probability (null if not used), and the final score.
 
     Args:
-        lexicon: lexicon that the model was trained with; `hits`: texts with a match in it.
+        lexicon: lexicon that the model was trained with.
+        hits: [texts] True if the text has a match in the lexicon.
     """
     p, margins = model.probabilities(texts)
     score, second = p[:, 0], np.zeros(len(texts))
@@ -172,19 +173,19 @@ OTHER = "other"
 
 
 class DomainParams(Frozen):
-    """Model and threshold."""
+    """Parameters of `domain`: the tagger, and the minimum probability of a label."""
 
     model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
     least: float = internal(
-        0.0, ge=0, le=1, description="Minimum probability of the best label; otherwise the label is `other`."
+        0.0, ge=0, le=1, description="Minimum probability of the best label; below it, the label is `other`."
     )
 
 
 def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
-    """Load the model from its files; return its labels, followed by `other`.
+    """Load the model from its files. Return its labels as well, followed by `other`.
 
     Raises:
-        IntegrityError: their version or kind differs, or they are damaged.
+        IntegrityError: the version or kind of the files differs, or the files are damaged.
     """
     key = f"models/{params.model}"
     model = artefact.read(files[key], key, classifier.TAGGER_KIND)
@@ -240,16 +241,16 @@ LABELS = ("clean", "uncertain", "toxic")
 
 
 class ToxicityParams(Frozen):
-    """Settings of the layers; `null` disables a layer."""
+    """Parameters of `toxicity`: the lexicon, the model, and thresholds. `null` disables the lexicon or the model."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
     disguised: bool = internal(True, description="Match obfuscated terms as well (`sp4m`, `s.p.a.m`).")
     saturation: float = internal(
-        2.0, gt=0, description="Weight of hits per 100 words at which `final` reaches 1, if there is no model."
+        2.0, gt=0, description="Weight of matches per 100 words at which `final` reaches 1, if there is no model."
     )
     uncertain: float = internal(
-        0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower ones are `clean`."
+        0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower values are `clean`."
     )
     toxic: float = internal(0.7, ge=0, le=1, description="Minimum `final` for label `toxic`.")
 
@@ -264,7 +265,7 @@ class ToxicityParams(Frozen):
 
 @dataclass(frozen=True)
 class ToxicityLayers:
-    """Loaded layers."""
+    """Loaded lexicon and model of the toxicity annotator."""
 
     params: ToxicityParams
     lexicon: Lexicon | None
@@ -297,8 +298,9 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
 
 
 def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
-    """Annotate with the lexicon's hits and spans (code points; a policy may replace them), both stages' probabilities,
-    the final score, its label, and the category with the largest weight of hits."""
+    """Annotate with the lexicon's hits and spans, both stages' probabilities, the final score and its label, and the
+    category with the largest weight of hits. Spans are in code points; a policy may replace them.
+    """
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
     hits, density = np.zeros(rows, np.int32), np.zeros(rows)
     categories: list[str | None] = [None] * rows
@@ -321,7 +323,7 @@ def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.Recor
 
 
 def _density(terms: Lexicon, found: TermHits, texts: pa.Array) -> F64:
-    """Return the summed weight of hits per 100 words, [documents]."""
+    """Return the summed weight of lexicon matches per 100 words, [documents]."""
     out = np.zeros(len(texts))
     at = np.flatnonzero(np.diff(found.starts))
     if at.size:

@@ -49,15 +49,19 @@ class LicenceParams(Frozen):
     permitted: tuple[str, ...] = internal(
         (), description="Permitted SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs."
     )
-    redistribute: tuple[str, ...] | None = internal(None, description="Licenses that allow redistribution; null: all.")
-    commercial: tuple[str, ...] | None = internal(None, description="Licenses that allow commercial use; null: all.")
+    redistribute: tuple[str, ...] | None = internal(
+        None, description="Licenses that allow redistribution; if null, all permitted licenses do."
+    )
+    commercial: tuple[str, ...] | None = internal(
+        None, description="Licenses that allow commercial use; if null, all permitted licenses do."
+    )
     uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
         (), description="Uses that the license must allow."
     )
 
 
 class _Term(NamedTuple):
-    """Part of an expression: its operands in normal form, its operator, and True if it is permitted."""
+    """Part of a license expression: its operands in normal form, its operator, and True if the part is permitted."""
 
     operands: tuple[str, ...]
     allowed: bool
@@ -69,7 +73,7 @@ class _Term(NamedTuple):
 
 
 def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
-    """Annotate with the expression in normal form, whether it is permitted, and for which uses."""
+    """Annotate with the license expression in normal form, whether it is permitted, and the uses that it permits."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
@@ -77,7 +81,9 @@ def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordB
 
 
 def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
-    """Check one license against every list. A use without its own list allows everything permitted for training."""
+    """Check one license against every list. If a use has no list of its own, every license permitted for training
+    allows that use.
+    """
     expression, trained = judge(text, params.permitted)
     allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
     wanted = all(allowed[use] for use in params.uses)
@@ -95,7 +101,8 @@ def _lists(params: LicenceParams) -> dict[str, tuple[str, ...] | None]:
 
 @lru_cache(maxsize=4096)
 def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
-    """Return the normal form of an SPDX expression, and True if it is permitted; (`unknown`, False) if it is invalid.
+    """Return the normal form of an SPDX expression, and True if it is permitted. An invalid expression gives
+    (`unknown`, False).
 
     Normal form: operators in capitals, single spaces, no redundant parentheses, no repeated operands, and identifiers
     spelled as in the permitted list.
@@ -169,7 +176,7 @@ class _Reader:
 
 
 def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
-    """Join terms; `OR` inside `AND` keeps its parentheses, and a repeated operand appears once."""
+    """Join terms with an operator. An `OR` inside `AND` keeps its parentheses, and a repeated operand appears once."""
     operands: dict[str, None] = {}
     for term in terms:
         inside = (f"({term.form})",) if (operator, term.operator) == ("AND", "OR") else (term.form,)
@@ -210,7 +217,7 @@ _KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
 
 
 def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with each document's declarations. Metadata is parsed only if it contains one of the keys."""
+    """Annotate with the opt-outs that each document declares. Metadata without any of the keys is not parsed."""
     extra = batch.column("extra")
     rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
     flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}

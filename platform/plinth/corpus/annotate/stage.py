@@ -1,4 +1,4 @@
-"""Run of an annotator over the documents of a bucket, with other annotators in the same pass."""
+"""Stage that runs an annotator over the documents of a bucket. Other annotators can run in the same pass."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Request:
-    """Request for an annotator, with its parameters and resources (key, name of the data file, content)."""
+    """One annotator to run, with its parameters and resources (key, name of the data file, content)."""
 
     name: str
     version: str
@@ -79,21 +79,21 @@ def run(
 
     Args:
         resources: manifests of the assets listed by `Annotator.needs`.
-        companions: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
-            resources are available, and their own stage then finds the sidecar in the step cache. This changes when
-            work is done, never the result.
+        `beside`: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
+            resources are available, and their own stage then finds the sidecar in the step cache. The results are
+            the same without them.
         sidecars: manifests of the bucket's sidecars from the annotators listed in `Annotator.after`.
 
     Returns:
         Manifest of `part-*`, aligned with the files of `documents`. Statistics: `documents`; `columns`, by name: for
             numbers `values`, `nulls`, `sum`, `min`, `max`, `mean`; for booleans `true`, `nulls`; for spans `spans`, and
-            `documents` with at least one; `labels`: number of documents per value of each text column, rare values
-            counted together as `other`; `tables`, if the annotator has tables: `entries`, and malformed lines as
-            `left_out`.
+            the number of `documents` with at least one span; `labels`: number of documents per value of each text
+            column, with rare values counted together as `other`; `tables`, if the annotator has tables: the number of
+            `entries`, and of malformed lines (`left_out`).
 
     Raises:
         RecipeError: no such annotator or parameter.
-        StageError: the annotator broke its contract.
+        StageError: the annotator returned invalid rows or columns.
         MissingError: a resource that the annotator needs is missing.
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
@@ -124,7 +124,7 @@ def _uses(chosen: Annotator, params: Frozen) -> dict[str, str]:
 def _request(
     ctx: Context, name: str, params: Frozen, read: Mapping[str, Manifest]
 ) -> tuple[_Request, tuple[Part, ...]]:
-    """Return the request for one annotator, valid for any data file, and the tables of its resources."""
+    """Return the request for one annotator, which is valid for any data file, and the tables of its resources."""
     # Sort by name, so that a model supplied as a folder has the same identity as the trained model.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
     chosen = annotator(name)
@@ -151,7 +151,7 @@ def _write_tables(store: Store, request: _Request) -> tuple[Part, ...]:
 
 
 def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
-    """Return the other annotators whose resources are available."""
+    """Return requests for the other annotators whose resources are available."""
     requests = []
     for name, raw in others.items():
         params = parameters(name, raw)
@@ -194,8 +194,8 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 
 @lru_cache(maxsize=16)
 def _prepared(name: str, params: str, store: Store, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
-    """Return the parameters or loaded resources of an annotator. A worker loads a model once for all data files of a
-    bucket.
+    """Return the prepared parameters of an annotator, with its loaded resources. A worker loads a model once for all
+    data files of a bucket.
     """
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
@@ -216,7 +216,7 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
         try:
             return _pass(store, task, task.requests)
         except Exception as error:  # annotators are retried one by one to identify the one that fails
-            _LOG.info("%s runs alone, since an annotator in the same pass failed: %s", task.requests[0].name, error)
+            _LOG.info("%s runs alone, because an annotator in the same pass failed: %s", task.requests[0].name, error)
     return _pass(store, task, task.requests[:1])
 
 
@@ -245,7 +245,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
 
 
 def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Yield the rows of a batch in slices of about `SLICE_BYTES` of text; a batch without text is one slice."""
+    """Return the rows of a batch in slices of about `SLICE_BYTES` of text. A batch without text is one slice."""
     from plinth_text.unicode import utf8
 
     if "text" not in batch.schema.names:
@@ -274,7 +274,9 @@ class _Made:
         self._made.append(made)
 
     def write(self) -> None:
-        """Count and write the rows annotated since the last call, in batches independent of the slices."""
+        """Write the rows annotated since the last call, and add them to the statistics. The written batches do not
+        depend on the slices.
+        """
         made = pa.concat_batches(self._made) if len(self._made) > 1 else self._made[0]
         self._made = []
         self._counts.add(made)
@@ -292,7 +294,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
         faults = [fault for field in chosen.schema if (fault := _fault(field, made.column(field.name)))]
         if not faults:
             return
-        found, expected = "; ".join(faults), "no nulls where the schema allows none, and finite numbers"
+        found, expected = "; ".join(faults), "finite numbers, and no nulls in columns that are not nullable"
     raise StageError(
         f"annotator {chosen.name} returned an invalid batch",
         found=found,
@@ -302,7 +304,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
 
 
 def _require_version(chosen: Annotator, wanted: str) -> None:
-    """Check that a worker on another machine has the code version that is part of the step's identity."""
+    """Check that this worker, possibly on another machine, has the code version that is part of the step's identity."""
     if chosen.version != wanted:
         raise StageError(
             f"annotator {chosen.name} has another version in this worker",
@@ -334,7 +336,7 @@ class ColumnCounts:
         self.labels: dict[str, dict[str, int]] = {field.name: {} for field in schema if pa.types.is_string(field.type)}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count the rows of a batch."""
+        """Add the rows of a batch to the statistics."""
         self.documents += batch.num_rows
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if pa.types.is_boolean(field.type):
@@ -350,7 +352,7 @@ class ColumnCounts:
                 _merge_labels(self.labels, field.name, counts)
 
     def stats(self) -> dict[str, Any]:
-        """Return the statistics of the rows so far."""
+        """Return the statistics of all rows added so far."""
         return _finished(self.documents, self.columns, self.labels)
 
 

@@ -1,8 +1,8 @@
-"""Clusters and their survivors: from groups of documents to the columns that both deduplications write.
+"""Clusters and their survivors, written as the sidecar columns of exact, near and semantic deduplication.
 
-The id of a cluster is the smallest id in it, and exactly one member survives: the one of the best rank
-(`exact`), ties go to the smallest id. All of it is a function of the members' ids and ranks, so neither the
-order of parts nor the number of workers matters.
+The id of a cluster is the smallest document id in it. Exactly one member survives: the member with the best rank, or
+with the smallest id if ranks are equal. The result depends only on the members' ids and ranks, not on the order of
+parts or the number of workers.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ GATHER_SLOTS, GATHER_ROWS = 64, 4_000_000
 
 
 def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
-    """Write the members of clusters as a run.
+    """Write the members of clusters as a sorted run.
 
     Args:
-        at: [N] numbers of documents, ascending.
-        group: [N] any number that is the same for the members of a cluster and no others.
-        ranks: by number of document: the halves of its id, and its rank (smaller is better).
+        at: [N] document numbers, ascending.
+        group: [N] any number that identifies the cluster of the document.
+        ranks: by document number: the two halves of its id, and its rank (a smaller rank is better).
     """
     own = np.asarray(ranks[at]) if at.size else np.empty((0, 3), np.uint64)
     high, low, rank = own[:, 0], own[:, 1], own[:, 2]
@@ -84,8 +84,10 @@ def gather(
     kind: str = MEMBERS,
     columns: int = MEMBER_COLUMNS,
 ) -> list[Part]:
-    """Merge runs by number of document, of ranges or partitions, into one run by row per slot, sorted by all
-    columns."""
+    """Merge sorted runs of document numbers from all ranges or partitions, and split them into one sorted run per part
+    of documents. In the result, document numbers are replaced by row numbers of the part, and rows are sorted by all
+    columns.
+    """
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
     few = narrow(ctx, kind, columns, parts, label)
     found, rows = keyed(few), max(1, sum(part.rows for part in few))
@@ -123,11 +125,11 @@ def _gather(store: Store, task: _Gather) -> tuple[Part, ...]:
 
 
 def write_sidecar(store: Store, name: str, members: Part, rows: Iterable[tuple[pa.Array, pa.Array, pa.Array]]) -> Part:
-    """Write the sidecar of one slot, with statistics of the survivors.
+    """Write the sidecar of one part of documents, with statistics of the survivors.
 
     Args:
-        members: run of the slot, from `gather`.
-        rows: batches of ids, whether considered, and lengths in bytes, in row order.
+        members: sorted run of the part's cluster members, from `gather`.
+        rows: batches of document ids, flags (True if compared), and lengths in bytes, in row order.
     """
     with sorted_runs.SortedRun(store, members, MEMBERS) as opened:
         mine = opened.all()
@@ -228,8 +230,8 @@ def build(
     """Return the id and rank of every document as a flat column of `WIDTH` uint64.
 
     Args:
-        lengths: by slot, the part with its documents' `text_bytes`.
-        quality: by bucket, the annotation that `best_quality` looks at.
+        lengths: by part of documents, the part with their `text_bytes`.
+        quality: by bucket, the sidecar with the column that `best_quality` compares.
     """
     places = slots(documents, **({"quality": quality} if quality else {}))
     items = []
@@ -282,20 +284,22 @@ def _nested(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 
 def _times(column: pa.Array) -> U64:
-    """Return times in microseconds as nonnegative numbers. Missing times come last."""
+    """Return times as nonnegative numbers of microseconds. Missing times get the largest number."""
     micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     bounded = np.clip(micros, -(2**54), 2**54) + 2**54
     return np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), bounded.astype(np.uint64), _LAST)
 
 
 def _descending(column: pa.Array) -> U64:
-    """Return numbers that fall as values rise. Missing values and NaN come last."""
+    """Return numbers that decrease as the values increase. Missing values and NaN get the largest number."""
     floats = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
     return np.where(np.isnan(floats), _LAST, _LAST - np.uint64(1) - np.minimum(_ordered(floats), _LAST - np.uint64(1)))
 
 
 def _ordered(floats: F64) -> U64:
-    """Return the upper bits of each float as an unsigned number that compares like it (IEEE 754)."""
+    """Return the upper bits of each float as an unsigned integer. The integers sort in the same order as the floats
+    (IEEE 754).
+    """
     bits = (floats + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     negative = bits >> np.uint64(63) == 1
     flipped = np.where(negative, ~bits, bits | np.uint64(1 << 63))

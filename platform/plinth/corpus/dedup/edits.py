@@ -1,7 +1,7 @@
-"""Shared by the stages that cut spans: their sidecar, groups of equal keys, edits from marks, windows of words.
+"""Shared code of the stages that cut spans: their sidecar, groups of equal keys, edits from spans, windows of words.
 
-`survivor` is what the stage before left, less the documents of which too little remains after the cuts. So each
-stage of the cascade reads the sidecar of the one before it and writes its own for the next.
+In the sidecar, `survivor` is True if the document survived the stage before and enough of it remains after the cuts.
+Each stage of the cascade reads the sidecar of the stage before it, and writes its own for the next stage.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ STATS = (
 
 @dataclass(frozen=True)
 class Marks:
-    """Spans of a batch, by document and position; K of them.
+    """Spans to cut from a batch of documents, sorted by document and position. K is the number of spans.
 
     Args:
         doc: [K] row in the batch, ascending.
         start_cp, end_cp: [K] code points, half open, disjoint and sorted within a document.
         reason: [K] index into the stage's reasons.
-        removed: [K] bytes of UTF-8 that the span takes out.
+        removed: [K] number of UTF-8 bytes that the span removes.
     """
 
     doc: I64
@@ -63,7 +63,9 @@ class Marks:
 
 
 def columns(ctx: Context, parts: Sequence[Part], names: Sequence[str]) -> list[Part]:
-    """Return some columns of sidecars, so that changes of the other columns cost nothing downstream."""
+    """Return the named columns of sidecars as separate parts, so that changes of other columns do not re-run later
+    steps.
+    """
     step = Step(name="dedup/columns", version="1", params={"names": list(names)})
     items = [Item((part.blob.sha256,), (part, tuple(names)), part.rows) for part in parts]
     return [made[0] for made in run_items(ctx, step, _columns, items, label="dedup columns")]
@@ -75,21 +77,23 @@ def _columns(store: Store, task: tuple[Part, tuple[str, ...]]) -> tuple[Part, ..
 
 
 def no_stats(reasons: Sequence[str]) -> dict[str, Any]:
-    """Return empty statistics: `STATS`, and spans and their bytes by reason, of surviving documents."""
+    """Return statistics with all values 0: `STATS`, and the number of spans and their bytes by reason, for surviving
+    documents.
+    """
     return dict.fromkeys(STATS, 0) | {name: dict.fromkeys(reasons, 0) for name in ("spans", "span_bytes")}
 
 
 def batch(
     before: pa.RecordBatch, considered: Bools, short: Bools, marks: Marks, reasons: Sequence[str], stats: dict[str, Any]
 ) -> pa.RecordBatch:
-    """Return the rows of the sidecar, counted.
+    """Return the rows of the sidecar, and add them to the statistics.
 
     Args:
-        before: `survivor` and `text_bytes` of the stage before; N rows.
-        considered: [N] documents that were compared.
-        short: [N] whether too little is left of the document once its marks are cut.
-        marks: of considered documents.
-        stats: from `no_stats`; counted on.
+        before: columns `survivor` and `text_bytes` of the stage before; N rows.
+        considered: [N] True for documents that were compared.
+        short: [N] True if too little of the document remains after the cuts.
+        marks: spans to cut from the compared documents.
+        stats: statistics from `no_stats`, updated in place.
     """
     rows = before.num_rows
     text_bytes = before.column("text_bytes").to_numpy()
@@ -131,18 +135,19 @@ def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
 
 
 def too_little(params: Remainder, edited: Bools, words: I64, left: I64, size: I64) -> Bools:
-    """Return the documents with too little left: of cut ones, fewer than `min_words` words or `min_share` of `size`.
+    """Return True for each document with cuts that has fewer than `min_words` words or less than `min_share` of its
+    characters left.
 
     Args:
-        edited: [N] whether anything is cut.
-        words: [N] words left.
-        left, size: [N] characters left, and all there were before any cut.
+        edited: [N] True if anything is cut.
+        words: [N] number of words left.
+        left, size: [N] number of characters left, and before any cut.
     """
     return edited & ((words < params.min_words) | (left < params.min_share * size))
 
 
 def equal_keys(key: U64, low: U64) -> tuple[I64, I64]:
-    """Sort by 128-bit keys, stably.
+    """Sort 128-bit keys with a stable sort, and group equal keys.
 
     Returns:
         order [N], and starts [G + 1] of the groups of equal keys in that order.
@@ -159,7 +164,9 @@ def equal_keys(key: U64, low: U64) -> tuple[I64, I64]:
 
 
 def summary(parts: Iterable[Part], reasons: Sequence[str]) -> dict[str, Any]:
-    """Return the statistics of all parts, and `buckets` with those of each (the first piece of a part's name)."""
+    """Return the statistics of all parts, and `buckets` with the statistics of each bucket (the first piece of a part's
+    name).
+    """
     listed = tuple(parts)
     names = sorted({part.name.split("/", 1)[0] for part in listed})
     empty: Mapping[str, Any] = no_stats(reasons)
@@ -194,10 +201,11 @@ LATER = "later windows"
 
 @dataclass(frozen=True)
 class SlotTexts:
-    """Texts of one slot after the previous stages.
+    """Texts of one part of documents after the cuts of the previous stages.
 
     Args:
-        edits: column of what the stage before cuts, where it does.
+        tokens: length of a window in words.
+        edits: part with the cuts of the stage before; None if that stage cuts nothing.
     """
 
     slot: Slot
@@ -210,7 +218,7 @@ class SlotTexts:
         return (self.slot.documents.blob.sha256, self.edits.blob.sha256 if self.edits else "")
 
     def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:
-        """Yield rows and their texts with earlier cuts blanked, by batch."""
+        """Yield row numbers and their texts by batch. Earlier cuts are replaced by spaces."""
         sides = [(self.edits, ["edits"])] if self.edits else []
         first = 0
         for documents, *cuts in iter_aligned(store, (self.slot.documents, ["text"]), *sides):
@@ -219,7 +227,7 @@ class SlotTexts:
             first += len(texts)
 
     def read_rows(self, store: Store, rows: I64) -> Iterator[tuple[I64, pa.Array]]:
-        """Read some rows, ascending; row groups of text without any of them are not read."""
+        """Yield the given rows (ascending) and their texts by batch. Row groups without these rows are not read."""
         chosen = np.zeros(self.slot.documents.rows, dtype=np.bool_)
         chosen[rows] = True
         cuts, first = _some(store, self.edits, chosen), 0
@@ -238,7 +246,7 @@ def _some(store: Store, edits: Part | None, chosen: Bools) -> pa.ChunkedArray:
 
 
 def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
-    """Replace every cut code point by a space: no word is left there, and nothing else moves."""
+    """Replace every code point in a cut by a space. The words in the cut are gone, and all offsets stay the same."""
     rows = np.flatnonzero(pc.list_value_length(edits).to_numpy(zero_copy_only=False))
     if rows.size == 0:
         return texts
@@ -253,10 +261,10 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
-    """Return the later windows of every slot: runs of `LATER` by row.
+    """Return, for every part of documents, its word windows that occurred earlier, as sorted runs of `LATER`.
 
     Args:
-        mask: flat column of bytes: which documents are compared.
+        mask: flat column of bytes that selects the documents to compare.
         range_rows: rows per reduce task.
     """
     tokens = {"min_tokens": sources[0].tokens} if sources else {}
@@ -328,7 +336,7 @@ def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
 
 
 def _wanted(found: Windows, repeated: HashLookup) -> Bools:
-    """Return [N] whether the anchor of a window is repeated; each anchor is looked up once."""
+    """Return [N] True for each window whose anchor is repeated. Each anchor is looked up once."""
     if found.anchors.size == 0:
         return np.zeros(0, dtype=np.bool_)
     known: Bools = repeated.find(found.anchors[found.fresh]) >= 0

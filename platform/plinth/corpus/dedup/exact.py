@@ -1,11 +1,12 @@
-"""Exact duplicates: texts that are equal but for case and white space, over all buckets.
+"""Exact duplicates over all buckets: texts that are equal except for case and white space.
 
-    digest    per part, once and for all: 16 bytes of SHA-256 of each folded text, sorted, and its length
-    mask      per part: which documents the policy keeps
-    group     per range of digests: equal ones of documents that are kept, their cluster and survivor
+    digest    per part: 16 bytes of SHA-256 of each normalized text, sorted, and the text's length; never recomputed
+    mask      per part: the documents that the policy keeps
+    group     per range of digests: clusters of kept documents with equal digests, and the survivor of each cluster
     sidecar   per part: the columns of `clusters.SCHEMA`
 
-A changed policy compares numbers again and reads no text. Memory is one part, or one range of digests.
+After a change of the policy, only digests are compared again; no text is read. Memory is bounded by one part or one
+range of digests.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def run(
     """Find exact duplicates among the documents that the policies keep.
 
     Args:
-        params: `keep`, `quality` and `prefer` name the survivor.
+        params: `keep`, `quality` and `prefer` determine the survivor.
         documents: `{b}/documents` by bucket.
         policies: `{b}/policy` by bucket.
-        quality: `{b}/{annotation}` by bucket, of the annotation that `params.quality` names.
+        quality: `{b}/{annotation}` by bucket, for the annotation named by `params.quality`.
         range_rows: rows per reduce task; affects memory only.
 
     Returns:
@@ -85,12 +86,12 @@ def run(
 
 
 def leaves(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Return for each slot the digests of its documents as a run of (upper half, row, lower half)."""
+    """Return the text digests of each part of documents, as a sorted run of (upper half, row, lower half)."""
     return [parts[0] for parts in _digests(ctx, places)]
 
 
 def text_lengths(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Return for each slot the `text_bytes` of its documents, in row order."""
+    """Return the `text_bytes` of each part of documents, in row order."""
     return [parts[1] for parts in _digests(ctx, places)]
 
 

@@ -1,4 +1,4 @@
-"""Lines and paragraphs that other documents have too, as cuts; and boilerplate at heads and feet of pages."""
+"""Cuts of lines and paragraphs that are repeated across documents, and of boilerplate in page headers and footers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a batch, those of one kind in reading order; U of them.
+    """Lines and paragraphs of a batch that are compared. U is their number; units of the same kind are in reading
+    order.
 
     Args:
-        key, low: [U] halves of the key.
-        first, last: [U] the lines it covers, half open.
-        doc: [U] its text.
+        key, low: [U] upper and lower half of the unit's key.
+        first, last: [U] range of lines that the unit covers, half open.
+        doc: [U] index of the unit's text.
         kind: [U] `BOILERPLATE`, `PARAGRAPH` or `LINE`.
     """
 
@@ -54,7 +55,9 @@ class Units:
 
 
 def compared(params: LineParameters, bucket: str, found: HashedLines, domains: list[str]) -> Units:
-    """Hash the units of a batch of texts of one bucket; `domains` has the domain of every text."""
+    """Return the units of a batch of texts from one bucket, with their hashes; `domains` lists the domain of every
+    text.
+    """
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     by_domain = _salts("domain", domains)
     scopes = {"corpus": np.zeros_like(by_domain), "bucket": _salts("bucket", [bucket] * len(domains))}
@@ -67,7 +70,7 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 
 
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
-    """Yield the kind, hashes, first line, one past the last, of everything that is compared."""
+    """Yield, for each kind of unit, the kind, the two hash halves, the first line, and the end line (exclusive)."""
     if params.boilerplate_documents is not None:
         at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
@@ -88,7 +91,7 @@ def _salted(high: U64, salt: U64, kind: int) -> U64:
 
 
 def _salts(kind: str, names: list[str]) -> U64:
-    """Return 64 bits for each name."""
+    """Return a 64-bit hash for each name."""
     known = {
         name: int.from_bytes(hashlib.blake2b(f"{kind}:{name}".encode(), digest_size=8).digest(), "big")
         for name in set(names)
@@ -98,7 +101,7 @@ def _salts(kind: str, names: list[str]) -> U64:
 
 @compiled
 def salt_hashes(high: U64, salt: U64, kind: int, out: U64) -> None:
-    """Fill in hashes of units that depend on their scope and kind."""
+    """Write to `out` hashes of units that depend on their scope and kind."""
 
 
 # Lines and paragraphs that other documents have too, as cuts; and boilerplate at heads and feet of pages.
@@ -137,7 +140,7 @@ def run(
     *,
     range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
-    """Find repeated lines among the survivors of the stage before.
+    """Find repeated lines in documents that survived the stage before.
 
     Args:
         documents: `{b}/documents` by bucket.
@@ -210,10 +213,11 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _combined(key: U64, low: U64, row: U64, line: U64, edge: U64) -> tuple[U64, ...]:
-    """Return one row of `COUNTS` for each key: its first place, and how many documents have it.
+    """Return one row of `COUNTS` for each key: the first position of the key, and the number of documents that contain
+    it.
 
     Args:
-        key, low, row, line, edge: one entry for each time that a document has a line, in reading order.
+        key, low, row, line, edge: one element for each occurrence of a line in a document, in reading order.
     """
     order, starts = edits.equal_keys(key, low)
     rows = row[order]
@@ -253,7 +257,9 @@ def _sidecar(store: Store, task: _Task) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class _Repeated:
-    """Lines to cut from a slot, in order of their keys: the first row that has each, and `line << 1 | first`."""
+    """Lines to cut from one part of documents, sorted by key. For each key: the first row with the line, and `line << 1
+    | first`.
+    """
 
     key: U64
     low: U64
@@ -277,7 +283,9 @@ def _batches(store: Store, task: _Task, repeated: _Repeated, stats: dict[str, An
 
 
 def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatch, HashedLines, list[str]]]:
-    """Yield for each batch its first row, the mask of considered documents, the stage before, lines and domains."""
+    """Yield for each batch: its first row, the mask of compared documents, the rows of the stage before, lines and
+    domains.
+    """
     first = 0
     sources = ((task.slot.documents, ["text", "uri"]), (task.slot.sides["before"], list(_BEFORE)))
     for documents, before in iter_aligned(store, *sources):
@@ -290,7 +298,7 @@ def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatc
 
 
 def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8:
-    """Return [L] 0, or 1 + the number of the reason that a line is cut."""
+    """Return [L] for each line 0, or 1 + the index of the reason to cut it."""
     cut = np.zeros(found.high.size, dtype=np.uint8)
     key, low = repeated.key, repeated.low
     if key.size == 0:
@@ -314,7 +322,7 @@ def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8
 
 
 def _marks(found: HashedLines, cut: U8, index: I64) -> edits.Marks:
-    """Return the runs of lines that are cut for one reason, within a text."""
+    """Return the spans to cut: consecutive lines of a text that are cut for the same reason."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     breaks = (cut[1:] != cut[:-1]) | (owner[1:] != owner[:-1])
     begins = np.flatnonzero(np.r_[True, breaks][: cut.size])

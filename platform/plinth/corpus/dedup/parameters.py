@@ -1,5 +1,5 @@
-"""Parameters of the deduplication cascade: exact and near duplicates, look-alikes by meaning (drops), repeated lines
-and passages (edits).
+"""Parameters of the deduplication stages. Exact, near and semantic deduplication drop documents; repeated lines and
+passages are cut.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ DEFAULT_THRESHOLD = 0.8
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `MinHash` with `preset`, `hashes` and `target_recall` turned into bands and rows.
+    """Return the fields of a `MinHash`, with `preset`, `hashes` and `target_recall` converted to bands and rows.
 
     Raises:
-        ValueError: fields that contradict each other, or a recall that the hashes cannot give.
+        ValueError: fields contradict each other, or the number of hashes cannot reach the recall.
     """
     found, shape = dict(given), given.keys() & {"bands", "rows"}
     for name, value in PRESETS.get(str(given.get("preset")), {}).items():
@@ -61,9 +61,11 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def optimal(threshold: float, hashes: int) -> tuple[int, int]:
-    """Return the bands and rows of at most `hashes` hashes with the smallest sum of false positives and negatives.
+    """Return the bands and rows that use at most `hashes` hashes and have the smallest sum of false positives and
+    negatives.
 
-    The areas under the curve of recall below, and over it above, the threshold; computed by datasketch.
+    datasketch measures false positives as the area under the recall curve below the threshold, and false negatives as
+    the area over the curve above the threshold.
     """
     from datasketch.lsh import _optimal_param
 
@@ -72,10 +74,11 @@ def optimal(threshold: float, hashes: int) -> tuple[int, int]:
 
 
 def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
-    """Return the most rows, and so the fewest false candidates, that find a share `target` of pairs at the threshold.
+    """Return bands and rows that find a share `target` of the pairs at the threshold, with as many rows per band as
+    possible. More rows per band give fewer false candidates.
 
     Raises:
-        ValueError: not even single rows do.
+        ValueError: the recall is too low even with one row per band.
     """
     from plinth_text.similarity import recall  # loads Arrow, which most recipes do not need
 
@@ -92,9 +95,9 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
 class Remainder(Frozen):
     """Minimum remainder of a document after cuts. Documents without cuts are never dropped."""
 
-    min_words: int = internal(20, ge=0, description="Minimum words after cuts; documents with fewer are dropped.")
+    min_words: int = internal(20, ge=0, description="Minimum words after cuts; documents with fewer words are dropped.")
     min_share: float = internal(
-        0.2, ge=0, le=1, description="Minimum share of characters after cuts; documents with less are dropped."
+        0.2, ge=0, le=1, description="Minimum share of characters after cuts; documents with a lower share are dropped."
     )
 
 
@@ -106,11 +109,13 @@ class LineParameters(Remainder):
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(
-        "corpus", description="Scope of repetition. `domain` is the host of the URI, or the bucket if there is none."
+        "corpus", description="Scope of repetition. `domain` is the host of the URI, or the bucket if there is no host."
     )
     max_documents: int = internal(1, ge=1, description="Maximum number of documents in which a line may occur.")
     units: tuple[Literal["line", "paragraph"], ...] = internal(
-        ("line", "paragraph"), min_length=1, description="Lines, blocks between blank lines, or both."
+        ("line", "paragraph"),
+        min_length=1,
+        description="Units to compare: lines, paragraphs (blocks between blank lines), or both.",
     )
     min_characters: int = Field(50, ge=1, description="Minimum characters to cut a line or paragraph, without spaces.")
     boilerplate_documents: int | None = internal(
@@ -119,12 +124,14 @@ class LineParameters(Remainder):
         description="Maximum number of documents of a domain with the same header or footer line; all copies of more "
         "common lines are cut. `null`: no limit.",
     )
-    edge_lines: int = internal(3, ge=1, description="Lines of a header or footer, without blank lines.")
-    exclude: tuple[str, ...] = Field((), description="Buckets to skip: neither cut nor counted (code, tables).")
+    edge_lines: int = internal(3, ge=1, description="Number of lines in a header or footer, without blank lines.")
+    exclude: tuple[str, ...] = Field(
+        (), description="Buckets to skip, such as code or tables; their lines are neither cut nor counted."
+    )
 
 
 class Substring(Remainder):
-    """Cut repeated passages of at least `min_tokens` words, in any document or within one.
+    """Cut passages of at least `min_tokens` words that are repeated across documents or within a document.
 
     Lee et al. 2022 ("Deduplicating training data makes language models better") use 50 BPE tokens. Words are used here
     because they do not depend on a tokenizer; 50 English words are about 65 BPE tokens, so the rule is slightly
@@ -132,18 +139,20 @@ class Substring(Remainder):
     """
 
     min_tokens: int = Field(50, ge=2, description="Minimum length in words; 38 words are about 50 BPE tokens.")
-    exclude: tuple[str, ...] = Field((), description="Buckets to skip: neither cut nor compared.")
+    exclude: tuple[str, ...] = Field((), description="Buckets to skip; their passages are neither cut nor compared.")
 
 
 class Semantic(Frozen):
-    """Semantic deduplication of reordered or lightly reworded documents that MinHash misses, in chosen buckets.
+    """Semantic deduplication in chosen buckets, for reordered or lightly reworded documents that MinHash misses.
 
     Without `vectors`, documents are compared by hashed TF-IDF of words, fitted on the same buckets, which ignores word
     order and knows no synonyms. Supply vectors of an embedding model for better results. The longest document of each
     cluster is kept; ties go to the smallest id.
     """
 
-    buckets: tuple[str, ...] = Field(min_length=1, description="Buckets to compare, also with each other.")
+    buckets: tuple[str, ...] = Field(
+        min_length=1, description="Buckets to compare. Documents are compared within and across these buckets."
+    )
     threshold: float = Field(0.95, gt=0, le=1, description="Minimum cosine similarity of duplicates.")
     dimensions: int = internal(512, ge=16, le=4096, description="Dimensions of the built-in vectors.")
     min_words: int = internal(30, ge=1, description="Minimum words of compared documents.")
@@ -187,13 +196,13 @@ class MinHash(Frozen):
     shingle_words: int = Field(5, ge=1, description="Words per shingle.")
     shingle_characters: int | None = internal(None, ge=1, description="Characters per shingle, instead of words.")
     max_characters: int | None = internal(
-        500_000, ge=1, description="Maximum characters of a text to compare. `null`: all."
+        500_000, ge=1, description="Maximum characters of a text to compare. If `null`, all characters are compared."
     )
     bands: int = Field(14, ge=1, description="Number of bands; more bands find less similar pairs.")
-    rows: int = Field(8, ge=1, description="Hashes per band; with more, only more similar pairs are found.")
+    rows: int = Field(8, ge=1, description="Hashes per band; with more hashes, only more similar pairs are found.")
     threshold: float = Field(0.8, gt=0, le=1, description="Minimum similarity of duplicates.")
     verify: Literal["text", "signature"] = Field(
-        "text", description="Compare exact Jaccard similarity (`text`), or its estimate from signatures."
+        "text", description="Compare the exact Jaccard similarity (`text`), or its estimate (`signature`)."
     )
     seed: int = internal(1, description="Seed of the hash permutations.")
 
@@ -239,7 +248,7 @@ class Dedup(Frozen):
         None, pattern=r"^[^.]+\..+$", description="For `best_quality`: annotation column, such as `quality.score`."
     )
     prefer: tuple[str, ...] = Field(
-        (), max_length=255, description="Buckets whose members survive first, in order of preference."
+        (), max_length=255, description="Buckets whose documents are preferred as survivors, in order of preference."
     )
     semantic: Semantic | None = Field(None, description="Deduplication by vectors, in chosen buckets. `null`: off.")
     lines: LineParameters | None = Field(None, description="Cut repeated lines and paragraphs. `null`: off.")

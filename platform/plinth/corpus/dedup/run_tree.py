@@ -1,5 +1,5 @@
-"""Many runs as few: a tree of runs with one leaf per part of documents, merged where there are more than a reader
-should open, so that no reduce task opens a file per part of the corpus.
+"""Tree of sorted runs with one leaf per part of documents. Runs are merged if there are too many, so that no reduce
+task opens one file per part of the corpus.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ MERGE_ROWS = 2_000_000
 
 
 def keyed(parts: Iterable[Part]) -> str:
-    """Return one digest for many parts, for tasks that depend on all: a key per task and part would grow with the
-    square."""
+    """Return one digest for many parts, for tasks that depend on all of them. With one digest per part in every task's
+    key, the total size would grow with the square of the number of parts.
+    """
     return fingerprint.digest([part.blob.sha256 for part in parts])
 
 
 def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: str) -> tuple[Part, ...]:
-    """Return at most `MOST_RUNS` runs with the rows of all, each in order of its columns.
+    """Merge sorted runs until at most `MOST_RUNS` are left, and return the merged runs.
 
     Args:
-        kind, columns: of the runs.
-        label: of the progress.
+        kind, columns: kind of the runs, and their number of columns.
+        label: name shown in the progress display.
     """
     step = Step(name="dedup/narrow", version=LEVEL_VERSION, params={"kind": kind})
 
@@ -63,10 +64,10 @@ def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: s
 
 
 def levels(runs: Sequence[T], merged: Callable[[Sequence[Sequence[T]]], list[T]]) -> list[T]:
-    """Merge adjacent runs, level by level, until `MOST_RUNS` are left.
+    """Merge adjacent sorted runs, level by level, until at most `MOST_RUNS` are left.
 
     Args:
-        merged: merges each group of adjacent runs.
+        merged: function that merges each group of adjacent runs.
     """
     found = list(runs)
     while len(found) > MOST_RUNS:
@@ -88,7 +89,7 @@ def _merge_level(store: Store, task: _LevelMerge) -> tuple[Part, ...]:
 
 
 def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tuple[U64, ...]]:
-    """Merge sorted runs: yield their rows, sorted by column values, about `rows` at a time."""
+    """Merge sorted runs, and yield their rows in sorted order, about `rows` at a time."""
     for low, high in cuts(opened, rows):
         slices = [one.slice(low, high) for one in opened]
         table = [np.concatenate(column) for column in zip(*slices, strict=True)]
@@ -97,7 +98,9 @@ def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tup
 
 
 def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
-    """Return ranges of keys, half open, with about `rows` rows each, for any distribution; one key is never cut."""
+    """Return half-open ranges of keys with about `rows` rows each, for any distribution of keys. A key is never split
+    between ranges.
+    """
     firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
     inner = np.unique(firsts[every::every]).tolist()
@@ -122,14 +125,16 @@ FAN, WIDEST = 8, 32
 
 @dataclass(frozen=True)
 class Branch:
-    """Run and its slots, by the positions that its addresses count."""
+    """Sorted run over several parts of documents. `slots` are the numbers of these parts; addresses in the run refer to
+    them by position.
+    """
 
     part: Part
     slots: tuple[int, ...]
 
 
 def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
-    """Return at most `MOST_RUNS` runs over all leaves (more only where leaves are beyond counting)."""
+    """Return at most `MOST_RUNS` sorted runs over all leaves. The number is larger only if runs cannot be merged."""
     branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
     while len(branches) > MOST_RUNS:
         groups = list(_groups(branches))
@@ -156,7 +161,9 @@ def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[
 
 
 def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield runs that merge: a group ends after a run by its digest, on average every `FAN`."""
+    """Yield groups of sorted runs to merge. The digest of a run decides if its group ends there, on average after `FAN`
+    runs.
+    """
     group: list[Branch] = []
     for branch in branches:
         group.append(branch)
@@ -197,10 +204,11 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reader of a key range of all slots. It is pickled for tasks; its size does not grow with the slots.
+    """Reader for a key range over all parts of documents. The reader is pickled for tasks, and its size does not grow
+    with the number of parts.
 
     Args:
-        branches: a run, and the flat column of the numbers that the first documents of its slots have.
+        branches: for each branch, its sorted run, and a flat column with the first document number of each part.
     """
 
     kind: str
@@ -216,24 +224,25 @@ class RangeReader:
         layout: SlotNumbers,
         identity: Mapping[str, Any] | None = None,
     ) -> RangeReader:
-        """Open the reader of a tree's branches."""
+        """Return a reader for the branches of a tree."""
         bases = np.array(layout.bases, dtype=np.uint64)
         columns = (sidecars.write(store, "bases.flat", bases[list(branch.slots)]) for branch in branches)
         return cls(kind, tuple(zip((branch.part for branch in branches), columns, strict=True)), identity)
 
     @property
     def key(self) -> str:
-        """Identity of what is read."""
+        """Digest of the data that is read."""
         return keyed(part for branch in self.branches for part in branch)
 
     @property
     def rows(self) -> int:
-        """Entries in all of it."""
+        """Number of rows in all branches."""
         return sum(run.rows for run, _ in self.branches)
 
     def read(self, store: Store, low: int, high: int, mask: U8 | None = None) -> list[U64]:
-        """Return the key, document number and further columns of the entries with low <= key < high, of documents whose
-        mask, if there is one, is not 0."""
+        """Return the key, document number and further columns of the rows with low <= key < high. If there is a mask,
+        only documents with a nonzero mask value are included.
+        """
         found: list[list[U64]] = []
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:
@@ -247,11 +256,11 @@ class RangeReader:
 
 @dataclass(frozen=True)
 class Range:
-    """Range of keys of a reduce, picklable.
+    """Range of keys that one reduce task reads. A range can be pickled.
 
     Args:
-        mask: flat column of bytes, where some documents alone are considered.
-        given: what else the reduce reads.
+        mask: flat column of bytes that selects documents, if not all are considered.
+        given: other parts that the task reads.
     """
 
     reader: RangeReader
@@ -261,9 +270,10 @@ class Range:
     given: tuple[Part, ...] = ()
 
     def read(self, store: Store) -> tuple[Bools, list[U64]]:
-        """Return which entries are the first of their key, and the columns: ordered by key, number and the others.
+        """Return [N] True for the first row of each key, and the columns, sorted by key, document number and the other
+        columns.
 
-        Of runs with three columns or more the third is the other half of the key.
+        If there are three columns or more, the third column is the other half of the key.
         """
         mask = sidecars.open_flat(store, self.mask, "<u1") if self.mask else None
         columns = self.reader.read(store, self.low, self.high, mask)
@@ -285,7 +295,7 @@ def reduce(
     mask: Part | None = None,
     given: tuple[Part, ...] = (),
 ) -> list[Part]:
-    """Run a step on each range of keys, of about `rows` rows; keys must be evenly spread."""
+    """Run a step on each range of keys, with about `range_rows` rows per range. Keys must be uniformly distributed."""
     read = (mask, *given) if mask else given
     items = [
         Item(

@@ -1,15 +1,15 @@
-"""Look-alikes that share words and not shingles: the embedding back-check of chosen, high-risk buckets.
+"""Semantic deduplication of chosen buckets: documents that share many words but few shingles.
 
-    vectors   hashed TF-IDF learned here, or the user's own       `vectors`
+    vectors   hashed TF-IDF fitted on the same buckets, or the user's own vectors       `vectors`
     pairs     SimHash candidates, by keys and sketches
-    verify    exact cosines, clusters; the longest document of each stays, ties go to the smallest id  `near.verify`
+    verify    exact cosines and clusters; the longest document of each cluster is kept (ties: smallest id)
     sidecar   per part: the columns of `SCHEMA`
 
-Bags of words match the same vocabulary in about the same amounts, in any order: shuffled sentences, changed word
-order, some words exchanged. They miss synonyms throughout, translations and summaries, and they match forms filled
-in differently (same words but for a few names): choose the threshold with care.
+TF-IDF vectors match documents that use the same words about equally often, in any order: shuffled sentences, changed
+word order, some words exchanged. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. They also
+match forms that differ only in a few names, so choose the threshold with care.
 
-Memory is the vectors of a part or of a partition of pairs, and 8 bytes for each document of the buckets.
+Memory is the vectors of one part or of one partition of pairs, plus 8 bytes for each document of the buckets.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ _FIRST, _SECOND = 0xA0761D6478BD642F, 0xE7037ED1A0B428DB
 
 @dataclass(frozen=True)
 class Search:
-    """Shape of the search for candidates.
+    """Parameters of the search for candidate pairs.
 
     Args:
-        mean: mean of the vectors, rounded: the planes go through it.
-        bits, tables: size and number of the keys.
-        differing: maximum number of differing bits of two sketches.
+        mean: mean of the vectors, rounded; all SimHash planes go through it.
+        bits, tables: number of bits per key, and number of keys per vector.
+        differing: maximum number of differing bits between two sketches.
     """
 
     mean: tuple[int, ...]
@@ -88,7 +88,7 @@ class Search:
 
 
 def search(total: I64, count: int, threshold: float, recall: float) -> Search:
-    """Return the search among vectors of which `count` sum to `total`."""
+    """Return the search parameters for `count` vectors whose sum is `total`."""
     mean = total / max(1, count)
     common = float(np.square(mean).sum()) / SCALE**2
     bits = int(np.clip(round(math.log2(max(2, count) / CROWD)), 4, MAX_BITS))
@@ -103,12 +103,12 @@ def search(total: I64, count: int, threshold: float, recall: float) -> Search:
 def find(
     ctx: Context, vectors: Sequence[Part], shape: Search, mask: Part, layout: SlotNumbers, range_rows: int
 ) -> list[Part]:
-    """Return the pairs that may be alike, as runs of `candidates.GROUPS`.
+    """Return the pairs of documents that may be similar, as sorted runs of `candidates.GROUPS`.
 
     Args:
-        vectors: by slot.
-        mask: flat column of bytes: which documents are compared.
-        range_rows: keys that one reduce task holds.
+        vectors: by part of documents, the part with its vectors.
+        mask: flat column of bytes that selects the documents to compare.
+        range_rows: number of keys per reduce task.
     """
     identity = {"mean": list(shape.mean), "bits": shape.bits, "tables": shape.tables}
     step = Step(name="dedup/semantic/keys", version=PAIRS_VERSION, params=identity)
@@ -149,7 +149,7 @@ _WORDS = SKETCH_BITS // 64
 
 
 def simhash(vectors: I16, shape: Search) -> U64:
-    """Return the keys [N, tables] of vectors [N, dimensions]."""
+    """Return the SimHash keys [N, tables] of vectors [N, dimensions]."""
     out = np.empty((vectors.shape[0], shape.tables), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, 0, shape.tables * shape.bits):
         pack_sides(sides, shape.bits, out[first : first + 4096])
@@ -157,7 +157,7 @@ def simhash(vectors: I16, shape: Search) -> U64:
 
 
 def sketched(vectors: I16, shape: Search) -> U64:
-    """Return the sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions], by other planes than the keys'."""
+    """Return the sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions]. Sketches use different planes than keys."""
     out = np.empty((vectors.shape[0], _WORDS), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, MAX_BITS * MAX_TABLES, SKETCH_BITS):
         out[first : first + 4096] = np.packbits(sides, axis=1).view("<u8")
@@ -165,7 +165,9 @@ def sketched(vectors: I16, shape: Search) -> U64:
 
 
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
-    """Yield by 4,096 vectors the sides of `count` planes on which they are; exact whole numbers up to their signs."""
+    """Yield, for batches of 4,096 vectors, the first row, and a mask of the planes that each vector is above. The
+    products are exact whole numbers, so their signs do not depend on the processor.
+    """
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
     planes = np.empty((vectors.shape[1], count), dtype=np.float32)
     random_planes(plane, _FIRST, _SECOND, planes)
@@ -175,16 +177,20 @@ def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tupl
 
 @compiled
 def random_planes(first: int, row_factor: int, column_factor: int, out: F32) -> None:
-    """Fill in random signs [dimensions, count], those of planes from `first` on: a function of the place alone."""
+    """Write random signs [dimensions, count] to `out`, for planes from `first` on. Each sign depends only on its
+    position.
+    """
 
 
 @compiled
 def pack_sides(sides: Bools, bits: int, out: U64) -> None:
-    """Fill in the keys [N, tables] of vectors from the sides on which they are."""
+    """Write the keys [N, tables] of vectors to `out`. Each key packs the sides of `bits` planes."""
 
 
 def nominate(key: U64, at: U64) -> tuple[U64, U64]:
-    """Return the pairs (smaller address first) of entries sorted by key and address; repeats may occur."""
+    """Return the candidate pairs (smaller address first) of rows sorted by key and address. A pair may occur more than
+    once.
+    """
     starts = np.append(np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: key.size]), key.size)
     sizes = np.diff(starts)
     total = int(np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, sizes * (NEIGHBOURS + 1)).sum())
@@ -195,7 +201,7 @@ def nominate(key: U64, at: U64) -> tuple[U64, U64]:
 
 @compiled
 def nominate_pairs(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int:
-    """Fill in the pairs of all groups; returns how many there are."""
+    """Write the pairs of all groups to `left` and `right`, and return their number."""
 
 
 def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
@@ -213,7 +219,7 @@ def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
 
 
 def _differing(sketches: U64, pairs: U64) -> I64:
-    """Return [P] how many bits of the sketches of each pair differ."""
+    """Return [P] the number of bits that differ between the two sketches of each pair."""
     out = np.zeros(pairs.shape[0], dtype=np.int64)
     for first in range(0, out.size, 2**20):
         left, right = pairs[first : first + 2**20].T
@@ -256,12 +262,12 @@ def run(
     vectors: Manifest | None = None,
     range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
-    """Find look-alikes among the survivors of the stage before.
+    """Find semantic duplicates among the survivors of the stage before.
 
     Args:
         documents: `{b}/documents` by bucket.
         before: a manifest over all buckets with columns `survivor` and `text_bytes`.
-        vectors: the user's, where `params.vectors` names them.
+        vectors: the user's vectors, if `params.vectors` names them.
         range_rows: keys per reduce task; affects memory only.
 
     Returns:
@@ -351,7 +357,7 @@ def _batches(store: Store, task: _Emit, stats: dict[str, int]) -> Iterator[pa.Re
 
 
 def _count(stats: dict[str, int], considered: Any, alive: Any, survivor: Any, company: Any, text_bytes: Any) -> None:
-    """Count documents and bytes of a batch; all arguments but the first are [rows]."""
+    """Add the documents and bytes of a batch to the statistics. All other arguments have one value per row."""
     for name, mask in (("considered", considered), ("survivors", survivor), ("removed", alive & ~survivor)):
         stats[name] += int(mask.sum())
         stats[{"survivors": "survivor"}.get(name, name) + "_bytes"] += int(text_bytes[mask].sum())

@@ -1,11 +1,12 @@
-"""Runs: tables of 64-bit columns sorted by their first, the key, of which any range of keys is one read.
+"""Sorted runs: tables of 64-bit columns sorted by their first column, the key. Any range of keys is read in one
+operation.
 
-    blocks    4,096 rows each, column after column; the last one may be shorter
+    blocks    4,096 rows each, column after column; the last block may be shorter
     footer    first key and CRC-32 of every block, then JSON: kind, identity, columns
-    tail      rows, length and CRC-32 of the footer, magic
+    tail      number of rows, length and CRC-32 of the footer, magic bytes
 
-Global steps shuffle runs: thousands of parts can be read by range without a Parquet reader for
-each. A range costs one read of neighboring bytes, a single key one block; either way a damaged block is refused.
+Global steps shuffle runs: thousands of parts can be read by range without a Parquet reader for each. A range is one
+read of adjacent bytes, and a single key is one block. In both cases a damaged block is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _TAIL = struct.Struct("<QII8s")  # rows, length of the footer, its CRC-32, magic
 
 
 class SortedRunWriter:
-    """Writes a run into an open file; rows must come in order of their key."""
+    """Writer of a sorted run to an open file. Rows must be appended in order of their key."""
 
     def __init__(self, stream: IO[bytes], kind: str, columns: int, identity: Mapping[str, Any]) -> None:
         self.stream, self.columns, self.rows = stream, columns, 0
@@ -99,15 +100,15 @@ def write(
     store: Store, name: str, kind: str, chunks: Sequence[Sequence[U64]] | Iterator[Sequence[U64]], columns: int,
     identity: Mapping[str, Any] | None = None, stats: Mapping[str, Any] | None = None,
 ) -> Part:  # fmt: skip
-    """Write a run from chunks of rows, each a sequence of columns, in order of the key.
+    """Write a sorted run from chunks of rows, each a sequence of columns, in order of the key.
 
     Args:
-        kind: kind of its rows; a reader must name the same.
+        kind: kind of its rows; a reader must name the same kind.
         columns: number of columns, including the key.
-        identity: version and parameters that its values depend on; a reader may require the same.
+        identity: version and parameters that its values depend on; a reader may require the same identity.
 
     Raises:
-        DiskFullError, WorkspaceError: nothing becomes visible.
+        DiskFullError, WorkspaceError: writing failed; no part of the run is stored.
     """
     with store.staging(".run") as path:
         with _named(path):
@@ -125,13 +126,13 @@ def write(
 
 
 class SortedRun:
-    """An open run.
+    """Sorted run that is open for reading.
 
     Args:
-        kind, identity: what the run must be; None accepts any.
+        kind, identity: required kind and identity of the run; None accepts any.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, damaged, or another kind of run than wanted.
+        MissingError, IntegrityError: the run is missing, incomplete or damaged, or has a different kind or identity.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class SortedRun:
         self.close()
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         with suppress(OSError):
             os.close(self._file)
 
@@ -193,7 +194,7 @@ class SortedRun:
         view = memoryview(data)
         for block in range(first, last):
             if zlib.crc32(view[(block - first) * stride : (block - first + 1) * stride]) != self.crcs[block]:
-                raise self._damaged(f"another checksum in block {block}", "the bytes that were written")
+                raise self._damaged(f"a different checksum in block {block}", "the bytes that were written")
         full = rows // BLOCK_ROWS
         body = np.frombuffer(data, dtype="<u8", count=full * BLOCK_ROWS * self.columns)
         body = body.reshape(full, self.columns, BLOCK_ROWS)
@@ -207,7 +208,7 @@ class SortedRun:
         size = self.part.blob.bytes
         tail = os.pread(self._file, _TAIL.size, max(0, size - _TAIL.size))
         if len(tail) < _TAIL.size or not tail.endswith(_MAGIC):
-            raise self._damaged("no end of a run", f"a run that ends in {_MAGIC.decode()}")
+            raise self._damaged("a file without the end mark of a run", f"a run that ends in {_MAGIC.decode()}")
         self.rows, length, crc, _ = _TAIL.unpack(tail)
         footer = os.pread(self._file, length, max(0, size - _TAIL.size - length))
         blocks = -(-self.rows // BLOCK_ROWS)
@@ -220,7 +221,7 @@ class SortedRun:
         wanted = self.identity if identity is None else json.loads(fingerprint.canonical(identity))
         if (self.kind, self.identity) != (kind or self.kind, wanted):
             raise IntegrityError(
-                f"run {self.part.name} ({self.part.blob.md5}) is another kind of run",
+                f"run {self.part.name} ({self.part.blob.md5}) is a different kind of run",
                 found=f"{self.kind} {self.identity}",
                 expected=f"{kind} {dict(identity) if identity is not None else ''}".rstrip(),
                 remedy="it was written by another version or with other parameters: run the stage again",
@@ -240,7 +241,7 @@ class SortedRun:
 
 
 def in_order(key: U64, *ties: U64) -> I64:
-    """Return the positions that sort by key, then by the ties: the same on any processor, whatever sort it has."""
+    """Return the positions that sort by key, then by the ties. The result is the same on any processor."""
     order = np.argsort(key)
     ordered = key[order]
     equal = ordered[1:] == ordered[:-1]
@@ -264,7 +265,9 @@ RANGE_ROWS = 4_000_000
 
 
 def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
-    """Return equal ranges of evenly spread keys, half open, so that each has about `range_rows` of `rows`."""
+    """Split the key space into half-open ranges of equal width. If keys are uniformly distributed, each range has about
+    `range_rows` of `rows`.
+    """
     count = max(1, -(-rows // range_rows))
     cuts = [END * i // count for i in range(count + 1)]
     return list(pairwise(cuts))
@@ -273,10 +276,10 @@ def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
 def iter_rows(
     store: Store, part: Part, columns: Sequence[str], rows: I64
 ) -> Iterator[pa.RecordBatch]:
-    """Read some rows of a part, ascending; row groups without any of them are not read.
+    """Yield the given rows of a part (ascending), batch by batch. Row groups without any of these rows are not read.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, short, or not Parquet.
+        MissingError, IntegrityError: the part is missing, incomplete, too short, or not Parquet.
     """
     if rows.size == 0:
         return
@@ -308,7 +311,7 @@ def _damaged(part: Part, found: object, expected: object) -> IntegrityError:
 def write_halves(
     store: Store, name: str, kind: str, column: pa.ChunkedArray, identity: Mapping[str, Any] | None = None
 ) -> Part:
-    """Write a run of (upper half, row, lower half) of a `binary(16)` column without nulls."""
+    """Write a `binary(16)` column without nulls as a sorted run of (upper half, row, lower half)."""
     high, low = halves(column)
     order = in_order(high, low)
     columns = (high[order], order.astype(np.uint64), low[order])
@@ -316,14 +319,16 @@ def write_halves(
 
 
 def binary16(high: U64, low: U64) -> pa.Array:
-    """Return `binary(16)` from the two big-endian halves."""
+    """Return a `binary(16)` column from its two big-endian halves."""
     both = np.empty((high.size, 2), dtype=">u8")
     both[:, 0], both[:, 1] = high, low
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), high.size, [None, pa.py_buffer(both.tobytes())])
 
 
 def halves(column: pa.Array | pa.ChunkedArray) -> tuple[U64, U64]:
-    """Return the big-endian halves of a `binary(16)` column without nulls: comparing them compares the bytes."""
+    """Return the two big-endian halves of a `binary(16)` column without nulls. The halves sort in the same order as the
+    bytes.
+    """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     raw = np.frombuffer(column.buffers()[1], dtype=">u8")[2 * column.offset : 2 * (column.offset + len(column))]

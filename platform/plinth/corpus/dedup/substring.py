@@ -1,14 +1,14 @@
-"""Repeated passages of at least `n` words, as cuts: in other documents and in the same one.
+"""Cuts of passages of at least `n` words that are repeated across documents or within a document.
 
-    windows   every window of n words that is not the first of its words      `edits`
-    verify    windows joined to passages, compared word for word              here
+    windows   every window of n words that occurred earlier                   `edits`
+    verify    windows joined to passages, compared word by word               here
     sidecar   per part: the columns of `edits.SCHEMA`
 
-A word is cut if it is in a window of n words that occurred before in the order of bucket, part, row and word.
-Every word that is cut has the same surroundings at an earlier place, and the earliest one stays. Lee et al. 2022
-find the same with a suffix array over the whole corpus in memory; here memory is one part, or one range of keys.
-Words are compared in lower case and without the punctuation between them. Cuts are whole words with the
-punctuation attached to them, on code points: no character is cut. Text that earlier stages cut is not there.
+A word is cut if it is in a window of n words that occurred earlier, in the order of bucket, part, row and word.
+Therefore the first occurrence of every repeated passage is kept. Lee et al. 2022 find the same passages with a suffix
+array over the whole corpus in memory; here, memory is bounded by one part or one range of keys. Words are compared in
+lower case and without punctuation. Cuts consist of whole words with the punctuation attached to them, in code points.
+Text that earlier stages cut is ignored.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        before: a manifest over all buckets with columns `survivor` and `text_bytes`, and `edits` if it cuts too.
+        before: a manifest over all buckets with columns `survivor` and `text_bytes`, and `edits` if that stage cuts.
         range_rows: rows per reduce task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
-        `buckets`, and `differing`: passages that the comparison of words refuted.
+        `buckets`, and `differing`: passages with equal hashes but different words, which are not cut.
 
     Raises:
         IntegrityError: `before` does not belong to the documents; a part is damaged.
@@ -125,12 +125,12 @@ def _by_row(runs: pa.Table) -> Iterator[tuple[int, list[dict[str, int]]]]:
 
 
 class _Cuts:
-    """Passages of one document joined where they overlap or touch.
+    """Passages to cut from one document. Passages that overlap or touch are joined.
 
     Args:
-        doc: its row in the batch.
-        runs: its passages, in order.
-        earlier: what stages before cut; it is blank in the text that the passages were found in.
+        doc: row of the document in the batch.
+        runs: passages of the document, in order.
+        earlier: cuts of earlier stages. These cuts are blank in the text in which the passages were found.
     """
 
     def __init__(self, doc: int, runs: list[dict[str, int]], earlier: list[dict[str, Any]]) -> None:
@@ -195,10 +195,10 @@ SPANS = pa.schema([*_SPAN, ("own", pa.bool_()), *_DIGEST, *_PLACE])
 
 
 def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], layout: SlotNumbers) -> list[Part]:
-    """Return the verified passages of every slot, from its later windows.
+    """Return the verified passages of every part of documents, built from its repeated word windows.
 
     Returns:
-        Parts of `SPANS`; their statistics count refuted repeats as `differing`.
+        Parts of `SPANS`. In their statistics, `differing` counts passages with equal hashes but different words.
     """
     tokens = sources[0].tokens if sources else 0
     joined = _each(ctx, "join", _join, [(part, base, tokens) for part, base in zip(later, layout.bases, strict=False)])
@@ -218,7 +218,7 @@ def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], la
 def _each(
     ctx: Context, name: str, fn: Callable[[Store, Any], tuple[Part, ...]], tasks: Sequence[tuple[Part | int, ...]]
 ) -> list[tuple[Part, ...]]:
-    """Run a step for each slot, of parts and numbers."""
+    """Run a step once per part of documents; each task consists of parts and numbers."""
     step = Step(name=f"dedup/substring/{name}", version=VERIFY_VERSION)
     items = [
         Item(tuple(one.blob.sha256 if isinstance(one, Part) else str(one) for one in task), task) for task in tasks
@@ -242,7 +242,13 @@ def _join(store: Store, task: tuple[Part, int, int]) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Runs:
-    """Passages in order of place; R of them: document, first word, document and first word of the source, words."""
+    """Repeated passages sorted by position. R is their number; all arrays are [R].
+
+    Args:
+        at, word: document and first word of the passage.
+        first, first_word: document and first word of its first occurrence.
+        length: number of words.
+    """
 
     at: U64
     word: U64
@@ -252,7 +258,9 @@ class Runs:
 
 
 def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> Runs:
-    """Join later windows (`LATER`) that follow one another in both places."""
+    """Join repeated windows (`LATER`) to passages if they follow one another both in their document and in their
+    source.
+    """
     order = np.lexsort((word, at))
     at, word, first, first_word = at[order], word[order], first[order], first_word[order]
     goes_on = (at[1:] == at[:-1]) & (word[1:] == word[:-1] + np.uint64(1))
@@ -263,7 +271,7 @@ def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> 
 
 
 def _spans(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
-    """Return the different spans in order, with a last column: whether it is the part's own."""
+    """Return the distinct spans in order. The last column is 1 if the span belongs to this part's own passages."""
     own, asked = _all(store, task[0], OWN), _all(store, task[1], ASKED)[:3]
     mine = np.repeat(np.array([1, 0], dtype=np.uint64), [own[0].size, asked[0].size])
     columns = [*(np.concatenate(both) for both in zip(own, asked, strict=True)), mine]
@@ -302,7 +310,7 @@ def _digest(words: WordPositions, first: int, length: int) -> bytes:
 
 
 def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int, int, int, int]:
-    """Return the place of a passage with its punctuation and white space: code points, then bytes."""
+    """Return start and end of a passage with its punctuation and white space, in code points and then in bytes."""
     inner = int(words.start_cp[first]), int(words.end_cp[last])
     start, end = widened(
         text,
@@ -315,14 +323,14 @@ def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int,
 
 
 def widened(text: str, low: int, start: int, end: int, high: int) -> tuple[int, int]:
-    """Widen a span by the punctuation that clings to it and the white space after it; never into another word.
+    """Extend a span by attached punctuation and the white space after it, but never into another word.
 
-    At its start, punctuation up to white space or the beginning (an opening quote). At its end, punctuation up to
-    white space or the end of the text, then that white space: all of it where the span begins a line, else none
-    from a line end on.
+    At the start, the span is extended by punctuation (such as an opening quote) if white space or the start of the text
+    precedes it. At the end, it is extended by punctuation if white space or the end of the text follows it, and then by
+    this white space. If the span does not start a line, line ends and the white space after them are kept.
 
     Args:
-        low, high: end of the word before, and beginning of the next one.
+        low, high: end of the previous word, and start of the next word.
     """
     clings = start
     while clings > low and not text[clings - 1].isspace():

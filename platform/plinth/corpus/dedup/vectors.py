@@ -1,14 +1,14 @@
-"""A vector for every document: hashed TF-IDF learned here, or the user's own (`given`).
+"""Vectors of documents: hashed TF-IDF fitted on the same buckets, or the user's own vectors.
 
-    frequencies   per part of `training_documents`: number of documents with each word
-    weights       their sum
-    vectors       per part: a vector for each document long enough, aligned with the documents
+    frequencies   per part of `training_documents`: number of documents that contain each word
+    weights       sum of the frequencies
+    vectors       per part: a vector for each document that is long enough, aligned with the documents
 
-Words are weighed by the oldest parts of each bucket, at least half of its documents: those that were there when it had
-grown to a power of two. So a snapshot that does not double a bucket leaves all vectors as they are; one that does
-has them made again. Vectors are of all documents; which are compared is a mask.
+Word weights are fitted on the oldest parts of each bucket, which contain at least half of its documents: as many as the
+largest power of two. Therefore vectors stay the same until a bucket grows past the next power of two; then they are
+recomputed. Vectors are computed for all documents; a mask selects the documents to compare.
 
-Memory is one part's vectors, 2 bytes for each number.
+Memory is the vectors of one part, 2 bytes per number.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ VERSION = "2"
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of all slots.
+    """Vectors of all documents in the chosen buckets.
 
     Args:
-        parts: by slot, aligned with the documents: `has`, `vector` (int16 as bytes, in eights).
-        source: digest of the weights or the user's files.
-        total, count: sum of the vectors of `leading_parts` slots, and how many they are.
+        parts: by part of documents, and aligned with it: columns `has` and `vector` (int16 as bytes, zero-padded).
+        source: digest of the weights or of the user's files.
+        total, count: sum and number of the vectors in the parts from `training_documents`.
     """
 
     parts: tuple[Part, ...]
@@ -57,11 +57,11 @@ class Vectors:
 
 
 def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest | None, range_rows: int) -> Vectors:
-    """Return the vectors of all slots, which are those of the chosen buckets.
+    """Return the vectors of all documents in the chosen buckets.
 
     Args:
         files: the user's vectors.
-        range_rows: addresses that one reduce task holds.
+        range_rows: number of addresses per reduce task.
 
     Raises:
         SourceError: the user's vectors cannot be read, or differ in length.
@@ -88,7 +88,9 @@ _LABEL = "dedup/semantic"
 
 
 def training_documents(places: Sequence[Slot]) -> list[int]:
-    """Return the positions of each bucket's first parts, up to the largest power of two of its documents."""
+    """Return the indices of each bucket's first parts, until they contain the largest power of two of the bucket's
+    documents.
+    """
     found = []
     for bucket in sorted({slot.bucket for slot in places}):
         mine = [i for i, slot in enumerate(places) if slot.bucket == bucket]
@@ -102,14 +104,16 @@ def training_documents(places: Sequence[Slot]) -> list[int]:
 
 
 def raw(column: pa.Array) -> U64:
-    """Return the vectors [rows, dimensions / 4], as the bits of four numbers each; rows without one hold anything."""
+    """Return the vectors [rows, dimensions / 4] as uint64, each with four packed numbers. Values of rows without a
+    vector are undefined.
+    """
     width = column.type.byte_width // 8
     values = np.frombuffer(column.buffers()[1], dtype="<u8") if len(column) else np.empty(0, np.uint64)
     return values[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
 
 
 def values(store: Store, part: Part, rows: I64) -> Iterator[U64]:
-    """Return the vectors of some rows, for `near.candidates`."""
+    """Yield the vectors of the given rows, for `near.candidates`."""
     for batch in sorted_runs.iter_rows(store, part, ["vector"], rows):
         yield from raw(batch.column("vector"))
 
@@ -148,7 +152,7 @@ def _frequencies(store: Store, task: _Learn) -> tuple[Part, ...]:
 
 
 def numbers(store: Store, part: Part) -> I64:
-    """Return whole numbers that were stored as bytes."""
+    """Return int64 numbers that were stored as bytes."""
     return np.frombuffer(store.open_path(part.blob).read_bytes(), dtype="<i8").astype(np.int64)
 
 
@@ -157,7 +161,7 @@ def _numbers(store: Store, total: I64, rows: int) -> Part:
 
 
 def _sum(ctx: Context, parts: Sequence[Part]) -> Part | None:
-    """Sum columns of numbers and their rows, a few at a time."""
+    """Add up columns of numbers and their row counts, a few columns per task."""
     step, found = Step(name="dedup/semantic/sum", version=VERSION), list(parts)
     while len(found) > 1:
         some = [tuple(found[at : at + run_tree.LEVEL_FAN]) for at in range(0, len(found), run_tree.LEVEL_FAN)]
@@ -188,7 +192,9 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
 def _written(
     store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
 ) -> tuple[Part, ...]:
-    """Write the vectors of a slot, and their sum; `rows` of the sum are the documents that have one."""
+    """Write the vectors of a part of documents, and their sum; `rows` of the sum is the number of documents with a
+    vector.
+    """
     width = -(-dimensions // 4) * 4
     schema = pa.schema([("has", pa.bool_()), ("vector", pa.binary(2 * width))])
     total, count = np.zeros(dimensions, dtype=np.int64), 0
@@ -240,11 +246,11 @@ ADDRESSES, MATCHED, ROWS = "addresses", "vectors of documents", "rows of vectors
 
 @dataclass(frozen=True)
 class Given:
-    """Vectors of one part of documents.
+    """Locations of the user's vectors for one part of documents.
 
     Args:
         rows: run of `ROWS`.
-        files: those that it counts.
+        files: files that `rows` refers to by position.
     """
 
     documents: Part
@@ -253,15 +259,15 @@ class Given:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Digests of what is read."""
+        """Digests of the data that is read."""
         return (str(self.documents.rows), self.rows.blob.sha256, *(file.blob.sha256 for file in self.files))
 
 
 def find(ctx: Context, places: Sequence[Slot], files: Sequence[Part], range_rows: int) -> list[Given]:
-    """Return the locations of the vectors of every slot's documents.
+    """Return the locations of the user's vectors for every part of documents.
 
     Raises:
-        SourceError: a file is not one of vectors.
+        SourceError: a file does not contain vectors.
     """
     documents = [slot.documents for slot in places]
     step = Step(name="dedup/semantic/addresses", version=GIVEN_VERSION)
@@ -317,7 +323,7 @@ def _sources(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
 
 
 def read(store: Store, given: Given) -> tuple[F64, I64]:
-    """Return the vectors [found, dimensions], and for every document of the part its place among them, or -1.
+    """Return the vectors [found, dimensions], and for every document of the part the row of its vector, or -1.
 
     Raises:
         SourceError: vectors differ in length, or cannot be used.
@@ -337,7 +343,9 @@ def read(store: Store, given: Given) -> tuple[F64, I64]:
 
 
 def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
-    """Return the vectors of some rows of a file, ascending; a row may be wanted for several documents."""
+    """Yield the vectors of the given rows of a file (ascending, may contain repeats), because several documents may use
+    the same row.
+    """
     first = 0
     for batch in _batches(store, file, ["embedding"]):
         begin, end = np.searchsorted(wanted, [first, first + batch.num_rows])
@@ -363,5 +371,5 @@ def _batches(store: Store, file: Part, columns: list[str]) -> Iterator[pa.Record
             yield from opened.iter_batches(batch_size=4096, columns=columns)
     except (pa.ArrowException, KeyError, OSError) as error:
         raise SourceError(
-            f"{file.name}: no Parquet file of vectors", found=error, expected="columns `uri` and `embedding`"
+            f"{file.name}: not a Parquet file of vectors", found=error, expected="columns `uri` and `embedding`"
         ) from error

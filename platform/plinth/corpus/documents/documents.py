@@ -1,9 +1,10 @@
-"""Sources to documents: read, extract, normalize, identify, write, account; what fails becomes a counted reject.
+"""Stage from sources to documents: read, extract, normalize, identify, write, check the counts. Every failure becomes a
+counted reject.
 
     groups of files -> records -> main content -> normal form -> exclusions -> `part-*` and `rejects-*`
 
-One group of files is one cached item, so a new file costs the part it falls in. A document's id is the first
-16 bytes of SHA-256 over bucket, uri and text. Filters and judgments do not belong here.
+Each group of files is one cached item, so a new file re-runs only its group. A document's id is the first 16 bytes of
+SHA-256 over bucket, uri and text. Filters do not belong here.
 """
 
 from __future__ import annotations
@@ -79,17 +80,17 @@ def run(
     """Extract and write the documents of a bucket and the rejects of its sources.
 
     Args:
-        gate: illegal-content gate (`corpus.illegal`); its hits become rejects and `quarantine-*`
+        gate: illegal-content gate (`corpus.illegal`); its matches become rejects and `quarantine-*`
             (`illegal_gate.SCHEMA`).
-        read: manifests of the gate's lists and of the text that a model wrote, by key.
-        exclusions: the exclusion list. Entries that take something are an input of the manifest (`takedown`), and its
-            statistics `takedown` count what each takes; others leave no trace, so nothing downstream changes.
+        read: manifests of the gate's lists and of generated text, by key.
+        exclusions: the exclusion list. Entries that remove documents are an input of the manifest (`takedown`), and its
+            statistics `takedown` count the documents per entry. Other entries do not change the manifest.
 
     Raises:
         SourceError: a file cannot be read, or the bucket has no documents.
         IntegrityError: a file changed since the inventory.
-        StageError: files or records are lost on the way (`account`).
-        RejectRateError: more damage than `params.max_reject_rate`, or more than twice that in the sample.
+        StageError: the counts show that files or records were lost (`account`).
+        RejectRateError: the reject rate is above `params.max_reject_rate`, or above twice that rate in the sample.
     """
     label = f"{name}/documents"
     rules = {"bucket": name, "normalisation": params.normalisation}
@@ -128,7 +129,9 @@ def run(
 def _items(
     name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
 ) -> list[Item]:
-    """Return one item per group of files, keyed by what affects its source: changes elsewhere re-run nothing here."""
+    """Return one item per group of files. The key of an item covers only what affects its source, so other changes do
+    not re-run the item.
+    """
     items = []
     for group in groups(bucket, inventory, params.part_bytes):
         source = bucket.sources[group.source]
@@ -150,8 +153,8 @@ def _items(
 
 def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
     """Write the documents of one group, its rejects, and its reports if there is a gate. Memory is one batch of pages
-    and one
-    row group."""
+    and one row group.
+    """
     _require_reader(work)
     fingerprint.require_libraries(f"{work.bucket}/documents", work.libraries)
     counts: Counter[str] = Counter()
@@ -185,7 +188,7 @@ def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(source: Source, params: Documents) -> dict[str, Any]:
-    """Return everything about a source that affects its documents, without its location."""
+    """Return everything about a source that affects its documents, except its location."""
     facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
     facts["max_bytes"] = params.extraction.max_bytes
     reader = identity(source.kind)
@@ -211,7 +214,7 @@ def _libraries(source: Source, params: Documents) -> dict[str, str]:
 
 
 def _require_reader(work: FileGroupTask) -> None:
-    """Require that a worker on another machine has the reader that the step's identity names."""
+    """Check that this worker, possibly on another machine, has the reader that the step's identity names."""
     found = identity(work.source.kind)
     if found != work.reader:
         raise StageError(
@@ -223,7 +226,9 @@ def _require_reader(work: FileGroupTask) -> None:
 
 
 def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
-    """Yield what readers yield; `counts` receives the opened files and the records. A link becomes a reject."""
+    """Yield the records and rejects of all readers. A link becomes a reject. `counts` receives the number of opened
+    files and of records.
+    """
 
     def read_and_counted(file: SourceFile, licence: str) -> Iterator[RawRecord | Reject]:
         for item in read(file, work.source, licence, work.params.extraction.max_bytes):
@@ -241,7 +246,7 @@ def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterato
 
 
 def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
-    """Normalize the text of records; reject records that cannot be written."""
+    """Normalize the text of records. Records that cannot be written become rejects."""
     for item in items:
         if isinstance(item, Reject):
             yield item
@@ -265,7 +270,7 @@ def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Ite
 def _identified(
     items: Iterable[RawRecord | Reject], work: FileGroupTask, counts: Counter[str]
 ) -> Iterator[tuple[Any, ...] | Reject]:
-    """Yield rows of DOCUMENT_SCHEMA; `counts` receives the text bytes before normalization."""
+    """Yield rows of DOCUMENT_SCHEMA. `counts` receives the text bytes before normalization."""
     seen: set[bytes] = set()
     for item in items:
         if isinstance(item, Reject):
@@ -311,7 +316,7 @@ def _divert(
 
 
 def _metadata(extra: Mapping[str, Any]) -> str:
-    """Return metadata as valid JSON: an unpaired surrogate, which a cut title may end in, becomes `?`."""
+    """Return metadata as valid JSON. An unpaired surrogate, which can end a truncated title, becomes `?`."""
     written = json.dumps(extra, sort_keys=True)
     if "\\ud" not in written:  # nor a whole pair
         return written
@@ -324,8 +329,7 @@ def _clean(name: str) -> str:
 
 
 def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
-    """Return the counts of all parts; `reject_rate` is the share of damage in what should be documents, without
-    exclusions."""
+    """Return the counts of all parts. `reject_rate` is the share of damaged records, without exclusions."""
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
     damaged = damage(total["rejects"])
     seen = damaged + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]
@@ -354,7 +358,7 @@ def require_whole(
 
 
 def require_documents(label: str, stats: Mapping[str, Any]) -> None:
-    """Raise an error if there are no documents."""
+    """Raise an error if the bucket has no documents."""
     if not stats["documents"]:
         raise SourceError(
             f"{label}: no documents",

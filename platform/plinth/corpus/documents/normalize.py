@@ -1,9 +1,9 @@
-"""The normal form of text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank
-lines; for sources that set it, boundaries (`boundaries`).
+"""Normal form of text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank lines; and
+boundaries (`boundaries`) for sources that request it.
 
-Applying it twice changes nothing more. Wording and indentation stay as they are; no letter is lost. A text means what
-it shows: controls that reorder lines for the eye alone ("Trojan Source", CVE-2021-42574) and characters that hide
-ASCII from it (tags) are removed.
+Normalization is idempotent. Wording and indentation are unchanged, and no letter is lost. Control characters that only
+reorder the displayed text ("Trojan Source", CVE-2021-42574) and invisible tag characters that hide ASCII are removed,
+so that a text means what it shows.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _MAX_ROUNDS = 8
 
 
 def normalize(text: str, params: Normalisation, repair_boundaries: bool = False) -> str:
-    """Return the normal form of a text. Pure and idempotent.
+    """Return the normal form of a text. The function is pure and idempotent.
 
-    Mojibake is repaired line by line, and only where ftfy's own detector finds damage: clean text is left
-    alone, quotes, ligatures and entities included.
+    Mojibake is repaired line by line, and only if ftfy's own detector finds damage. Clean text is unchanged, including
+    quotes, ligatures and entities.
     """
     for _ in range(_MAX_ROUNDS):
         settled = _once(text, params, repair_boundaries)
@@ -144,7 +144,7 @@ _CLOSING = '.!?:;"”»)]…。！？'
 
 
 def fix_boundaries(text: str) -> str:
-    """Return the text with wrong boundaries fixed; line ends are `\n` already, page ends still `\f`. Linear time."""
+    r"""Fix wrong line and page boundaries of a text in linear time. Line ends must be `\n`; page ends are `\f`."""
     if "\f" in text:
         text = _fix_pages(text.split("\f"))
     if "-\n" in text:
@@ -155,7 +155,7 @@ def fix_boundaries(text: str) -> str:
 
 
 def _fix_pages(pages: list[str]) -> str:
-    """Join pages without the blank lines and page numbers between them."""
+    """Join pages, and remove the blank lines and page numbers between them."""
     pieces: list[str] = []
     last_line = ""
     for index, page in enumerate(pages):
@@ -175,7 +175,7 @@ def _fix_pages(pages: list[str]) -> str:
 
 
 def _trimmed(lines: list[str]) -> list[str]:
-    """Return the lines without blank ones at the beginning, and one page number among them."""
+    """Return the lines without the blank lines at the beginning, and without one page number among them."""
     start, numbers = 0, 0
     while start < len(lines):
         word = lines[start].strip().strip("-").strip()
@@ -187,8 +187,9 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 
 def _joint(before: str, after: str) -> str:
-    """Return the joint of two lines: a space inside a sentence, a line's end where a line rule decides, else a
-    paragraph's end."""
+    """Return the separator of two lines: a space inside a sentence, a line end next to code or after a hyphen,
+    otherwise a blank line.
+    """
     before = before.rstrip()
     if _CODE.search(before) or _CODE.search(after):
         return "\n"
@@ -219,8 +220,7 @@ BATCH_BYTES = 16 * 2**20
 
 
 def document_batches(rows: Iterable[tuple[Any, ...]], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of DOCUMENT_SCHEMA out of its rows; `counts` receives documents, text_bytes and
-    source_bytes."""
+    """Yield rows of documents as batches of DOCUMENT_SCHEMA. `counts` receives documents, text and source bytes."""
     held: list[tuple[Any, ...]] = []
     size = 0
     counts.update(documents=0, text_bytes=0, source_bytes=0)
@@ -244,12 +244,14 @@ def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema, counts: Counter[str])
 
 
 def _data_bytes(text: pa.LargeStringArray) -> int:
-    """Return the UTF-8 bytes of a freshly made string column."""
+    """Return the number of UTF-8 bytes of a newly created string column."""
     return int(text.buffers()[2].size) if text.buffers()[2] else 0
 
 
 class RejectSpill:
-    """Rejects on their way to a part, kept on disk: a hostile file may have more of them than memory holds."""
+    """Rejects that wait to be written to a part. Rejects are kept on disk, because a hostile file may cause more
+    rejects than fit into memory.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -269,7 +271,7 @@ class RejectSpill:
         self._stack.__exit__(kind, error, tb)
 
     def add(self, reject: Reject) -> None:
-        """Keep one reject."""
+        """Store one reject."""
         self._counts[reject.reason] += 1
         self._bytes += reject.source_bytes
         self._held.append(reject)
@@ -277,7 +279,7 @@ class RejectSpill:
             self._flush()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield everything kept, in order; nothing can be added afterward."""
+        """Yield all stored rejects in order. No rejects can be added afterward."""
         self._flush()
         self._writer.close()
         self._sink.close()
@@ -285,7 +287,7 @@ class RejectSpill:
             yield from reader
 
     def stats(self) -> dict[str, Any]:
-        """Return the rejects by reason, and the bytes of source they stand for."""
+        """Return the number of rejects by reason, and the number of their source bytes."""
         return {"rejects": dict(sorted(self._counts.items())), "rejected_bytes": self._bytes}
 
     def _flush(self) -> None:
@@ -295,7 +297,7 @@ class RejectSpill:
 
 
 def reject_batch(rejects: Iterable[Reject]) -> pa.RecordBatch:
-    """Return a batch of REJECT_SCHEMA."""
+    """Return rejects as a batch of REJECT_SCHEMA."""
     rows = [
         {
             "uri": reject.uri.encode("utf-8", "backslashreplace").decode(),

@@ -1,6 +1,6 @@
-"""Documents of a bucket without some: those that an exclusion takes, and those that an earlier part holds already.
+"""Removal of documents that an exclusion matches, or that an earlier part of the bucket already contains.
 
-What is dropped becomes a reject. A part that loses nothing stays the same blob, and so does all that was derived
+Removed documents become rejects. A part without removed documents stays the same blob, and so does everything derived
 from it.
 """
 
@@ -43,7 +43,7 @@ Hit = tuple[int, int]
 
 @dataclass(frozen=True)
 class ColumnRules:
-    """Rules on `id`, `uri` and `licence`: the entry of each value; the first entry counts."""
+    """Exclusion rules for the columns `id`, `uri` and `licence`. Each value maps to its first entry."""
 
     documents: dict[bytes, int]
     urls: dict[str, int]
@@ -52,7 +52,7 @@ class ColumnRules:
 
     @classmethod
     def of(cls, entries: Sequence[Exclusion]) -> ColumnRules:
-        """Compile the rules of all entries."""
+        """Compile the column rules of all entries."""
         ids = {value: one.number for one in reversed(entries) for value in one.documents}
         values = {
             kind: {one.value: one.number for one in reversed(entries) if one.kind == kind}
@@ -66,12 +66,12 @@ class ColumnRules:
 
     @property
     def digest(self) -> str:
-        """Identity of the rules."""
+        """Digest of the rules."""
         named = {key.hex(): number for key, number in self.documents.items()}
         return fingerprint.digest([named, self.urls, self.domains, self.licences])
 
     def look(self, batch: pa.RecordBatch) -> Iterator[Hit]:
-        """Yield the rows that a rule takes; reads `id`, `uri` and `licence`."""
+        """Yield the rows that a rule matches, with the entry. Reads `id`, `uri` and `licence`."""
         found: dict[int, int] = {}
         for row, key in enumerate(batch.column("id").to_pylist() if self.documents else ()):
             if key in self.documents:
@@ -90,7 +90,7 @@ class ColumnRules:
 
 @dataclass(frozen=True)
 class TextRules:
-    """Signatures of texts, by what makes texts alike, with the number of their entry."""
+    """Exclusion rules for text: signatures with the number of their entry, grouped by the definition of similarity."""
 
     groups: tuple[tuple[Alike, tuple[tuple[TextSignature, int], ...]], ...]
 
@@ -107,7 +107,7 @@ class TextRules:
 
     @property
     def digest(self) -> str:
-        """Identity of the rules."""
+        """Digest of the rules."""
         plain = [
             [alike.model_dump(), [[text.digest, text.shingles, number] for text, number in own]]
             for alike, own in self.groups
@@ -115,7 +115,7 @@ class TextRules:
         return fingerprint.digest(plain)
 
     def look(self, texts: pa.Array) -> Iterator[Hit]:
-        """Yield the texts that are alike one of the signatures."""
+        """Yield the rows whose text is similar to one of the signatures, with the entry."""
         same = {text.digest: number for _, own in self.groups for text, number in reversed(own)}
         found = {row: same[key.hex()] for row, key in enumerate(digests(texts).to_pylist()) if key.hex() in same}
         for alike, own in self.groups:
@@ -125,7 +125,9 @@ class TextRules:
 
 
 def _alike(alike: Alike, own: Sequence[tuple[TextSignature, int]], sets: Sequence[U64]) -> Iterator[Hit]:
-    """Yield the rows whose set overlaps a signature; rows that share too little with all signatures are skipped."""
+    """Yield the rows whose set of shingles overlaps a signature. Rows that share too few shingles with all signatures
+    are skipped early.
+    """
     wanted = [(text.set, number) for text, number in own if text.shingles]
     if not wanted:
         return
@@ -146,14 +148,14 @@ def drop_rows(
     dropped: I64,
     refuse: Callable[[int, dict[str, Any]], Reject],
 ) -> tuple[Part, Part, int]:
-    """Write a part again without some rows, and its rejects with them.
+    """Write a part again without the given rows, and add their rejects.
 
     Args:
-        dropped: [rows] to drop, ascending.
-        refuse: the reject of a row, by its number in the part and its id, uri, source_bytes and text.
+        dropped: rows to drop, ascending.
+        refuse: returns the reject of a row, given its number in the part and its id, uri, source_bytes and text.
 
     Returns:
-        The part, its rejects, and the bytes of text that are gone.
+        The part, its rejects, and the number of text bytes removed.
     """
     counts, refused = Counter[str](), list[Reject]()
 
@@ -200,11 +202,11 @@ Pair = tuple[Part, Part]
 
 @dataclass(frozen=True)
 class Dropped:
-    """Parts with their rejects, without what was taken.
+    """Parts with their rejects, after the excluded documents were removed.
 
     Args:
-        taken: documents by number of the entry.
-        digest: identity of the entries that took something; empty where none did.
+        taken: number of removed documents by entry number.
+        digest: digest of the entries that removed documents; empty if no document was removed.
     """
 
     pairs: list[Pair]
@@ -213,7 +215,7 @@ class Dropped:
 
 
 def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Exclusion]) -> Dropped:
-    """Return the parts and rejects of a bucket without documents that an exclusion takes."""
+    """Return the parts and rejects of a bucket without the documents that an exclusion matches."""
     found = look(ctx, label, [part for part, _ in pairs], entries)
     items, affected = [], [at for at, own in enumerate(found) if any(taken.rows for taken in own)]
     for at in affected:
@@ -232,7 +234,7 @@ def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Excl
 def look(
     ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]
 ) -> list[tuple[Part, ...]]:
-    """Return for each part the tables (`TAKEN`) of rows excluded by columns and by text."""
+    """Return, for each part, the tables (`TAKEN`) of rows excluded by column rules and by text rules."""
     columns, texts = ColumnRules.of(entries), TextRules.of(entries)
     looks: list[tuple[Step, TaskFn, str]] = []
     if columns:
@@ -258,7 +260,9 @@ class Rewrite:
 
 
 def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
-    """Return one part without what is taken, and its rejects with it; `taken` of its statistics counts by entry."""
+    """Return one part without the excluded documents, and its rejects. In its statistics, `taken` counts documents by
+    entry.
+    """
     by_row = taken_rows(store, task.taken)
 
     def refuse(number: int, row: dict[str, Any]) -> Reject:
@@ -272,7 +276,9 @@ def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
 
 
 def taken_rows(store: Store, taken: Sequence[Part]) -> dict[int, int]:
-    """Return the entry by row, rows ascending; the first table that names a row counts."""
+    """Return the entry of each excluded row, with rows ascending. If several tables contain a row, the first table
+    counts.
+    """
     rows: dict[int, int] = {}
     for table in taken:
         for row in read_table(store, table).to_pylist():
@@ -323,7 +329,7 @@ class Repeats(Frozen):
 def drop_repeats(
     ctx: Context, bucket: str, pairs: Sequence[tuple[Part, ...]], *, range_rows: int = sorted_runs.RANGE_ROWS
 ) -> list[tuple[Part, Part]]:
-    """Return the parts and rejects of a bucket without documents that an earlier part already has.
+    """Return the parts and rejects of a bucket without documents that an earlier part already contains.
 
     Args:
         range_rows: ids per reduce task; affects memory only.
@@ -346,7 +352,7 @@ def drop_repeats(
 
 
 def without_repeats(store: Store, task: Repeats) -> tuple[Part, Part]:
-    """Return one part without its repeats, and its rejects with them."""
+    """Return one part without repeated documents, and its rejects."""
     with sorted_runs.SortedRun(store, task.rows, REPEATED) as opened:
         (dropped,) = opened.all()
 
@@ -360,7 +366,7 @@ def without_repeats(store: Store, task: Repeats) -> tuple[Part, Part]:
 
 
 def _repeated(ctx: Context, label: str, parts: Sequence[Part], range_rows: int) -> list[Part]:
-    """Return, by part, a run of the rows with the id of an earlier row of the bucket."""
+    """Return, for each part, a sorted run of the rows whose id occurs in an earlier row of the bucket."""
     items = [Item((part.blob.sha256,), part, part.rows) for part in parts]
     made = run_items(ctx, Step(name="documents/ids", version="1"), _ids, items, label=f"{label} (ids)")
     numbers = SlotNumbers((0, *accumulate(part.rows for part in parts)))

@@ -1,4 +1,4 @@
-"""`Extractor`: batches of pages to a worker and back, and why a page gave no text."""
+"""`Extractor`, which sends batches of pages to a worker, and the reasons why a page has no text."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PIPE_BYTES = 1 << 20
 
 
 class Extractor:
-    """Main content of pages. Use as a context manager.
+    """Extractor of main content from pages. Use it as a context manager.
 
     Args:
-        params: engine and seconds of CPU time per page.
+        params: engine, and maximum CPU seconds per page.
     """
 
     def __init__(self, params: Extraction) -> None:
@@ -44,16 +44,16 @@ class Extractor:
         self._stream.__exit__(kind, error, tb)
 
     def extract(self, pages: Sequence[Page]) -> list[Answer]:
-        """Return the answer to each page, in order: `map` of one batch."""
+        """Return the answer to each page of one batch, in order; see `map`."""
         return next(self.map([pages]))
 
     def map(self, batches: Iterable[Sequence[Page]]) -> Iterator[list[Answer]]:
-        """Yield the answers to the pages of each batch, in order; the next batch is read while the worker works.
+        """Yield the answers to the pages of each batch, in order. The next batch is read while the worker is busy.
 
-        A page that kills the worker is a failure; the rest go on.
+        The answer to a page that kills the worker is a failure. Extraction continues with the following pages.
 
         Raises:
-            WorkerError: when the worker cannot even start.
+            WorkerError: the worker cannot be started.
         """
         for answers in self._stream.map([page_bytes(page) for page in pages] for pages in batches):
             yield [self._failure(one) if isinstance(one, Death) else answer_of(one) for one in answers]
@@ -80,9 +80,10 @@ Records = Sequence[RawRecord | Reject]
 
 
 def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
-    """Yield the text as it came, and main content for HTML; a page that gives none is a reject.
+    """Yield records with their text. HTML pages are replaced by their main content; a page without main content becomes
+    a reject.
 
-    Memory is two batches: while the answers to one are used, the extractor has the next.
+    Memory is two batches: the extractor works on the next batch while the answers to the current batch are used.
     """
     sent: deque[Records] = deque()
 
@@ -96,7 +97,9 @@ def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iter
 
 
 def _batches(items: Iterable[RawRecord | Reject]) -> Iterator[Records]:
-    """Group records around a batch of pages; without pages each goes alone, at once."""
+    """Group records so that each group has one batch of pages. If no page is waiting, a record is yielded alone and at
+    once.
+    """
     waiting: list[RawRecord | Reject] = []
     pages = size = 0
     for item in items:
@@ -153,7 +156,7 @@ def _with_text(page: RawRecord, answer: Text) -> RawRecord:
 
 
 def _absolute(address: str, page: str) -> str:
-    """Resolve an address of a page against the page's own; empty if the result is not a web address."""
+    """Resolve a link against the URL of its page. Return an empty text if the result is not a web address."""
     if not address.startswith(WEB):
         try:
             address = urljoin(page, address)

@@ -1,9 +1,9 @@
-"""Text from LaTeX, extracted by pylatexenc: math as written, tables as rows of cells, code verbatim.
+r"""Text from LaTeX, extracted by pylatexenc: math as written, tables as rows of cells, code verbatim.
 
-The preamble, comments, pictures, labels and entries of the index go; headings and captions are paragraphs; a footnote
-is a paragraph after its own. Citations keep only the place in the work, and references are removed: their keys are not
-text. Macros that the file defines are expanded. Files that a source includes (`\\input`) are
-records of their own, and nothing is opened.
+The preamble, comments, pictures, labels and index entries are removed. Headings and captions become paragraphs. A
+footnote becomes a paragraph after the paragraph that contains it. References are removed because their keys are not
+text; of a citation, only the place in the cited work is kept. Macros that the file defines are expanded. Files that a
+source includes (`\input`) are separate records and are not opened here.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _ACRONYM = re.compile(r"\\newacronym\s*(?:\[[^\]]*\])?\s*\{([^{}]*)\}\s*\{([^{}]
 
 
 def latex_text(source: str) -> Text:
-    """Return the text of a source, and its title."""
+    """Return the text and the title of a LaTeX source."""
     terms = dict(_ENTRY.findall(source)) | dict(_ACRONYM.findall(source))
     source = expanded(_terms_in_place(source.translate(_MARKS), terms), _KNOWN)
     body = _BODY.search(source)
@@ -106,14 +106,16 @@ def _plain(source: str) -> str:
 
 
 def _terms_in_place(source: str, terms: dict[str, str]) -> str:
-    """Replace keys by the terms of the file's own glossary; a key of another file's is not text."""
+    """Replace glossary keys by the terms that the file itself defines. Keys without a definition in the file are
+    removed.
+    """
     if "\\gls" not in source and "\\acr" not in source and "\\Gls" not in source:
         return source
     return _TERM.sub(lambda found: terms.get(found[1].strip(), ""), source)
 
 
 def _without_keys(text: str) -> str:
-    """Remove the space and the brackets that were around keys; put the names of theorems in brackets."""
+    """Remove the spaces and brackets around removed keys, and put the names of theorems in brackets."""
     if _NAMED in text:
         text = _THEOREM.sub(lambda found: f" ({found[1].strip()})." if found[1].strip() else ".", text)
     if _GONE in text:
@@ -122,7 +124,7 @@ def _without_keys(text: str) -> str:
 
 
 def _notes_in_place(text: str) -> str:
-    """Put notes as paragraphs after the paragraph they are in, inner ones first."""
+    """Move footnotes to paragraphs after the paragraph that contains them, inner footnotes first."""
     if _NOTE not in text:
         return text
     out = list[str]()
@@ -137,7 +139,7 @@ def _notes_in_place(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _grammar() -> Any:
-    """Return the arguments of macros that pylatexenc does not know, or knows otherwise."""
+    """Return the argument formats of macros that pylatexenc does not know or treats differently."""
     from pylatexenc import latexwalker
     from pylatexenc.macrospec import EnvironmentSpec, VerbatimArgsParser, std_environment, std_macro
 
@@ -233,7 +235,9 @@ _PLACE = re.compile(r"##|#(\d)")
 
 @dataclass(frozen=True)
 class Macro:
-    """Definition: number of arguments, default of the first, and text; of an environment, the text of its end."""
+    """Definition of a macro: number of arguments, default of the first argument, and body. For an environment, `end` is
+    the text at its end.
+    """
 
     count: int
     default: str | None
@@ -242,10 +246,10 @@ class Macro:
 
 
 def expanded(source: str, known: Collection[str]) -> str:
-    """Return a source without its definitions, with the macros that it defines expanded.
+    """Return a LaTeX source without its macro definitions, and with these macros expanded.
 
     Args:
-        known: names that are not redefined.
+        known: names that must not be redefined.
     """
     return _Expansion(frozenset(known), len(source) * MAX_GROWTH + SPARE_CHARACTERS).text(source, 0)
 
@@ -267,7 +271,7 @@ class _Expansion:
         return "".join((*out, source[at:]))
 
     def _token(self, source: str, token: re.Match[str], depth: int) -> tuple[str, int]:
-        """Return the expansion of a macro or comment, and its end including its arguments."""
+        """Return the expansion of a macro or comment, and the position after its arguments."""
         name, at = token[1] or "", token.end()
         plain = name.rstrip("*")
         if not name:
@@ -300,7 +304,9 @@ class _Expansion:
         return written + (" " if joins else ""), end
 
     def _filled(self, body: str, arguments: list[str], depth: int) -> str:
-        """Return a text with its arguments in place, expanded; nothing beyond the bounds."""
+        """Return a macro body with its arguments inserted and expanded; an empty text if a limit of the expansion is
+        exceeded.
+        """
         self.expansions -= 1
         if depth >= MAX_DEPTH or self.expansions < 0 or self.left < 0:
             return ""
@@ -328,7 +334,7 @@ class _Expansion:
         return self._filled(macro.body, arguments, depth), at
 
     def _define(self, source: str, definer: str, at: int) -> int | None:
-        """Record a definition; return its end, or None if there is no definition."""
+        """Record a definition, and return the position after it. Return None if there is no definition."""
         if definer in _DEFINERS or definer == "DeclareMathOperator":
             name, at = _group(source, at)
             count, default, at = _signature(source, at) if definer in _DEFINERS else (0, None, at)
@@ -373,7 +379,7 @@ class _Expansion:
 
 
 def _signature(source: str, at: int) -> tuple[int, str | None, int]:
-    """Return the number of arguments, the default of the first, and where they end."""
+    """Return the number of arguments, the default of the first argument, and the position after them."""
     number, at = _optional(source, at)
     default, at = _optional(source, at) if number is not None else (None, at)
     return int(number) if number and number.strip().isdecimal() else 0, default, at
@@ -391,7 +397,7 @@ def _arguments(source: str, at: int, macro: Macro) -> tuple[list[str], int]:
 
 
 def _skipped(source: str, at: int, form: str) -> int:
-    """Return the end of the arguments of a form."""
+    """Return the position after the arguments that `form` describes."""
     for one in "*" + form:
         if one == "*":
             at += source[at : at + 1] == "*"
@@ -403,7 +409,9 @@ def _skipped(source: str, at: int, form: str) -> int:
 
 
 def _group(source: str, at: int) -> tuple[str, int]:
-    """Return the next argument, and where it ends: a group in braces, a macro, a character; empty at the end."""
+    """Return the next argument, and the position after it. An argument is a group in braces, a macro, or a character;
+    at the end of the source it is empty.
+    """
     start = _SPACE.match(source, at).end()  # type: ignore[union-attr]
     if source[start : start + 1] == "*":
         start = _SPACE.match(source, start + 1).end()  # type: ignore[union-attr]
@@ -428,7 +436,7 @@ _BRACKETS = re.compile(r"\\.|%[^\n]*|[{}\]]", re.S)
 
 
 def _closing(source: str, at: int, mark: str) -> int:
-    """Return the end of a group that began before `at`, or the end of the source."""
+    """Return the position of the mark that closes the group around `at`, or the end of the source."""
     depth = 0
     for found in (_GROUP if mark == "}" else _BRACKETS).finditer(source, at):
         if found[0] == mark and not depth:

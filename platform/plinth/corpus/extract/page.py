@@ -1,5 +1,5 @@
-"""A page, the answer to it, and the bytes of both between the process that reads pages and its worker; facts of its
-head.
+"""Pages, the answers to them, and their serialization between the process that reads pages and its worker; facts from a
+page's head.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KIND_OF = {"application/pdf": "pdf", "text/x-tex": "latex"}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Undecoded HTML and the character set its server declared, if any; or a whole file of another kind."""
+    """Undecoded HTML with the character set that its server declared, if any; or a whole file of another kind."""
 
     body: bytes
     charset: str = ""
@@ -46,7 +46,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Main content, and title, canonical address, date, language and signals on its use where the page gives them."""
+    """Main content, with title, canonical URL, date, language and usage signals if the page declares them."""
 
     text: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def page_bytes(page: Page) -> bytes:
 
 
 def page_of(data: memoryview) -> Page:
-    """Parse the page of `page_bytes`, copied out."""
+    """Parse a page serialized by `page_bytes`, and copy its data."""
     start = 2 + data[1]
     return Page(bytes(data[start:]), str(data[2:start], "ascii"), KINDS[data[0]])
 
@@ -89,7 +89,7 @@ def answer_bytes(answer: Answer) -> bytes:
 
 
 def answer_of(data: bytes) -> Answer:
-    """Parse the answer of `answer_bytes`."""
+    """Parse an answer serialized by `answer_bytes`."""
     status, text_bytes, *facts_bytes = ANSWER.unpack_from(data)
     at = ANSWER.size + text_bytes
     text = str(data[ANSWER.size : at], "utf-8")
@@ -161,11 +161,10 @@ _JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
 
 
 def page_facts(html: str, title: str | None) -> dict[str, str]:
-    """Return those of these that a page has: `title` (as given, else `og:title`), `canonical` (address as written,
-    resolved
-    against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), and its declarations about
-    its
-    use (`signals`)."""
+    """Return the facts that a page declares: `title` (as given, otherwise `og:title`), `canonical` (URL as written,
+    resolved against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), the license link,
+    and its usage signals (`signals`).
+    """
     end = html.find("<body", 0, HEAD_CHARACTERS)
     end = end if end >= 0 else HEAD_CHARACTERS
     head = html[:end].encode("utf-8", "surrogatepass").lower()
@@ -185,7 +184,7 @@ def page_facts(html: str, title: str | None) -> dict[str, str]:
 
 
 def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
-    """Add the values of `link`, `meta` and `base` elements; the first of a name counts."""
+    """Add the values of `link`, `meta` and `base` elements. If a name is repeated, the first value is used."""
     metas: dict[str, str] = {}
     several: list[tuple[str, str]] = []
     canonical = base = ""
@@ -218,7 +217,7 @@ def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
 
 
 def _licences(html: str) -> Iterator[str]:
-    """Yield the addresses of links with `rel=license`."""
+    """Yield the URLs of links with `rel=license`."""
     at = -1
     for _ in range(MOST_LICENSES):
         at = html.find(LICENSE, at + 1)
@@ -255,7 +254,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _address(base: str, address: str) -> str:
-    """Return the address cleaned as in browsers; empty if it is too long."""
+    """Return the URL cleaned as browsers do; empty if it is too long."""
     address = "".join(address.strip().split("\n")).replace("\t", "").replace("\r", "").replace(" ", "%20")
     try:
         address = urljoin(base.strip(), address) if base and address else address
@@ -265,5 +264,5 @@ def _address(base: str, address: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return one line of bounded length."""
+    """Return the text as one line of bounded length."""
     return " ".join(text[: 4 * FACT_CHARACTERS].split())[:FACT_CHARACTERS]

@@ -1,5 +1,5 @@
-"""Text out of PDF, by PDFium: lines into paragraphs by where they stand on the page, pages apart, tables as rows of
-words.
+"""Text of PDF, extracted by PDFium. Lines are joined to paragraphs by their position on the page, pages are separated,
+and tables become rows of words.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DAY = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 
 
 def pdf_text(body: bytes, begins: Callable[[], None]) -> Text | ExtractionFailure:
-    """Return the text of all pages, title and day of creation.
+    """Return the text of all pages, the title and the day of creation.
 
     Args:
-        begins: called before every page, so that its time is its own.
+        begins: called before every page, so that each page has its own time limit.
     """
     import pypdfium2 as pdfium
 
@@ -86,7 +86,9 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 @dataclass
 class Line:
-    """Line of text and its box in points; `hyphen` where it ends inside a word, `row` where it has wide gaps."""
+    """Line of text and its box in points. `hyphen` is True if the line ends inside a word; `row` is True if it has wide
+    gaps.
+    """
 
     text: str
     left: float
@@ -99,7 +101,9 @@ class Line:
 
 
 def page_text(page: Any) -> str:
-    """Return the text of a text page of pypdfium2, with one line per paragraph; hyphens at line ends are `HYPHEN`."""
+    """Return the text of a pypdfium2 text page, with one line per paragraph. Hyphens at line ends are marked by
+    `HYPHEN`.
+    """
     text = page.get_text_range()
     lines = list(_lines(page, text)) if len(text) == page.count_chars() else []
     if not lines:
@@ -113,7 +117,9 @@ def page_text(page: Any) -> str:
 
 
 def without_breaks(text: str) -> str:
-    """Return a text whose hyphens at line ends are those of its words: kept if the text has the word with a hyphen."""
+    """Replace the marked hyphens at line ends: keep a hyphen if the word also occurs with it in the text, otherwise
+    remove it.
+    """
     if HYPHEN not in text:
         return text
     words = {word.casefold() for word in _WORD.findall(text)}
@@ -144,7 +150,7 @@ def _lines(page: Any, text: str) -> Iterator[Line]:
 
 
 def _mark_rows(page: Any, lines: Sequence[Line]) -> None:
-    """Mark lines in which runs of text stand apart."""
+    """Mark lines that have wide gaps between runs of text."""
     at, edge = 0, None
     for number in range(page.count_rects()):
         left, bottom, right, top = page.get_rect(number)
@@ -159,14 +165,16 @@ def _mark_rows(page: Any, lines: Sequence[Line]) -> None:
 
 
 def _spacing(lines: Sequence[Line]) -> float:
-    """Return the usual distance of two lines of a page."""
+    """Return the median distance between adjacent lines of a page."""
     steps = [a.bottom - b.bottom for a, b in pairwise(lines)]
     within = [step for step, line in zip(steps, lines, strict=False) if 0.5 * line.height < step < 3 * line.height]
     return median(within) if within else 0.0
 
 
 def _between(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> str:
-    """Return the joint of two lines: a hyphen, a space or nothing inside a paragraph, one line end or two."""
+    """Return the separator of two lines. Inside a paragraph it is a hyphen, a space or nothing, otherwise one or two
+    line ends.
+    """
     step = before.bottom - line.bottom
     if _is_one(before, line, lines, spacing):
         if before.hyphen:
@@ -193,7 +201,7 @@ def _is_one(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> 
 
 
 def _edge(line: Line, lines: Sequence[Line]) -> float | None:
-    """Return the right edge of a line's column, which at least two of its lines come near; None without one."""
+    """Return the right edge of the line's column, or None if fewer than two lines end near the same edge."""
     rights = sorted(one.right for one in lines if not one.row and abs(one.left - line.left) < INDENT * line.height)
     if len(rights) < 2 or rights[-1] - line.left < MIN_WIDTH * line.height:
         return None

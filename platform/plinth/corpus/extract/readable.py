@@ -1,6 +1,4 @@
-"""HTML as a reader sees it, before an engine takes the main content: lists with their numbers, formulas in a line of
-text.
-"""
+"""HTML prepared so that an extraction engine keeps what a reader sees: lists with their numbers, formulas as text."""
 
 from __future__ import annotations
 
@@ -41,7 +39,9 @@ _LETTERS = "m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"
 
 
 def with_lists(tree: Any) -> bool:
-    """Label the lists of a tree of Resiliparse that it would drop or misnumber; True if there are any."""
+    """Label the lists of a Resiliparse tree that Resiliparse would drop or number incorrectly. Return True if there are
+    any.
+    """
     body, labeled = tree.body, False
     if body is None:
         return False
@@ -55,7 +55,7 @@ def with_lists(tree: Any) -> bool:
 
 
 def labels_in_place(text: str) -> str:
-    """Return the text of a tree that `with_lists` has labeled."""
+    """Replace the labels in the text of a tree that `with_lists` has labeled by list numbers and bullets."""
     return _LABEL.sub(lambda found: f"{found[1]} " if found[1] and found[2] is None else "", text)
 
 
@@ -64,7 +64,7 @@ def _is_content(ul: Any) -> bool:
 
 
 def _linked(element: Any) -> bool:
-    """Return True if more than `MAX_LINKS` of an element's text is links."""
+    """Return True if the links of an element are more than the share `MAX_LINKS` of its text."""
     links = element.get_elements_by_tag_name("a").values()
     left = MAX_LINKS * len(" ".join(element.text.split())) if links else 0
     return any((left := left - len(" ".join(a.text.split()))) < 0 for a in links)
@@ -76,7 +76,7 @@ def _among_prose(ul: Any) -> bool:
 
 
 def _has_prose(element: Any) -> bool:
-    """Return True if paragraphs among the nearest siblings of an element have `MIN_PROSE` characters."""
+    """Return True if the paragraphs among an element's nearest siblings have at least `MIN_PROSE` characters."""
     found = 0
     for step in ("previous_element_sibling", "next_element_sibling"):
         sibling = getattr(element, step)
@@ -92,7 +92,9 @@ def _has_prose(element: Any) -> bool:
 
 
 def _keep(tree: Any, ul: Any) -> bool:
-    """Make a list that Resiliparse would drop one that it keeps: an `ol` with bullets; True if it was such a list."""
+    """Replace a list that Resiliparse would drop by an `ol` with bullets, which it keeps. Return True if the list was
+    replaced.
+    """
     if _depth(ul) >= DEPTH and not _linked(ul):
         return False
     ol = tree.create_element("ol")
@@ -125,7 +127,9 @@ def _number(tree: Any, ol: Any) -> bool:
 
 
 def _kind(element: Any) -> str:
-    """Return the number style of an element's attributes: `1`, `a`, `A`, `i`, `I`, `none`; empty if there is none."""
+    """Return the number style in an element's attributes: `1`, `a`, `A`, `i`, `I` or `none`. Return an empty text if
+    there is no style.
+    """
     style = _STYLE.search(element.getattr("style") or "")
     if style:
         return _KINDS[style[1].lower()] or "none"
@@ -212,7 +216,7 @@ _DEEPEST = 64
 
 
 def readable_formulas(html: str) -> str:
-    """Return a page with its formulas as text."""
+    """Return a page with its formulas converted to text."""
     if "<math" in html:
         html = _MATH.sub(_formula, _HIDDEN.sub(r"\1", html))
     for _ in range(_ROUNDS):
@@ -223,12 +227,12 @@ def readable_formulas(html: str) -> str:
 
 
 def raised(text: str) -> str:
-    """Return raised text: in Unicode's characters if all exist, else `^(…)`."""
+    """Return superscript text: as Unicode characters if all of them exist, otherwise as `^(…)`."""
     return _script_text(text, _RAISED, "^")
 
 
 def lowered(text: str) -> str:
-    """Return the lowered text, the same way: `_(…)`."""
+    """Return subscript text: as Unicode characters if all of them exist, otherwise as `_(…)`."""
     return _script_text(text, _LOWERED, "_")
 
 
@@ -269,7 +273,7 @@ def _formula(found: re.Match[str]) -> str:
 
 
 def _parsed(markup: str) -> _Element:
-    """Parse the elements of a formula; nesting beyond that of real formulas becomes flat."""
+    """Parse the elements of a formula. Nesting deeper than in real formulas is flattened."""
     root = _Element("math")
     stack = [root]
     for token in _TOKEN.finditer(markup):

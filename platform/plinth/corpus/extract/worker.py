@@ -1,4 +1,4 @@
-"""The worker: the extractors (HTML text in, main content and title out), and the handler that runs them on blocks of
+"""Extraction worker: the engines (HTML text to main content and title), and the handler that runs them on blocks of
 pages.
 """
 
@@ -25,7 +25,7 @@ _JOINER = "\u2060"
 
 
 def engine(name: str) -> Extract:
-    """Return the extractor of a recipe's `extraction.engine`."""
+    """Return the extraction function for the recipe's `extraction.engine`."""
     extract = {"resiliparse": _resiliparse, "trafilatura": _trafilatura}[name]()
     return lambda html: extract(readable_formulas(html))
 
@@ -89,7 +89,7 @@ _UNSEEN = "//template | //*[@hidden]"
 
 
 def without_gutters(tree: Any, html: str) -> None:
-    """Take line numbers out of a tree of resiliparse."""
+    """Remove line numbers of code listings from a resiliparse tree."""
     if "<pre" in html and _has_gutters(html) and tree.body is not None:
         for element in tree.body.query_selector_all(_SELECTOR).values():
             if _NUMBERS.fullmatch(element.text):
@@ -97,7 +97,9 @@ def without_gutters(tree: Any, html: str) -> None:
 
 
 def plain_listings(tree: Any, html: str) -> list[str]:
-    """Make a tree of lxml one whose code Trafilatura can read; the text of each `pre`, in order."""
+    """Simplify the code listings of an lxml tree so that Trafilatura can read them. Return the text of each `pre`, in
+    order.
+    """
     if "<template" in html or "hidden" in html:
         for element in tree.xpath(_UNSEEN):
             element.drop_tree()
@@ -117,7 +119,7 @@ def _has_gutters(html: str) -> bool:
 
 
 def with_listings(text: str, listings: list[str]) -> str:
-    """Return main content with every listing as it is in the page."""
+    """Return main content in which every code listing has its text from the page."""
     at = 0
     for listing in listings:
         squeezed = "\n".join(line.rstrip() for line in listing.splitlines() if line.strip())
@@ -132,7 +134,7 @@ def with_listings(text: str, listings: list[str]) -> str:
 
 
 def _unwrap(table: Any) -> None:
-    """Replace a table that has only listings by them."""
+    """Replace a table that contains only code listings by these listings."""
     pres = table.findall(".//pre")
     words = "".join("".join(pre.text_content() for pre in pres).split())
     parent = table.getparent()
@@ -144,8 +146,10 @@ def _unwrap(table: Any) -> None:
 
 
 def _flat(pre: Any) -> str:
-    """Return the text of a `pre`, which then replaces its content: some highlighters begin with an empty element, and
-    Trafilatura drops the text that follows one. Elements in it that end a line become line ends."""
+    """Return the text of a `pre`, and replace its content by this text. Elements that end a line become line ends.
+
+    Some highlighters begin a `pre` with an empty element, and Trafilatura would drop the text after it.
+    """
     pieces: list[str] = []
     todo = [(pre, False)]  # elements, and whether their inside is written
     while todo:
@@ -184,11 +188,11 @@ GARBAGE_OBJECTS = 50_000
 
 
 def extracting(watch: ItemWatch, name: str, seconds: str) -> Handler:
-    """Return a handler that extracts main content by an engine, from pages as bytes.
+    """Return a handler that extracts main content from serialized pages.
 
     Args:
-        name: engine.
-        seconds: CPU time per page.
+        name: extraction engine.
+        seconds: maximum CPU seconds per page.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
@@ -232,7 +236,7 @@ def _read(extract: Extract, page: Page) -> Read | ExtractionFailure:
 
 
 def _whole(page: Page, watch: ItemWatch) -> Answer:
-    """Extract a document of a kind other than HTML: its text and metadata at once."""
+    """Extract the text and metadata of a document that is not HTML."""
     try:
         if page.kind == "pdf":
             from plinth.corpus.extract.pdf import pdf_text

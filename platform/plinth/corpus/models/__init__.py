@@ -1,19 +1,20 @@
-"""Models trained on buckets of the corpus itself, each an asset with a version: `models/NAME`.
+"""Models trained on buckets of the corpus itself. Each model is an asset with a version: `models/NAME`.
 
-    examples           a sample of documents or of a labeled list, as features, cut into splits; linear models of
-                       hashed words; the mark of generated labeled sets
+    examples           training examples: a sample of documents or of a labeled list, as features, divided into
+                       splits; linear models of hashed words; the mark of generated labeled sets
     artefact           files of a classifier; its trees; probabilities from margins
     classifier         classifiers and taggers
     ngram_counts       vocabulary, counts and smoothing of n-gram models
     ngram              Kneser-Ney models, their files, and perplexity bands
-    given              a model that was trained before, given as files; a ready fastText model; a ready classification
-                       head
+    given              pretrained models, given as files; fastText models; transformer classification heads
 
-The record that describes a trainer (documents of some buckets to a model's files) is here, and all trainers by kind.
-A new one is a file in this folder that holds a `TRAINER`, a line in `_BUILT_IN`, and a test.
+This module has the record that describes a trainer (a function from the documents of some buckets to a model's files),
+and all trainers by kind. To add a trainer, add a file in this folder that defines a `TRAINER`, a line in `_BUILT_IN`,
+and a test.
 
-The recipe names models under `corpus.models` and lists under `corpus.lists`. An annotator names those that it needs
-(`Annotator.resources`) and reads their files once per process (`Annotator.prepare`); see `plinth.corpus.annotate`.
+The recipe names models under `corpus.models` and lists under `corpus.lists`. An annotator names the models and lists
+that it needs (`Annotator.resources`), and reads their files once per process (`Annotator.prepare`); see
+`plinth.corpus.annotate`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from plinth.records import Frozen, Manifest
 
 
 class Train(Protocol):
-    """Training function: documents by bucket and lists by name to the model's files as parts, with statistics."""
+    """Training function: from documents by bucket and lists by name to the model's files as parts, with statistics."""
 
     def __call__(
         self,
@@ -49,15 +50,16 @@ class ModelTrainer:
 
     Args:
         kind: name in the recipe (`corpus.models.NAME.kind`).
-        version: of the code; raise it when the same text would give another model.
+        version: version of the code; raise it when the same text would give a different model.
         description: one sentence for the catalog.
         source: the paper or project that it follows.
         params: frozen model of the parameters, without `kind`.
-        buckets: names of the buckets whose documents it reads, of the parameters.
-        lists: names of the lists it reads, of the parameters.
-        train: the work; deterministic, memory bounded.
-        libraries: names of other people's code that decides the model (`fingerprint.libraries`).
-        bounds: of the parameters, `(statistic, least, most)` that a model must keep to be published.
+        buckets: returns, for given parameters, the names of the buckets whose documents it reads.
+        lists: returns, for given parameters, the names of the lists that it reads.
+        train: training function; deterministic, with bounded memory.
+        libraries: names of third-party libraries that affect the model (`fingerprint.libraries`).
+        bounds: returns, for given parameters, triples `(statistic, minimum, maximum)`. A model is published only if
+            its statistics are within these bounds.
     """
 
     kind: str
@@ -92,7 +94,7 @@ def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
     """Return the trainer of a model in the recipe.
 
     Raises:
-        RecipeError: no `kind`, or an unknown one.
+        RecipeError: the model has no `kind`, or an unknown kind.
     """
     kind = raw.get("kind")
     if kind not in trainers():

@@ -1,7 +1,7 @@
-"""A trained classifier as files (`model.json`, `table.npy`; for the second stage `nodes.npy`, `starts.npy`), and the
-parts that evaluate it: probabilities from margins, trees over a few numbers.
+"""Files of a trained classifier (`model.json`, `table.npy`; for the second stage `nodes.npy`, `starts.npy`), and the
+code that evaluates it: probabilities from margins, and trees over a few features.
 
-Plain arrays and JSON: the same model has the same bytes, and reading one runs no code.
+Files are plain arrays and JSON. The same model always has the same bytes, and reading a model runs no code.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ _STEPS, _ENOUGH = 100, 1e-10
 
 
 class Curve(Frozen):
-    """Probabilities at margins, straight lines between them, constant outside; or the logistic curve.
+    """Calibration curve from margins to probabilities: linear between knots and constant outside them, or a logistic
+    curve.
 
     Args:
-        slope, intercept: of Platt's curve, 1 / (1 + exp(-(slope x + intercept))).
-        knots, values: of the staircase; Platt's curve has none.
+        slope, intercept: parameters of Platt's curve, 1 / (1 + exp(-(slope x + intercept))).
+        knots, values: knots of an isotonic curve and their probabilities; empty for Platt's curve.
     """
 
     slope: float = 1.0
@@ -66,13 +67,14 @@ def sigmoid(x: F64) -> F64:
 
 
 def fit_curve(method: Method, margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """Fit the curve of a method."""
+    """Fit the calibration curve by the given method."""
     return platt(margins, truth, weights) if method == "platt" else isotonic(margins, truth, weights)
 
 
 def platt(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """Fit Platt's sigmoid (1999), with targets inside (0, 1), by Newton's method with halved steps (Lin, Lin and
-    Weng 2007). The slope never turns the order of documents around: a model without any skill gets a flat curve."""
+    """Fit Platt's sigmoid (1999), with targets inside (0, 1), by Newton's method with step halving (Lin, Lin and Weng
+    2007). The slope is never negative, so the order of documents is kept. A model without any skill gets a flat curve.
+    """
     high, low = weights[truth == 1].sum(), weights[truth == 0].sum()
     target = np.where(truth == 1, (high + 1) / (high + 2), 1 / (low + 2))
     scale = max(float(np.sqrt(np.average(margins**2, weights=weights))), 1e-12)
@@ -98,8 +100,10 @@ def _loss(beta: F64, x: F64, target: F64, weights: F64) -> float:
 
 
 def isotonic(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """Fit least squares among nondecreasing curves: steps that would fall are pooled (Ayer et al. 1955). Every step
-    is at the mean margin of its documents, with lines between, so that few documents tie."""
+    """Fit the nondecreasing curve with the least squared error, by pooling steps that would decrease (Ayer et al.
+    1955). Each knot is at the mean margin of its pooled documents. Values between knots are interpolated, so that few
+    documents have equal probabilities.
+    """
     levels, place = np.unique(margins, return_inverse=True)
     pools: list[list[float]] = []  # sum of weights, of weighted truth, of weighted margins
     weight = np.bincount(place, weights)
@@ -121,44 +125,45 @@ ECE_BINS = 15
 
 
 def auc(truth: npt.NDArray[Any], scores: F64, weights: F64) -> float:
-    """Return the chance that a true document scores above a false one, ties counted half (Mann and Whitney 1947).
+    """Return the probability that a positive document scores above a negative one; ties count half (Mann and Whitney
+    1947).
 
     Raises:
-        ValueError: there are no documents of one truth.
+        ValueError: one of the two classes has no documents.
     """
     _, place = np.unique(scores, return_inverse=True)
     good = np.bincount(place, weights * (truth == 1))
     bad = np.bincount(place, weights * (truth == 0))
     if not good.sum() or not bad.sum():
-        raise ValueError("both truths are needed")
+        raise ValueError("documents of both classes are needed")
     below = np.cumsum(bad) - bad
     return float((good * (below + bad / 2)).sum() / (good.sum() * bad.sum()))
 
 
 def average_precision(truth: npt.NDArray[Any], scores: F64, weights: F64) -> float:
-    """Return the area under the curve of precision over recall as a sum of steps, no line drawn between them (Davis and
-    Goadrich 2006 show why).
+    """Return the area under the precision-recall curve as a sum of steps, without interpolation (see Davis and Goadrich
+    2006).
 
     Raises:
-        ValueError: there are no true documents.
+        ValueError: there are no positive documents.
     """
     _, place = np.unique(-scores, return_inverse=True)
     hits = np.cumsum(np.bincount(place, weights * (truth == 1)))
     seen = np.cumsum(np.bincount(place, weights))
     if not hits[-1]:
-        raise ValueError("true documents are needed")
+        raise ValueError("positive documents are needed")
     return float((np.diff(hits, prepend=0.0) * hits / seen).sum() / hits[-1])
 
 
 def brier(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
-    """Return the mean squared distance of probability and truth (Brier 1950)."""
+    """Return the mean squared difference between probability and truth (Brier 1950)."""
     return float(np.average((probabilities - truth) ** 2, weights=weights))
 
 
 def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64, bins: int = ECE_BINS) -> float:
-    """Return the expected calibration error: distance of mean probability and share of true documents in bins of equal
-    width,
-    averaged by their weight (Naeini et al. 2015; Guo et al. 2017)."""
+    """Return the expected calibration error: the difference between mean probability and share of positive documents in
+    bins of equal width, averaged by the bins' weight (Naeini et al. 2015; Guo et al. 2017).
+    """
     place = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
     said = np.bincount(place, weights * probabilities, bins)
     true = np.bincount(place, weights * truth, bins)
@@ -166,21 +171,22 @@ def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64,
 
 
 def log_loss(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
-    """Return the mean negative log likelihood, in nats; certainty is cut at 1e-12."""
+    """Return the mean negative log likelihood, in nats. Probabilities are clipped to at least 1e-12 from 0 and 1."""
     p = np.clip(probabilities, 1e-12, 1 - 1e-12)
     return float(-np.average(np.where(truth == 1, np.log(p), np.log1p(-p)), weights=weights))
 
 
 def balanced(labels: npt.NDArray[Any], classes: int) -> F64:
-    """Return the weights that give every class the same total; they add up to N."""
+    """Return weights that give every class the same total weight; all weights add up to N."""
     found = np.bincount(labels, minlength=classes)
     share: F64 = np.divide(len(labels), found * np.count_nonzero(found), out=np.zeros(classes), where=found > 0)
     return np.asarray(share[labels])
 
 
 def quality(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> dict[str, float]:
-    """Return all measures under their names in statistics, rounded so that they are the same wherever they are
-    summed."""
+    """Return all quality measures by their names in statistics. Values are rounded, so that they do not depend on the
+    order of summation.
+    """
     measured = {
         "auc": auc(truth, probabilities, weights),
         "average_precision": average_precision(truth, probabilities, weights),
@@ -206,14 +212,14 @@ ITERATIONS, LEAVES, RATE, L2, MIN_LEAF, SEED = 120, 12, 0.08, 1.0, 15, 0
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes [M] of all trees, where each begins, [T + 1], and the margin they add to."""
+    """Boosted trees: their nodes [M], the first node of each tree [T + 1], and the base margin."""
 
     nodes: npt.NDArray[Any]
     starts: I64
     base: float
 
     def margins(self, features: F32) -> F64:
-        """Sum all trees for every document, [D]."""
+        """Return the margin of every document, [D]: the base margin plus the sum of all trees."""
         out = np.full(len(features), self.base)
         if len(features):
             feature, left, right, threshold, value = (np.ascontiguousarray(self.nodes[name]) for name in _FIELDS)
@@ -224,7 +230,7 @@ class Forest:
 
 
 def fit_trees(features: F32, truth: I64, weights: F64) -> Forest:
-    """Return the trees that separate true documents from false ones by logistic loss; the margin is log odds.
+    """Fit boosted trees that separate positive from negative documents by logistic loss. The margin is the log odds.
 
     Args:
         features: [D, N], finite.
@@ -243,8 +249,9 @@ def fit_trees(features: F32, truth: I64, weights: F64) -> Forest:
 
 
 def _exported(model: Any) -> Forest:
-    """Return a fitted model as arrays; its layout is scikit-learn's own, which a test compares with
-    `decision_function`."""
+    """Return the trees of a fitted model as arrays. The layout is internal to scikit-learn; a test compares it with
+    `decision_function`.
+    """
     trees = [stage[0].nodes for stage in model._predictors]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in trees])]).astype(np.int64)
     nodes = np.zeros(int(starts[-1]), dtype=NODE)
@@ -259,7 +266,9 @@ def _exported(model: Any) -> Forest:
 
 
 def problem(forest: Forest, features: int) -> str | None:
-    """Return the fault of a forest read from a file, or None: no walk through it may leave the arrays or never end."""
+    """Return the fault of a forest read from a file, or None. In a valid forest, every walk ends and stays inside the
+    arrays.
+    """
     nodes, starts = forest.nodes, forest.starts
     size = len(nodes)
     if starts.ndim != 1 or starts.size < 1 or starts[0] != 0 or starts[-1] != size or (np.diff(starts) <= 0).any():
@@ -270,7 +279,7 @@ def problem(forest: Forest, features: int) -> str | None:
         if (nodes[side][at] <= at).any() or (nodes[side][at] >= size).any():
             return "a node's child does not come after it"
     if (nodes["feature"] < 0).any() or (nodes["feature"] >= features).any():
-        return f"a node looks at a feature beyond {features}"
+        return f"a node reads a feature beyond {features}"
     if not (np.isfinite(nodes["value"]).all() and np.isfinite(forest.base) and not np.isnan(nodes["threshold"]).any()):
         return "a value is not finite"
     return None
@@ -297,7 +306,7 @@ class Second(Frozen):
 
 
 class Head(Frozen):
-    """Everything about a model but its arrays."""
+    """All data of a model except its arrays."""
 
     format: str
     kind: str
@@ -329,11 +338,11 @@ class ClassifierModel:
         """Return the probabilities of the second stage, [documents].
 
         Args:
-            margins: of the first stage, [documents].
-            look: of the texts, as `examples.second_look` gives it.
+            margins: margins of the first stage, [documents].
+            look: features of the texts from `examples.second_look`.
 
         Raises:
-            ValueError: the model has no second stage, or one with a different number of features.
+            ValueError: the model has no second stage, or its second stage has a different number of features.
         """
         if self.forest is None or self.head.second is None:
             raise ValueError("the model has no second stage")
@@ -344,12 +353,14 @@ class ClassifierModel:
 
 
 def second_features(margins: F64, look: F32) -> F32:
-    """Return the features of the second stage, [documents, 1 + N]: the first stage's margin and the text's look."""
+    """Return the features of the second stage, [documents, 1 + N]: the first stage's margin, and the features of the
+    text.
+    """
     return np.concatenate([margins.astype(np.float32)[:, None], look], axis=1)
 
 
 def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the names of those features; `more` are those of a lexicon."""
+    """Return the names of the second stage's features; `more` are the names of a lexicon's features."""
     return ("margin", *scoring.NAMES, *more)
 
 
@@ -366,11 +377,11 @@ def read(files: Mapping[str, Path], key: str, kind: str) -> ClassifierModel:
     """Read a model from its files.
 
     Args:
-        key: of the asset, for errors: `models/NAME`.
+        key: name of the asset (`models/NAME`), for error messages.
         kind: required kind of model.
 
     Raises:
-        IntegrityError: another version or kind wrote it, a file is missing, or the files do not fit together.
+        IntegrityError: the model has a different version or kind, a file is missing, or the files do not match.
     """
     try:
         raw = json.loads(files[HEAD].read_bytes())
@@ -403,9 +414,9 @@ def _require(key: str, head: Head, table: npt.NDArray[Any], forest: Forest | Non
     if len(head.bias) != outputs or len(head.curves) != outputs:
         raise _refused(key, f"{len(head.bias)} biases, {len(head.curves)} curves", f"{outputs} of each")
     if forest is not None and head.second is not None:
-        fault = "nodes of another form" if forest.nodes.dtype != NODE else problem(forest, len(head.second.features))
+        fault = "nodes of another type" if forest.nodes.dtype != NODE else problem(forest, len(head.second.features))
         if fault:
-            raise _refused(key, fault, "trees that can be walked")
+            raise _refused(key, fault, "valid trees")
 
 
 def _refused(key: str, found: object, expected: object) -> IntegrityError:

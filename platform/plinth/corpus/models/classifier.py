@@ -1,4 +1,4 @@
-"""Classifiers and taggers: two kinds of text, or several; hashed words, linear models, a second stage of trees."""
+"""Classifiers of two classes and taggers of several labels: hashed words, linear models, a second stage of trees."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from plinth_text.scoring import NAMES
 
 
 class Learning(Frozen):
-    """Training of a linear model."""
+    """Parameters for training a linear model."""
 
     documents: int = Field(20_000, ge=100, le=200_000, description="Maximum number of documents per bucket or list.")
-    max_words: int = internal(1000, ge=16, le=5000, description="Maximum words of a document for training.")
+    max_words: int = internal(1000, ge=16, le=5000, description="Maximum words per document to use for training.")
     bits: int = internal(20, ge=8, le=24, description="Rows of the feature table: 2^bits, with 4 bytes per label.")
-    epochs: int = internal(20, ge=1, le=100, description="Passes over the examples; the best one is kept.")
+    epochs: int = internal(20, ge=1, le=100, description="Passes over the examples; the best pass is kept.")
     seed: int = internal(1, ge=0, description="Seed of the sample.")
-    calibration: Method = internal("platt", description="`platt`, or `isotonic` for thousands of examples.")
+    calibration: Method = internal(
+        "platt", description="Calibration method: `platt`, or `isotonic` if there are thousands of examples."
+    )
     min_documents: int = Field(100, ge=20, description="Minimum number of examples per label.")
     min_auc: float = internal(0.7, ge=0.5, le=1, description="Minimum held-out AUC to publish a model.")
     max_ece: float = internal(0.15, gt=0, le=1, description="Maximum calibration error to publish a model.")
@@ -64,10 +66,10 @@ def train_learner(
     sources: Sequence[ExampleSource],
     terms: Manifest | None = None,
 ) -> Manifest:
-    """Draw examples, fit, measure, and store the model.
+    """Sample examples, then fit, evaluate and store the model.
 
     Args:
-        labels: names of the labels that sources number.
+        labels: names of the labels; sources refer to them by index.
 
     Raises:
         StageError: a label, or a split of one, has too few examples.
@@ -97,7 +99,7 @@ def _train(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require(task: _Task, found: Examples) -> None:
-    """Require enough examples of every label, and some in every split."""
+    """Raise an error if a label has too few examples, or none in one of the splits."""
     counts = np.bincount(found.documents.labels, minlength=len(task.labels))
     lacking = {name: int(count) for name, count in zip(task.labels, counts, strict=True)}
     lacking = {name: count for name, count in lacking.items() if count < task.params.min_documents}
@@ -120,7 +122,7 @@ def _require(task: _Task, found: Examples) -> None:
 
 
 def fitted(params: Learning, found: Examples, outputs: int) -> examples.Linear:
-    """Fit the linear stage on `train`; choose its best epoch on `validation`."""
+    """Fit the linear stage on the split `train`, and choose the best epoch on the split `validation`."""
     train, held = found.of("train").documents, found.of("validation").documents
     return examples.fit(train, held, outputs, params.bits, examples.Sgd(epochs=params.epochs))
 
@@ -151,15 +153,17 @@ _ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 
 
 class ClassifierParams(Learning):
-    """Sources of the two labels, and settings of the stages."""
+    """Parameters of a classifier: sources of the two labels, and settings of the stages."""
 
     reference: tuple[str, ...] = Field((), description="Buckets of good text, the positive examples.")
     random: tuple[str, ...] = Field((), description="Buckets of arbitrary text, the negative examples.")
     labelled: tuple[str, ...] = Field((), description="Alternatively, labeled lists: JSONL with `text` and `label`.")
     positive: str = Field("bad", description="Value of `label` whose probability is predicted.")
-    lexicon: str | None = Field(None, description="List of terms; their hits are features of the second stage.")
+    lexicon: str | None = Field(None, description="List of terms; their matches are features of the second stage.")
     window: int = Field(
-        0, ge=0, description="Words per passage; a document gets its highest passage score. 0: whole documents."
+        0,
+        ge=0,
+        description="Words per passage; a document gets its highest passage score. If 0, whole documents are scored.",
     )
     band: tuple[float, float] = internal(
         (0.3, 0.7), description="Range of probabilities in which the second stage decides."
@@ -171,7 +175,7 @@ class ClassifierParams(Learning):
         if bool(self.labelled) == bool(self.reference or self.random):
             raise ValueError("needs either `labelled`, or `reference` and `random`")
         if not self.labelled and not (self.reference and self.random):
-            raise ValueError("needs `reference` and `random` both")
+            raise ValueError("needs both `reference` and `random`")
         if set(self.reference) & set(self.random):
             raise ValueError("a bucket is both `reference` and `random`")
         if not 0 <= self.band[0] < self.band[1] <= 1:
@@ -182,12 +186,14 @@ class ClassifierParams(Learning):
 def train_classifier(
     ctx: Context, asset: str, params: ClassifierParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Return the manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, training metrics,
-    of the first stage on the test split `auc`, `average_precision`, `brier`, `ece`, of both stages together the same
-    as `final_…`, of the documents of doubt `border_share`, `border_auc`, `border_second_auc`.
+    """Train a classifier and return the manifest of its files.
+
+    Statistics are `documents`, `label_documents`, `splits` and training metrics. For the first stage on the test split:
+    `auc`, `average_precision`, `brier`, `ece`; for both stages together: the same metrics as `final_…`. For uncertain
+    documents: `border_share`, `border_auc`, `border_second_auc`.
 
     Raises:
-        StageError: too few examples of a truth.
+        StageError: one of the two labels has too few examples.
     """
     values = ((params.positive, 1),)
     sources = [
@@ -209,7 +215,7 @@ def train_classifier(
 def fit_classifier(
     params: ClassifierParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
-    """Fit the model; return it with its measures; a pure function of the examples."""
+    """Fit the model, and return it with its metrics. The result depends only on the arguments."""
     stage = fitted(params, found, 1)
     calibration, test = found.of("calibration"), found.of("test")
     curve = artefact.fit_curve(params.calibration, *_judged(stage, calibration, params.window))
@@ -229,7 +235,7 @@ def fit_classifier(
 
 
 def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
-    """Return the margins, truth and weights of examples."""
+    """Return the margins, true labels and weights of examples."""
     truth = some.documents.labels
     margins = examples.margins(some.documents, stage.table, stage.bias, window)[:, 0]
     return margins, truth, artefact.balanced(truth, 2)
@@ -238,8 +244,9 @@ def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I
 def _with_second(
     params: ClassifierParams, model: ClassifierModel, stage: examples.Linear, found: Examples
 ) -> ClassifierModel:
-    """Add a second stage to the model if there are enough doubtful documents, and it beats the first stage there on
-    documents that neither has learned from."""
+    """Return the model with a second stage, if it helps. There must be enough uncertain documents, and the second stage
+    must beat the first stage on uncertain documents that neither of them was trained on.
+    """
     if not params.second_stage:
         return model
     border = found.of("border")
@@ -266,14 +273,16 @@ def _with_second(
 
 
 def _hits(terms: str | None, some: Examples) -> Bools | None:
-    """Return a mask of the examples with terms of the lexicon; None without one."""
+    """Return a mask of the examples that contain a term of the lexicon, or None if there is no lexicon."""
     return None if terms is None else np.asarray(some.dense[:, len(NAMES)] > 0)
 
 
 def _near(
     p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
 ) -> Bools | None:
-    """Return a mask of documents in and near the band of doubt; a wider one if those are too few; None for all."""
+    """Return a mask of documents in and near the uncertainty band. If these are too few, return a mask of all
+    documents; if all are too few, return None.
+    """
     wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
     for chosen in (wide, np.ones_like(wide)):
         if _both(truth[chosen], _ENOUGH):
@@ -286,7 +295,9 @@ def _both(truth: I64, least: int) -> bool:
 
 
 def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bools:
-    """Return a mask of probabilities in the band of doubt, or below it if the lexicon has `hits`."""
+    """Return a mask of probabilities in the uncertainty band. Probabilities below the band are included if the lexicon
+    has `hits`.
+    """
     inside = (p >= band[0]) & (p <= band[1])
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 
@@ -330,27 +341,27 @@ TAGGER_KIND, VERSION = "tagger", "1"
 
 
 class UriRule(Frozen):
-    """Pattern of URIs and the label of matching documents."""
+    """URI pattern, and the label of documents that match it."""
 
     uri: str = Field(min_length=1, description="Pattern with `*`, `?` and `[…]`; the whole URI must match.")
     label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="Label of matching documents.")
 
 
 class TaggerParams(Learning):
-    """Labels of documents, by bucket or URI."""
+    """Parameters of a tagger: labels of documents, by bucket or by URI."""
 
     labels: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Buckets by the label of all their documents."
+        default_factory=dict, description="Buckets by label; all documents of a bucket get its label."
     )
     rules: tuple[UriRule, ...] = Field((), description="Patterns of URIs with labels; the first match applies.")
-    rule_buckets: tuple[str, ...] = Field((), description="Buckets whose documents the patterns label.")
+    rule_buckets: tuple[str, ...] = Field((), description="Buckets whose documents are labeled by the patterns.")
 
     @model_validator(mode="after")
     def _two_labels(self) -> TaggerParams:
         if bool(self.rules) != bool(self.rule_buckets):
             raise ValueError("`rules` and `rule_buckets` require each other")
         if len(self.names) < 2:
-            raise ValueError("needs two labels or more")
+            raise ValueError("needs at least two labels")
         if len(self.names) > 100:
             raise ValueError("more than 100 labels")
         return self
@@ -364,12 +375,14 @@ class TaggerParams(Learning):
 def train_tagger(
     ctx: Context, asset: str, params: TaggerParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Return the manifest of the model's files. Statistics: `documents`, `label_documents`, `splits`, training metrics;
-    on the test split `accuracy` and `macro_f1` (labels with equal weight), `auc` (mean over labels), `worst_auc`, `ece`
-    (of the winner), and `labels`: `auc`, `average_precision`, `brier`, `ece`, `precision`, `recall` of each.
+    """Train a tagger and return the manifest of its files.
+
+    Statistics are `documents`, `label_documents`, `splits` and training metrics. On the test split: `accuracy`,
+    `macro_f1` (labels with equal weight), `auc` (mean over labels), `worst_auc`, `ece` (of the most probable label),
+    and `labels`, which has `auc`, `average_precision`, `brier`, `ece`, `precision` and `recall` of each label.
 
     Raises:
-        StageError: too few examples of a label.
+        StageError: a label has too few examples.
     """
     globs = tuple((rule.uri, params.names.index(rule.label)) for rule in params.rules)
     sources = [
@@ -390,7 +403,7 @@ def train_tagger(
 def fit_tagger(
     params: TaggerParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
-    """Fit the model; return it with its measures; a pure function of the examples."""
+    """Fit the model, and return it with its metrics. The result depends only on the arguments."""
     outputs = len(labels) if len(labels) > 2 else 2
     stage = fitted(params, found, outputs)
     calibration, test = found.of("calibration").documents, found.of("test").documents

@@ -1,5 +1,5 @@
-"""Examples to learn from: a sample of documents or of a labeled list, as features, cut into splits; the linear model
-that learns from them.
+"""Training examples: a sample of documents or of a labeled list, as features, divided into splits; and the linear model
+trained on them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from plinth_text.compiled import compiled
 # Memory is two tables and the sample. Letters: D documents, F features, R rows, K labels.
 
 class Sgd(Frozen):
-    """Steps of training."""
+    """Settings of stochastic gradient descent."""
 
     epochs: int = 10
     rate: float = 0.5
@@ -49,14 +49,14 @@ class Sgd(Frozen):
 
 @dataclass(frozen=True)
 class Ragged:
-    """Features of documents: those of d are `rows[starts[d]:starts[d + 1]]`; `labels` [D] are below K."""
+    """Features of documents. Document d has `rows[starts[d]:starts[d + 1]]`; `labels` [D] are below K."""
 
     starts: I64
     rows: I32
     labels: I64
 
     def take(self, chosen: I64) -> Ragged:
-        """Take some documents, in the order given."""
+        """Return the chosen documents, in the given order."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         at = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
@@ -65,7 +65,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Linear:
-    """Table [R, K] and biases [K], and the loss on held-back documents after every epoch."""
+    """Linear model: table [R, K] and biases [K], with the loss on held-back documents after every epoch."""
 
     table: F32
     bias: F32
@@ -73,7 +73,9 @@ class Linear:
 
 
 def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linear:
-    """Return the best epoch's model. With one output label 1 is true; else output k is label k against the rest."""
+    """Return the model of the best epoch. With one output, label 1 is positive; with several, output k separates label
+    k from the rest.
+    """
     classes = max(outputs, 2)
     table, bias = np.zeros((1 << bits, outputs), np.float32), np.zeros(outputs, np.float32)
     squares, bias_squares = np.zeros_like(table), np.zeros(outputs, np.float64)
@@ -94,7 +96,7 @@ def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linea
 
 
 def loss(held: Ragged, table: F32, bias: F32) -> float:
-    """Return the mean loss over outputs in nats, classes weighing the same."""
+    """Return the mean loss over outputs in nats. All classes have equal weight."""
     outputs = bias.size
     probabilities = sigmoid(margins(held, table, bias))
     weights = balanced(held.labels, max(outputs, 2))
@@ -103,20 +105,22 @@ def loss(held: Ragged, table: F32, bias: F32) -> float:
 
 
 def truth(labels: I64, outputs: int) -> I64:
-    """Return zeros and ones, [D, K]."""
+    """Return the targets, [D, K]: 1 if the document has the label of the output, otherwise 0."""
     wanted = np.arange(outputs) if outputs > 1 else np.ones(1, np.int64)
     return np.asarray(labels[:, None] == wanted, dtype=np.int64)
 
 
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
-    """Return the margins of documents, [D, K]: those that `features.margins` finds in their texts."""
+    """Return the margins of documents, [D, K]. The margins equal those that `features.margins` computes from their
+    texts.
+    """
     out = np.empty((documents.labels.size, bias.size), np.float64)
     find_margins(documents.starts, documents.rows, table, bias, window, out)
     return out
 
 
 def _order(size: int, epoch: int) -> I64:
-    """Return a permutation for every epoch; the generator is part of numpy's compatibility promise (PCG64)."""
+    """Return a random permutation for one epoch. numpy guarantees that the generator (PCG64) stays the same."""
     return np.argsort(np.random.Generator(np.random.PCG64(epoch)).random(size), kind="stable")
 
 
@@ -125,12 +129,12 @@ def train_epoch(
     starts: I64, rows: I32, labels: I64, weights: F32, order: I64, rate: float, damping: float, table: F32, bias: F32,
     squares: F32, bias_squares: F64,
 ) -> None:  # fmt: skip
-    """Learn from every document once, in an order."""
+    """Train on every document once, in the given order."""
 
 
 @compiled
 def find_margins(starts: I64, rows: I32, table: F32, bias: F32, window: int, out: F64) -> None:
-    """Fill in margins. A document's rows are those of its words, then those of its pairs, one fewer."""
+    """Write the margins to `out`. A document's rows are first those of its words, then those of its word pairs."""
 
 # Examples to learn from: a sample of documents or of a labeled list, as features, cut into splits.
 #
@@ -170,14 +174,14 @@ class Drawing(Frozen):
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """Bucket or list that examples come from.
+    """Bucket or list that examples are sampled from.
 
     Args:
-        name: of the bucket or list.
+        name: name of the bucket or list.
         made: its manifest.
-        label: of all its documents.
-        globs: instead of that: patterns of URIs with the label of documents that match; the first one counts.
-        values: of a list: the label of every value of its field `label`; others have `label`.
+        label: label of all its documents.
+        globs: used instead of `label`: URI patterns, each with the label of matching documents. The first match counts.
+        values: for a list, the label for each value of its field `label`. Other values get `label`.
     """
 
     name: str
@@ -203,7 +207,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples in the order of their hashes: features, labels [D], splits [D], the text's look [D, N]."""
+    """Examples in the order of their hashes: features and labels [D], splits [D], and second-stage features [D, N]."""
 
     documents: Ragged
     splits: npt.NDArray[np.int8]
@@ -218,10 +222,10 @@ class Examples:
 def draw(
     ctx: Context, asset: str, drawing: Drawing, sources: Sequence[ExampleSource], terms: Manifest | None
 ) -> list[Part]:
-    """Return the parts of examples, at most about `drawing.documents` of every source.
+    """Return the sampled examples as parts, at most about `drawing.documents` per source.
 
     Args:
-        terms: the lexicon whose hits are features too.
+        terms: lexicon whose matches become features.
     """
     step = Step(name="examples", version=VERSION, params=drawing.model_dump(), libraries=fingerprint.UNICODE)
     blobs = tuple((part.name, part.blob) for part in terms.parts) if terms else ()
@@ -242,7 +246,7 @@ def draw(
 
 
 def load(store: Store, parts: Sequence[Part], documents: int) -> Examples:
-    """Load the examples of parts, at most `documents` of every source; parts of one source have its name."""
+    """Load the examples of parts, at most `documents` per source. Parts of the same source have the source's name."""
     tables = []
     for name in dict.fromkeys(part.name for part in parts):
         own = pa.concat_tables([read_table(store, part) for part in parts if part.name == name])
@@ -272,7 +276,7 @@ Found = tuple[pa.Array, U64, I64]
 
 
 def _documents(store: Store, task: _Task) -> Iterator[Found]:
-    """Yield the texts, ranks and labels of the documents of a part that are in the sample."""
+    """Yield the texts, ranks and labels of the sampled documents of a part."""
     patterns = [(re.compile(fnmatch.translate(glob)), label) for glob, label in task.globs]
     for batch in iter_batches(store, task.part, ("id", "text", "uri"), BATCH_ROWS):
         place = ranks(batch.column("id"), task.drawing.seed)
@@ -290,7 +294,7 @@ def _by_uri(uri: str, patterns: Sequence[tuple[re.Pattern[str], int]]) -> int:
 
 
 def _listed(store: Store, task: _Task) -> Iterator[Found]:
-    """Yield the texts of a list: lines of JSON with `text` and `label`."""
+    """Yield texts, ranks and labels sampled from a list, which has lines of JSON with `text` and `label`."""
     values = dict(task.values)
     smallest = Smallest(task.drawing.documents)
     lines = read_labelled(store.open_path(task.part.blob).read_bytes(), f"lists/{task.source}, {task.part.name}")
@@ -310,7 +314,7 @@ def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
     """Yield the lines of a labeled set: objects with `text` and `label`, both strings, and other fields.
 
     Raises:
-        SourceError: names the line.
+        SourceError: a line is malformed; the error names it.
     """
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
@@ -346,8 +350,9 @@ def _batch(
 
 
 def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
-    """Return the features of the second stage without the margin, [texts, N]: the text's appearance, and hits of a
-    lexicon."""
+    """Return the features of the second stage except the margin, [texts, N]: surface statistics of the text, and
+    matches of a lexicon.
+    """
     counts = scoring.counts(texts)
     look = scoring.from_counts(counts)
     if terms is None:
@@ -356,7 +361,7 @@ def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
 
 
 def splits(texts: pa.Array) -> npt.NDArray[np.int8]:
-    """Return the split of every text, by number."""
+    """Return the split of every text, as an index into `SPLITS`."""
     place = ranks(unicode.digests(texts), _SPLIT_KEY) / 2.0**64
     return np.searchsorted(np.cumsum(list(SPLITS.values()))[:-1], place, side="right").astype(np.int8)
 
@@ -371,19 +376,19 @@ MARK = "generated"
 
 
 def line(text: str, label: str, slice_name: str) -> str:
-    """Return one row of a generated set, marked."""
+    """Return one row of a generated labeled set, marked as generated."""
     return json.dumps({"text": text, "label": label, "slice": slice_name, MARK: True}, ensure_ascii=False) + "\n"
 
 
 def require_real(store: Store, lists: Mapping[str, Manifest], user: str) -> None:
-    """Refuse labeled sets that have generated rows.
+    """Raise an error if a labeled set has generated rows.
 
     Args:
         lists: labeled sets by asset key.
         user: asset that reads them, such as `models/toxicity`.
 
     Raises:
-        SourceError: a set holds one, or cannot be read; names it.
+        SourceError: a set has generated rows, or cannot be read; the error names the set.
     """
     for key, made in lists.items():
         for part in made.parts:
@@ -394,12 +399,12 @@ def require_real(store: Store, lists: Mapping[str, Manifest], user: str) -> None
 
 
 def marked_rows(path: Path, where: str) -> int:
-    """Count the marked rows of a labeled set."""
+    """Return the number of rows of a labeled set that are marked as generated."""
     return sum(bool(row.get(MARK)) for row in read_labelled(path.read_bytes(), where))
 
 
 def refused(where: str, marked: int, user: str) -> SourceError:
-    """Return the error for a generated set in a recipe that is not a test."""
+    """Return the error for a generated set in a recipe that is not a test recipe."""
     return SourceError(
         f"{user} may not read {where}",
         found=f"{marked:,} generated examples (`plinth corpus slices --write`)",

@@ -1,4 +1,4 @@
-"""Models that were trained before: a fastText model or a transformer head of others, and models given as files."""
+"""Pretrained models: a third-party fastText model or transformer head, and models given as files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plinth_text.fasttext.model_file import FastTextModel
 
 
 def read_fasttext(files: Mapping[str, Path], asset: str) -> FastTextModel:
-    """Read the model of a list's files, mapped.
+    """Memory-map the fastText model in the files of a list.
 
     Raises:
         IntegrityError: there is more than one file.
@@ -43,10 +43,10 @@ def read_fasttext(files: Mapping[str, Path], asset: str) -> FastTextModel:
 
 
 def fasttext_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Return facts of the model for the catalog.
+    """Return facts about the model for the catalog.
 
     Raises:
-        IntegrityError, ModelFileError: as `read`.
+        IntegrityError, ModelFileError: as `read_fasttext`.
     """
     model = read_fasttext(files, asset)
     labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")
@@ -71,10 +71,10 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Scores of a head for texts.
+    """Scores that a classification head gives to texts.
 
     Args:
-        scores: probabilities of the labels, or the numbers of a regression, [D, L].
+        scores: probabilities of the labels, or the outputs of a regression, [D, L].
         tokens: number of tokens read, including those that the tokenizer adds, [D].
     """
 
@@ -83,10 +83,10 @@ class HeadScores:
 
 
 def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Return facts of the head for the catalog, from the files alone.
+    """Return facts about the classification head for the catalog, read from the files without loading the model.
 
     Raises:
-        IntegrityError: the folder is not such a head, has its own code, or has no safetensors.
+        IntegrityError: the folder is not a classification head, has its own code, or has no safetensors.
     """
     config = _config(files, asset)
     names = _labels(config)
@@ -94,15 +94,15 @@ def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, An
 
 
 class TransformerHead:
-    """Head in memory, on a GPU where there is one.
+    """Classification head in memory, on a GPU if there is one.
 
     Args:
         files: files of the folder, by name.
-        asset: name in messages.
-        max_tokens: maximum tokens to read per text, limited by the model's positions.
+        asset: name of the asset, for error messages.
+        max_tokens: maximum tokens to read per text, limited by the model's maximum sequence length.
 
     Raises:
-        IntegrityError: the files are not such a head.
+        IntegrityError: the files are not a classification head.
         MissingError: `transformers` is not installed.
     """
 
@@ -136,7 +136,7 @@ class TransformerHead:
         self._model = model.eval().to(self._device)
 
     def score(self, texts: Sequence[str]) -> HeadScores:
-        """Return the scores of texts. A batch holds texts of like length, so little of it is padding."""
+        """Return the scores of texts. Each batch has texts of similar length, so little of it is padding."""
         ids = self._ids(texts)
         lengths = np.array([len(one) for one in ids], np.int32)
         scores = np.zeros((len(texts), len(self.labels)), np.float32)
@@ -168,12 +168,12 @@ class TransformerHead:
 
 
 def _beginning(text: str, most: int) -> str:
-    """Return the first `most` characters, up to a space: what follows changes no token before it."""
+    """Return at most the first `most` characters of a text, cut at a space so that no token before the cut changes."""
     return text if len(text) <= most else text[: max(text.rfind(" ", 0, most), 1)]
 
 
 def _batches(lengths: I32) -> Iterator[I64]:
-    """Yield the rows by length, the longest first, at most `BATCH_TOKENS` padded tokens at once."""
+    """Yield batches of row indices, longest texts first. A batch has at most `BATCH_TOKENS` tokens with padding."""
     order = np.argsort(-lengths, kind="stable")
     at = 0
     while at < order.size:
@@ -184,7 +184,7 @@ def _batches(lengths: I32) -> Iterator[I64]:
 
 @contextmanager
 def _folder(files: Mapping[str, Path]) -> Iterator[str]:
-    """Yield a folder of the files that may be opened, under their names."""
+    """Yield a temporary folder with links to the files that may be opened, under their names."""
     with TemporaryDirectory(prefix="plinth-head-") as folder:
         for name, path in files.items():
             if name.endswith(OPENED):
@@ -196,13 +196,13 @@ def _config(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
     config, tokenizer = (_json(files, name, asset) for name in ("config.json", "tokenizer_config.json"))
     if "auto_map" in config or "auto_map" in tokenizer:
         found = "`auto_map` in a configuration"
-        raise _unusable(asset, found, "an architecture of transformers itself: code in the folder is not run")
+        raise _unusable(asset, found, "an architecture built into transformers, because code in the folder is not run")
     architectures = config.get("architectures")
     head = architectures[0] if isinstance(architectures, list) and architectures else None
     if not str(head).endswith("ForSequenceClassification"):
         raise _unusable(asset, f"architecture {head}", "a head for sequence classification")
     if not any(name.endswith(".safetensors") for name in files):
-        raise _unusable(asset, ", ".join(sorted(files)), "weights as safetensors; others can hold programs")
+        raise _unusable(asset, ", ".join(sorted(files)), "weights as safetensors; other formats can contain code")
     return config
 
 
@@ -223,7 +223,9 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _regression(config: Mapping[str, Any]) -> bool:
-    """Return True for one output number, which is used as it is (FineWeb-Edu), also without a declared regression."""
+    """Return True if the model has one output, which is used as a number (FineWeb-Edu), even if it is not declared as a
+    regression.
+    """
     return config.get("problem_type") == "regression" or len(_labels(config)) == 1
 
 
@@ -248,7 +250,7 @@ READY = ("fasttext", "transformer")
 
 
 class GivenModelParams(Frozen):
-    """Location and kind of the files."""
+    """Parameters of a pretrained model: location and kind of its files."""
 
     files: str = Field(
         description="Name of an entry of `corpus.lists`: the folder that `plinth export restore` wrote, a fastText "
@@ -279,14 +281,13 @@ class GivenModelParams(Frozen):
 def train(
     ctx: Context, asset: str, params: GivenModelParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Publish the files as they are, opened once to check that they are such a model.
+    """Publish the files unchanged. The files are opened once to check that they are a model of this kind.
 
     Returns:
         Manifest of the files under their names. Statistics: `kind`, and the header of the model.
 
     Raises:
-        IntegrityError: their digest, version or kind differs, one is missing, or they do not
-            fit together.
+        IntegrityError: the digest, version or kind differs, a file is missing, or the files do not match.
     """
     parts = opened(lists[params.files].parts)
     if params.sha256 not in ("", digest(parts)):
@@ -303,14 +304,15 @@ def train(
 
 
 def opened(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the files that a model is read from: those that `*` matches in a folder. A clone has others, hidden or
-    nested."""
+    """Return the files that a model is read from: the files that the shell's `*` matches in a folder. A cloned
+    repository has other files as well, hidden or nested.
+    """
     visible = (part for part in parts if "/" not in part.name and not part.name.startswith("."))
     return tuple(parts) if len(parts) == 1 else tuple(visible)
 
 
 def digest(parts: Sequence[Part]) -> str:
-    """Return the SHA-256 of the only file, or of what `sha256sum` prints of all files in the order of their names."""
+    """Return the SHA-256 of the only file, or of the output of `sha256sum` for all files, sorted by name."""
     parts = opened(parts)
     if len(parts) == 1:
         return parts[0].blob.sha256
@@ -342,7 +344,7 @@ _READERS = {
 TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
-    description="Ready model, loaded from its files.",
+    description="Pretrained model, loaded from its files.",
     source="The model's author; see the files.",
     params=GivenModelParams,
     buckets=lambda params: (),

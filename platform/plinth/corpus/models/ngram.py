@@ -1,7 +1,8 @@
-"""A modified Kneser–Ney n-gram model of reference buckets, its files, and perplexity bands for other text.
+"""Modified Kneser–Ney n-gram model of reference buckets, its files, and perplexity bands for other text.
 
-CCNet (Wenzek et al. 2020) trains such a model on a clean reference and cuts a corpus into head, middle and tail at
-the 30th and 60th percentile of perplexity. Here the percentiles are measured on documents of `bands_from`.
+CCNet (Wenzek et al. 2020) trains such a model on clean reference text. CCNet then divides a corpus into head, middle
+and tail at the 30th and 60th percentiles of perplexity. Here, the percentiles are measured on documents of
+`bands_from`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ class NgramModel:
     """Loaded n-gram model.
 
     Args:
-        head: everything but arrays: order, spelling of the words by number, perplexity bands, measures.
+        head: all data except arrays: order, words by number, perplexity bands, metrics.
         words: [vocabulary - 3] hashes of the words, by number from 3.
-        keys: by order from 1, keys of its n-grams.
-        values: by order from 1, [n, 2] log10 probability and log10 back-off.
+        keys: keys of the n-grams, by order from 1.
+        values: [n, 2] log10 probability and log10 back-off, by order from 1.
     """
 
     head: Mapping[str, Any]
@@ -68,8 +69,9 @@ class NgramModel:
         return scoring.score(hashes, offsets, table, numbers, self.values[0], tables)
 
     def perplexity(self, texts: pa.Array) -> tuple[F64, I64]:
-        """Return the perplexity per token of each text, sentence ends counted, NaN for one without tokens; and the
-        counts."""
+        """Return the perplexity per token of each text, and the counts from `score`. Sentence ends count as tokens. A
+        text without tokens has NaN.
+        """
         total, counts = self.score(texts)
         predicted = counts[:, 0] + counts[:, 1]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -88,10 +90,10 @@ def read(files: Mapping[str, Path], key: str) -> NgramModel:
     """Read a model from its files.
 
     Args:
-        key: of the asset, for errors: `models/NAME`.
+        key: name of the asset (`models/NAME`), for error messages.
 
     Raises:
-        IntegrityError: another version wrote it, a file is missing, or the files do not fit together.
+        IntegrityError: the model has a different version, a file is missing, or the files do not match.
     """
     try:
         head = json.loads(files[HEAD].read_bytes())
@@ -107,8 +109,9 @@ def read(files: Mapping[str, Path], key: str) -> NgramModel:
 
 
 def arpa(model: NgramModel) -> Iterator[str]:
-    """Yield the model in ARPA form, line by line. `<s>` has probability one, as lmplz writes it: nothing predicts
-    it."""
+    """Yield the model in ARPA format, line by line. `<s>` has probability one as in lmplz, because it is never
+    predicted.
+    """
     yield "\\data\\"
     for order, keys in enumerate(model.keys, start=1):
         yield f"ngram {order}={keys.size}"
@@ -168,19 +171,27 @@ LEAST_TOKENS = 1000
 
 
 class NgramParams(Frozen):
-    """An n-gram model."""
+    """Parameters of an n-gram model."""
 
     reference: tuple[str, ...] = Field(min_length=1, description="Buckets to train on.")
-    bands_from: tuple[str, ...] = Field((), description="Buckets whose perplexities set the bands; default: reference.")
-    order: int = internal(4, ge=2, le=4, description="Words of the longest n-grams.")
-    vocabulary: int = internal(50_000, ge=100, le=65_535, description="Vocabulary size, by frequency.")
+    bands_from: tuple[str, ...] = Field(
+        (), description="Buckets whose perplexities set the bands; by default, the reference buckets."
+    )
+    order: int = internal(4, ge=2, le=4, description="Number of words in the longest n-grams.")
+    vocabulary: int = internal(
+        50_000, ge=100, le=65_535, description="Maximum vocabulary size; the most frequent words are kept."
+    )
     max_bytes: int = internal(
-        256 * 2**20, gt=0, description="Maximum bytes of training text; needs about 12 bytes of memory per byte."
+        256 * 2**20,
+        gt=0,
+        description="Maximum bytes of training text; training needs about 12 bytes of memory per byte of text.",
     )
     prune: tuple[int, ...] = internal(
-        (0, 0, 1, 1), description="Maximum count of n-grams to drop, by order."
+        (0, 0, 1, 1), description="Pruning limit by order; n-grams with at most this count are dropped."
     )
-    percentiles: tuple[float, float] = internal((30.0, 60.0), description="Upper bounds of head and middle (CCNet).")
+    percentiles: tuple[float, float] = internal(
+        (30.0, 60.0), description="Percentiles of perplexity that are the upper bounds of head and middle (CCNet)."
+    )
 
 
 def _buckets(params: NgramParams) -> tuple[str, ...]:
@@ -190,14 +201,14 @@ def _buckets(params: NgramParams) -> tuple[str, ...]:
 def train(
     ctx: Context, asset: str, params: NgramParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Count, estimate, and measure perplexities on what was held back.
+    """Count n-grams, estimate the model, and measure perplexities on held-back text.
 
     Returns:
         Manifest of the model's files. Statistics: n-grams by order, discounts, tokens, words, `perplexity` of the
-        held-back reference (median by document), the same of each bucket, and the bands.
+        held-back reference text (median over documents), the perplexity of each bucket, and the bands.
 
     Raises:
-        StageError: the reference holds too little text.
+        StageError: the reference buckets have too little text.
     """
     reference = {name: documents[name] for name in params.reference}
     learnt, kept = sample(reference, params.max_bytes, HELD_BACK)
@@ -253,7 +264,9 @@ def _estimate(store: Store, task: tuple[Part, tuple[Part, ...], list[int]]) -> t
 
 
 def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[list[U64], list[I64]]:
-    """Return counts by order; unigrams have every number, 0 if it was not seen."""
+    """Return keys and counts by order. Unigrams include every word of the vocabulary; words that do not occur have
+    count 0.
+    """
     tables = [read_table(store, part) for part in counted]
     keys, counts = [one["key"].to_numpy() for one in tables], [one["count"].to_numpy() for one in tables]
     first = np.zeros(vocabulary_, dtype=np.int64)
@@ -270,7 +283,7 @@ def _measure(
     documents: Mapping[str, Manifest],
     kept: HashRange,
 ) -> tuple[dict[str, float], tuple[float, float]]:
-    """Return the median perplexity by bucket, and the ends of head and middle."""
+    """Return the median perplexity by bucket, and the upper bounds of head and middle."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, one in documents.items():
         size = int(one.stats["text_bytes"])

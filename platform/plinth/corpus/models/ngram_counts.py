@@ -1,5 +1,5 @@
-"""Vocabulary and counts of a capped sample of documents, and from them interpolated modified Kneser–Ney (Chen and
-Goodman 1998), computed as Heafield et al. (2013) do.
+"""Vocabulary and n-gram counts of a bounded sample of documents, and the interpolated modified Kneser–Ney estimates
+(Chen and Goodman 1998) computed from them as in Heafield et al. (2013).
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ _GRAMS = pa.schema([("key", pa.uint64()), ("count", pa.int64())])
 
 @dataclass(frozen=True)
 class HashRange:
-    """Documents to read: those with a hashed id in [low, high) of 2^32."""
+    """Sample of documents: those whose hashed id is in [low, high) of 2^32."""
 
     low: int
     high: int
 
 
 def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
-    """Return the sample to train on, at most about `max_bytes` of text, and the one held back to measure on."""
+    """Return two disjoint samples: the training sample, with at most about `max_bytes` of text including held-back
+    text, and the held-back sample for measurement.
+    """
     size = sum(int(one.stats["text_bytes"]) for one in documents.values())
     share = min(1.0, max_bytes / size) if size else 1.0
     middle = round(share * (1 - held_back) * 2**32)
@@ -63,7 +65,7 @@ def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
 
 
 def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, size: int, label: str) -> Part:
-    """Return the most frequent tokens of the sample, `size` at most, each at least twice; sorted by rank."""
+    """Return at most `size` of the most frequent tokens of the sample, by rank. Each token occurs at least twice."""
     step = Step(
         name="ngram/words",
         version=VERSION,
@@ -81,7 +83,7 @@ def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRang
 def grams(
     ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, words: Part, order: int, label: str
 ) -> tuple[Part, ...]:
-    """Return the distinct n-grams of the sample by order, from 1: sorted keys and counts."""
+    """Return the distinct n-grams of the sample, by order from 1: sorted keys and their counts."""
     step = Step(name="ngram/grams", version=VERSION, params={"low": chosen.low, "high": chosen.high, "order": order})
     parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
     items = [Item((part.blob.sha256, words.blob.sha256), (part, chosen, words, order), part.rows) for part in parts]
@@ -93,7 +95,7 @@ def grams(
 
 
 def lookup(store: Store, words: Part) -> tuple[U64, U16]:
-    """Return the table from a token's hash to its number."""
+    """Return the lookup table from a token's hash to its number."""
     hashes = read_table(store, words, ["hash"]).column("hash").to_numpy()
     return vocabulary_table(hashes, np.arange(RESERVED, RESERVED + hashes.size, dtype=np.uint16))
 
@@ -149,13 +151,13 @@ def _grams(store: Store, task: tuple[Part, HashRange, Part, int]) -> tuple[Part,
 
 
 def with_begins(stream: U16) -> U16:
-    """Return the stream with `BEGIN` before every sentence."""
+    """Return the token stream with `BEGIN` inserted before every sentence."""
     starts = np.flatnonzero(np.r_[True, stream[:-1] == END]) if stream.size else np.empty(0, np.int64)
     return np.insert(stream, starts, BEGIN).astype(np.uint16)
 
 
 def windows(stream: U16, n: int) -> U64:
-    """Return the keys of all n-grams that lie within a sentence; the unigram `BEGIN` is none."""
+    """Return the keys of all n-grams inside sentences. `BEGIN` alone does not count as a unigram."""
     size = stream.size - n + 1
     if size <= 0:
         return np.empty(0, dtype=np.uint64)
@@ -212,7 +214,7 @@ LEAST = 1e-30
 
 @dataclass(frozen=True)
 class OrderEstimate:
-    """One order: sorted keys, log10 probabilities and log10 back-offs, [n] each, and its discounts."""
+    """Estimates for one order: sorted keys, log10 probabilities and log10 back-offs, [n] each, and the discounts."""
 
     keys: U64
     logp: F64
@@ -224,9 +226,9 @@ def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list
     """Estimate the model from raw counts.
 
     Args:
-        keys, counts: by order from 1; keys sorted, those of order 1 every word of the vocabulary once, `BEGIN` and
-            words that were not seen with count 0.
-        prune: by order from 1, n-grams with at most this adjusted count are left out; the first is 0.
+        keys, counts: sorted keys and their counts, by order from 1. The keys of order 1 are all words of the
+            vocabulary; `BEGIN` and words that do not occur have count 0.
+        prune: by order from 1, n-grams with at most this adjusted count are dropped; the first value is 0.
     """
     adjusted = [_adjusted(keys, counts, n) for n in range(len(keys))]
     discounts = [_discounts(one) for one in adjusted]
@@ -268,7 +270,9 @@ def _discounts(adjusted: I64) -> tuple[float, float, float]:
 
 
 def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[Bools]:
-    """Return the n-grams that stay: above the threshold, or needed as suffix or context by a longer one that stays."""
+    """Return a mask of the n-grams to keep: those above the threshold, and those that a longer kept n-gram needs as
+    suffix or context.
+    """
     kept = [count > limit for count, limit in zip(adjusted, prune, strict=True)]
     for n in range(len(keys) - 1, 0, -1):
         longer = keys[n][kept[n]]
@@ -279,7 +283,7 @@ def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[
 
 
 def _contexts(keys: U64, n: int) -> tuple[U64, I64]:
-    """Return the distinct contexts, sorted, and which of them each key has."""
+    """Return the sorted distinct contexts, and the index of each key's context."""
     if n == 0:
         return np.zeros(1, dtype=np.uint64), np.zeros(keys.size, dtype=np.int64)
     distinct, where = np.unique(keys & _mask(n), return_inverse=True)
@@ -295,5 +299,5 @@ def _mask(words: int) -> np.uint64:
 
 
 def _find(keys: U64, wanted: U64) -> I64:
-    """Return the positions of keys that are present."""
+    """Return the positions of the wanted keys, all of which must be present."""
     return np.searchsorted(keys, wanted)

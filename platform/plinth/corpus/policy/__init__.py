@@ -1,13 +1,13 @@
-"""Annotation columns to verdicts and edits; no text is read.
+"""Verdicts and edits computed from annotation columns, without reading text.
 
     parameters       the frozen models of rules, edits and policies
-    expressions      the language of rules: read and checked once
-    compiled_policy  a policy ready to be evaluated, after the license gate; the values that a rule read of one
-                     document
-    policy           the stage: verdicts, reasons and edits of every document; documents by rule: first, alone, all
+    expressions      the expression language of rules: parsing and checks
+    compiled_policy  a compiled policy, after the license gate; the column values of one document that a rule read
+    policy           the stage: verdicts, reasons and edits of every document; number of documents per rule: matched,
+                     first match, sole match
     profiles         published filter rules as named, versioned profiles
-    whatif/          the effect of another policy, from stored columns
+    whatif           the effect of a different policy, computed from stored columns
 
-All callers evaluate policies through `compile_policy`. Does not belong here: counting (`annotate`), the decision over
-all stages (`verdicts`).
+All callers evaluate policies through `compile_policy`. Not here: counting (`annotate`), and the decision over all
+stages (`verdicts`).
 """

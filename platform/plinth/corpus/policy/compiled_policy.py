@@ -1,6 +1,4 @@
-"""A policy ready to be evaluated: the license gate before the rules, rules parsed and checked, the columns that they
-read.
-"""
+"""Compiled policies: parsed and checked rules, the columns that they read, and the license gate in front of them."""
 
 from __future__ import annotations
 
@@ -44,19 +42,20 @@ TEXTS = {
 
 
 class Rights(Frozen):
-    """Licenses permitted by use, and sources of a bucket whose terms forbid a use.
+    """Permitted licenses by use, and the sources of a bucket whose terms forbid a use.
 
     Args:
-        licences: the permitted lists and the uses, from the recipe.
-        withheld: domain and snapshot of the sources whose terms forbid one of them.
+        licences: permitted lists and required uses, from the recipe.
+        withheld: domain and snapshot of the sources whose terms forbid a required use.
     """
 
     licences: LicenceParams
     withheld: tuple[tuple[str, str], ...] = ()
 
     def within(self, documents: Manifest) -> Rights:
-        """Add the sources of these documents whose terms forbid a use. Documents of two sources with the same domain
-        and snapshot are indistinguishable: the stricter terms apply to both."""
+        """Return the rights with the sources of these documents whose terms forbid a use. If two sources have the same
+        domain and snapshot, their documents cannot be distinguished, so the stricter terms apply to both.
+        """
         uses = ("train", *self.licences.uses)
         withheld = {
             (str(source.get("domain")), str(source.get("snapshot")))
@@ -76,7 +75,9 @@ class Rights(Frozen):
         return frozenset(column for reason in self.reasons for column in COLUMNS[reason])
 
     def stops(self, columns: Mapping[str, Any]) -> dict[str, Bools]:
-        """Return by reason the documents that must not be curated, [rows] each; strings may be dictionaries."""
+        """Return, by reason, a mask [rows] of the documents that must not be curated. String columns may be
+        dictionaries.
+        """
         found = {LICENCE: _by_value(columns["documents.licence"], lambda one: not is_permitted(one, self.licences))}
         if self.withheld:
             found[TERMS] = self._withheld(columns)
@@ -92,14 +93,16 @@ class Rights(Frozen):
         return mask
 
     def rule(self, reason: str) -> StatedRule | None:
-        """Return the gate's part of a reason as a readable rule: its text, and the columns behind it."""
+        """Return the license gate's rule for a reason in readable form: its text and the columns that it reads."""
         if reason not in self.reasons:
             return None
         return StatedRule(TEXTS[reason], frozenset(COLUMNS[reason]))
 
 
 def _by_value(column: pa.Array, holds: Any) -> Bools:
-    """Return where a condition on a string is true, [rows]; evaluated once per distinct value."""
+    """Return a mask [rows] of the strings for which a condition is true. The condition is evaluated once per distinct
+    value.
+    """
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column)
     values = np.array([bool(holds(one)) for one in column.dictionary.to_pylist()], dtype=np.bool_)
@@ -123,11 +126,11 @@ class CompiledPolicy:
 
     Args:
         rules: reason and expression, in order.
-        edits: reason and column of spans.
-        labels: the columns of strings among those that the rules read.
-        stored: reasons of rules whose outcome is published; their columns need not be read.
-        rights: the license gate; None only where no document is judged.
-        shared: comparisons in several rules; each is evaluated once per batch.
+        edits: reason and span column.
+        labels: string columns that the rules read.
+        stored: reasons of rules whose results are published, so that their columns need not be read.
+        rights: the license gate; None only if no document is judged.
+        shared: comparisons that occur in several rules; each is evaluated once per batch.
     """
 
     rules: tuple[tuple[str, Expression], ...]
@@ -139,24 +142,26 @@ class CompiledPolicy:
 
     @property
     def reasons(self) -> list[str]:
-        """Return the names of the rules, in order; the license gate's first, except for rules of the same name."""
+        """Return the names of the license gate's rules, and then of the policy's rules in order. A name that both have
+        appears once.
+        """
         own = [reason for reason, _ in self.rules]
         gate = self.rights.reasons if self.rights else ()
         return [*(reason for reason in gate if reason not in own), *own]
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Columns to read of each sidecar (`documents` too), by its name."""
+        """Columns to read from each sidecar, by sidecar name; the name `documents` is included."""
         names = {column for reason, rule in self.rules if reason not in self.stored for column in rule.columns}
         gate = self.rights.columns if self.rights else frozenset()
         return by_sidecar(names | gate | {column for _, column in self.edits})
 
     def fires(self, columns: Mapping[str, Any], rows: int, published: pa.Array | None = None) -> Bools:
-        """Return which rules match, [rules, rows].
+        """Return a mask [rules, rows] of the documents that each rule matches.
 
         Args:
-            columns: arrays of the columns of `sidecars`, by `sidecar.column`; strings may be dictionaries.
-            published: names of the rules that fired when the policy was run, a list per row; read for `stored`.
+            columns: arrays of the columns of `sidecars`, by `sidecar.column`; string columns may be dictionaries.
+            published: for each row, the names of the rules that matched when the policy was run; used for `stored`.
         """
         lines_of = {reason: index for index, reason in enumerate(self.reasons)}
         out = np.zeros((len(lines_of), rows), dtype=np.bool_)
@@ -176,16 +181,18 @@ class CompiledPolicy:
         return out
 
     def reusing(self, before: Policy) -> CompiledPolicy:
-        """Return the same policy with the published outcome of rules that are unchanged since `before`, except for
-        reasons that
-        the license gate also gives, because its lists may have changed."""
+        """Return the same policy, set to reuse published results of rules that are unchanged since `before`. Rules
+        whose reason the license gate has as well are not reused, because the gate's lists may have changed.
+        """
         have = {rule.reason: rule.drop for rule in before.rules if rule.reason not in GATE_REASONS}
         stored = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
         same = self.edits == tuple((rule.reason, rule.spans) for rule in before.edits)
         return replace(self, stored=stored, edits=() if same else self.edits)
 
     def rule(self, reason: str) -> StatedRule | None:
-        """Return the rule of a reason, or None if there is no such rule; the gate's if both have one."""
+        """Return the rule of a reason, or None if there is no such rule. If both the license gate and the policy have
+        one, return the gate's rule.
+        """
         stated = self.rights.rule(reason) if self.rights else None
         return stated or dict(self.rules).get(reason)
 
@@ -194,15 +201,15 @@ class CompiledPolicy:
 def compile_policy(
     policy: Policy, annotators: tuple[str, ...], where: str = "policy", rights: Rights | None = None
 ) -> CompiledPolicy:
-    """Parse and check a policy; done once by a worker, not for each part.
+    """Parse and check a policy. Results are cached, so a worker compiles a policy once.
 
     Args:
         annotators: annotators whose columns are available.
-        where: the policy's name in errors.
+        where: name of the policy in error messages.
         rights: the license gate, evaluated before the rules.
 
     Raises:
-        RecipeError: a rule that cannot be read, a name used twice, a column that does not exist.
+        RecipeError: a rule cannot be parsed, a name is used twice, or a column does not exist.
     """
     schema = columns_of(annotators)
     names = [rule.reason for rule in policy.rules]
@@ -223,7 +230,7 @@ def compile_policy(
 
 
 def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
-    """Return every column that a policy may name, with its type."""
+    """Return all columns that a policy may use, with their types."""
     found = {f"{DOCUMENTS}.{name}": DOCUMENT_SCHEMA.field(name).type for name in DOCUMENT_COLUMNS}
     for name in annotators:
         found |= {f"{name}.{field.name}": field.type for field in annotator(name).schema}
@@ -231,7 +238,7 @@ def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
 
 
 def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
-    """Return the columns given as `sidecar.column`, by sidecar; sorted."""
+    """Group columns of the form `sidecar.column` by sidecar. Return the sorted column names of each sidecar."""
     found: dict[str, list[str]] = {}
     for name in sorted(columns):
         sidecar, _, column = name.partition(".")
@@ -240,7 +247,7 @@ def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
 
 
 def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, Manifest]:
-    """Return the sidecars of annotators that belong to these documents, by annotator."""
+    """Return the annotators' sidecars that belong to these documents, by annotator."""
     named = ((ref.asset.removeprefix(f"{bucket}/"), ref.digest) for ref in ctx.refs.all(bucket))
     found = {annotator: ctx.refs.load(digest) for annotator, digest in named if annotator in ANNOTATORS}
     return {one: made for one, made in found.items() if made.inputs.get(f"{bucket}/documents") == documents.digest}
@@ -249,7 +256,7 @@ def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, 
 def rule_values(
     store: Store, rule: StatedRule, documents: Manifest, annotations: Mapping[str, Manifest], part: int, row: int
 ) -> dict[str, Any]:
-    """Return the values of the columns that a rule reads, in one row of a part."""
+    """Return the values of the columns that a rule reads, for one row of a part."""
     found: dict[str, Any] = {}
     for sidecar, columns in by_sidecar(rule.columns).items():
         made = documents if sidecar == DOCUMENTS else annotations[sidecar]

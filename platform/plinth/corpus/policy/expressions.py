@@ -50,26 +50,26 @@ class Expression(StatedRule):
     tree: ast.expr
 
     def evaluate(self, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING) -> Bools:
-        """Return where the expression is true, [rows].
+        """Return a mask [rows] of the rows for which the expression is true.
 
         Args:
-            columns: an Arrow array of that many rows for each name in `columns`; strings may be dictionaries.
+            columns: an Arrow array with `rows` rows for each name in `columns`; string columns may be dictionaries.
             known: see `evaluate_condition`.
         """
         return evaluate_condition(self.tree, columns, rows, known)
 
 
 def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expression:
-    """Read and check an expression.
+    """Parse and check an expression.
 
     Args:
         text: the expression.
-        schema: types of the columns that exist, by `sidecar.column`.
-        where: the name in errors, such as `corpus.policies.default.rules.too_short`.
+        schema: types of the available columns, by `sidecar.column`.
+        where: name in error messages, such as `corpus.policies.default.rules.too_short`.
 
     Raises:
-        RecipeError: a syntax error, something that is not allowed, an unknown column (with the nearest name),
-            types that cannot be compared, or a result that is not boolean.
+        RecipeError: the expression has a syntax error, syntax that is not allowed, an unknown column, or types that
+            cannot be compared; or its result is not boolean.
     """
     tree = _tree(text, where)
     names = sorted({column_name(node) for node in _names(tree, text, where)})
@@ -88,7 +88,9 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
 
 
 def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
-    """Return the error for an unknown column, with the nearest column, from the same annotator if the recipe has it."""
+    """Return the error for an unknown column. The error suggests the most similar column, from the same annotator if
+    the recipe has this annotator.
+    """
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
     near = difflib.get_close_matches(name, own or schema, n=1, cutoff=0.4 if own else 0.7)
@@ -99,10 +101,10 @@ def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str
 
 
 def syntax(text: str) -> ast.expr:
-    """Return the syntax tree of an expression, not checked.
+    """Return the unchecked syntax tree of an expression.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: not a Python expression, or too deep.
+        SyntaxError, ValueError, RecursionError, MemoryError: it is not a Python expression, or is nested too deeply.
     """
     while True:
         # CPython counts the depth of all parses of a process in one place: one in another thread, or one that the
@@ -127,13 +129,13 @@ def _tree(text: str, where: str) -> ast.expr:
 
 
 def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) -> None:
-    """Evaluate on no rows, so that types that do not fit are found before any document is read."""
+    """Evaluate the expression on no rows, to find type errors before any document is read."""
     empty = {name: pa.nulls(0, schema[name]) for name in expression.columns}
     try:
         kind = evaluate_value(expression.tree, empty, 0).type
     except (pa.ArrowException, TypeError) as error:
         kinds = ", ".join(f"{name} is {schema[name]}" for name in sorted(expression.columns))
-        expected = f"values of one kind: {kinds}"
+        expected = f"values of the same type: {kinds}"
         raise RecipeError(f"{where}: types do not match", found=expression.text, expected=expected) from error
     if not pa.types.is_boolean(kind):
         raise RecipeError(
@@ -184,12 +186,12 @@ def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
 
 
 def _reads(op: ast.cmpop) -> bool:
-    """Return True if the right side is an expression, not a list or None."""
+    """Return True if the right side of the operator is an expression; for `in` and `is`, it is a list or a constant."""
     return type(op) in COMPARISONS
 
 
 def _is_value(node: ast.expr) -> bool:
-    """Return True for a literal that Arrow represents exactly: text, a truth value, a finite number."""
+    """Return True for a literal that Arrow represents exactly: a string, a boolean or a finite number."""
     value = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else node
     if not isinstance(value, ast.Constant) or not isinstance(value.value, int | float | str | bool):
         return False
@@ -234,12 +236,12 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def column_name(node: ast.Attribute) -> str:
-    """Return `sidecar.column`."""
+    """Return the column name `sidecar.column` of a syntax node."""
     return f"{node.value.id}.{node.attr}"  # type: ignore[attr-defined]
 
 
 def shared_comparisons(trees: Sequence[ast.expr]) -> tuple[list[ast.expr], frozenset[ast.expr]]:
-    """Return the same trees, in which equal comparisons are one node, and the nodes that occur more than once."""
+    """Return the same trees with equal comparisons merged to one node, and the nodes that occur more than once."""
     sharing = _Sharing()
     made = [sharing.visit(tree) for tree in trees]
     return made, frozenset(sharing.nodes[text] for text, times in sharing.times.items() if times > 1)
@@ -258,13 +260,13 @@ class _Sharing(ast.NodeTransformer):
 def evaluate_condition(
     node: ast.expr, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING
 ) -> Bools:
-    """Return where a condition is true, [rows].
+    """Return a mask [rows] of the rows for which a condition is true.
 
     Args:
-        known: outcomes of shared comparisons over these columns; None where it is to be filled in.
+        known: results of shared comparisons on these columns. A value of None is computed and filled in.
 
     Raises:
-        TypeError, pa.ArrowException: operands whose types do not fit; never after `parse` has checked the tree.
+        TypeError, pa.ArrowException: operand types do not match. After `parse` has checked the tree, they always match.
     """
     if isinstance(node, ast.BoolOp):
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -285,7 +287,7 @@ def evaluate_condition(
 
 
 def evaluate_value(node: ast.expr, columns: Columns, rows: int) -> Any:
-    """Return the values of a column, a number, an arithmetic expression or a condition: an Arrow array or scalar."""
+    """Return the value of a column, a number, an arithmetic expression or a condition, as an Arrow array or scalar."""
     if isinstance(node, ast.Attribute):
         column = columns[column_name(node)]
         return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -300,13 +302,14 @@ def evaluate_value(node: ast.expr, columns: Columns, rows: int) -> Any:
 
 
 def literals(values: Sequence[Any], kind: pa.DataType | None = None) -> Any:
-    """Return the literals as an Arrow array, from their bytes: pyarrow's conversion of Python values imports pandas.
+    """Return the literals as an Arrow array built from their bytes. pyarrow's own conversion of Python values would
+    import pandas.
 
     Args:
-        kind: type of the array; by default that of the literals.
+        kind: type of the array; by default, the type of the literals.
 
     Raises:
-        TypeError, pa.ArrowException: values of several kinds, or of another kind than the array.
+        TypeError, pa.ArrowException: the values have different types, or a type that does not match `kind`.
     """
     kinds = {type(value) for value in values}
     if kinds == {str} and (kind is None or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
@@ -344,9 +347,9 @@ def _comparison(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
-    """Compare a column of numbers with a number, false where one is missing; return None for anything else.
+    """Compare a numeric column with a number; missing values give False.
 
-    Also None for no rows: Arrow checks the types on empty columns.
+    Return None for other comparisons, and for empty columns, so that Arrow checks their types.
     """
     left, operator, right = node.left, COMPARISONS.get(type(node.ops[0])), node.comparators[0]
     if len(node.ops) > 1 or operator is None:
@@ -388,14 +391,16 @@ def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _float(values: Any) -> Any:
-    """Convert to 64-bit floats: no overflow, and no error on division by zero."""
+    """Convert values to 64-bit floats, so that there is no overflow and no error on division by zero."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise TypeError(f"arithmetic needs numbers, not {values.type}")
     return pc.cast(values, pa.float64(), safe=False)
 
 
 def _mask(values: Any, rows: int) -> Bools:
-    """Return the Arrow booleans as a mask, missing values as false; ten times as fast as Arrow's own conversion."""
+    """Return Arrow booleans as a mask, with missing values as False. The conversion is ten times as fast as Arrow's own
+    conversion.
+    """
     if not pa.types.is_boolean(values.type):
         raise TypeError(f"a condition needs booleans, not {values.type}")
     if isinstance(values, pa.Scalar):

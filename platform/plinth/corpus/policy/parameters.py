@@ -1,4 +1,4 @@
-"""Policies: from annotation columns to verdicts and edits."""
+"""Parameters of policies, which turn annotation columns into verdicts and edits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Rule(Frozen):
 
 
 class EditRule(Frozen):
-    """Turn spans found by an annotator into edits of the text."""
+    """Edit that replaces the spans found by an annotator in the text."""
 
     reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the edit.")
     spans: str = Field(description="Span column, such as `pii.spans`.")
 
 
 class Policy(Frozen):
-    """Policy that turns columns into verdicts. The first matching rule is the reason; all matches are counted."""
+    """Rules and edits that turn columns into verdicts. The first matching rule is the reason; all matches count."""
 
     profiles: tuple[str, ...] = Field(
         (),
-        description="Published rule sets by name, such as `gopher/datatrove`: their rules and edits come first, in "
+        description="Published rule sets by name, such as `gopher/datatrove`. Their rules and edits come first, in "
         "this order. Your rule replaces a profile's rule with the same reason and columns.",
     )
     rules: tuple[Rule, ...] = Field((), description="Conditions that drop a document, in order.")
@@ -50,7 +50,9 @@ class Policy(Frozen):
 
     @model_validator(mode="after")
     def _resolved(self) -> Policy:
-        """Return the rules and edits with those of the profiles: who reads a policy needs to know of no profile."""
+        """Replace profile names by the rules and edits of the profiles, so that readers of a policy need not know
+        profiles.
+        """
         from plinth.corpus.policy.profiles import resolved
 
         if self.profiles:

@@ -1,10 +1,9 @@
-"""The policy stage: columns to verdicts, reasons and edits.
+"""Policy stage: annotation columns to verdicts, reasons and edits.
 
-Reads sidecars side by side and never text, so that a changed threshold costs seconds. All rules are evaluated;
-the first that fires is a document's reason, and every rule that fires is counted, so that the order of rules
-changes reasons and not the outcome. The license gate (`rights`) runs before the rules, and no rule weakens it.
-Spans become edits, named by the policy's reason; where spans of several
-annotators overlap, one edit covers them all.
+The stage reads sidecars in parallel and never reads text, so a changed threshold costs seconds. All rules are evaluated
+and all matches are counted. The first matching rule is a document's reason, so the order of rules changes reasons but
+never the decision. The license gate (`rights`) runs before the rules, and no rule can weaken it. Spans become edits,
+named by the policy's reason. If spans of several annotators overlap, one edit covers all of them.
 """
 
 from __future__ import annotations
@@ -65,15 +64,15 @@ def run(
     """Judge every document of a bucket.
 
     Args:
-        rights: the recipe's; terms of sources are taken from the documents' manifest.
+        rights: license gate of the recipe. Terms of sources are taken from the documents' manifest.
 
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with `documents`. Statistics: `documents`, `kept`,
-        `dropped` (first reason -> documents), `fired` (rule -> documents), `kept_bytes` (of source: text is not
-        read) and `edits` (reason -> edits of kept documents).
+        `dropped` (first reason -> documents), `fired` (rule -> documents), `kept_bytes` (source bytes, because text
+        is not read) and `edits` (reason -> edits of kept documents).
 
     Raises:
-        RecipeError: a rule that cannot be read, or names a column that no annotation has.
+        RecipeError: a rule cannot be parsed, or names a column that no annotation has.
         IntegrityError: a sidecar does not belong to the documents.
     """
     rights = rights.within(documents)
@@ -94,7 +93,7 @@ def run(
 
 
 def published(made: Manifest) -> tuple[Policy, Rights | None]:
-    """Return the policy and the rights that judged a bucket; no rights before version 3."""
+    """Return the policy and the rights that produced a manifest. The rights are None for manifests before version 3."""
     rules = {key: value for key, value in made.params.items() if key != RIGHTS}
     rights = made.params.get(RIGHTS)
     return Policy.model_validate(rules), None if rights is None else Rights.model_validate(rights)
@@ -148,7 +147,7 @@ def _judged(
 
 
 def _named(names: list[str], numbers: pa.Array) -> pa.Array:
-    """Return the numbers of rules as their names."""
+    """Return the rule names for an array of rule numbers."""
     return pa.array(names, pa.string()).take(numbers) if names else pa.nulls(len(numbers), pa.string())
 
 
@@ -157,9 +156,9 @@ def _offsets(sizes: I64) -> pa.Array:
 
 
 def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bools) -> tuple[pa.Array, dict[str, int]]:
-    """Return the edits of every document, sorted and disjoint, and the number of edits of kept documents by reason.
+    """Return the sorted, disjoint edits of every document, and the number of edits of kept documents by reason.
 
-    Documents without spans cost nothing, and those whose spans do not overlap no Python.
+    Documents without overlapping spans are processed in Arrow, without Python code per document.
     """
     tables = []
     for reason, column in compiled.edits:
@@ -186,7 +185,7 @@ def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bool
 
 
 def _disjoint(table: pa.Table) -> pa.Table:
-    """Return the sorted spans with those merged that overlap."""
+    """Return the sorted spans, with overlapping spans merged."""
     spans: dict[int, list[dict[str, Any]]] = {}
     for span in table.to_pylist():
         spans.setdefault(span["row"], []).append(span)
@@ -194,8 +193,10 @@ def _disjoint(table: pa.Table) -> pa.Table:
 
 
 def merged(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return sorted, disjoint edits that cover the spans; one that covers several takes reason and replacement of the
-    longest, of equal ones the earliest, then of the one given first."""
+    """Return sorted, disjoint edits that cover the spans. An edit that covers several spans takes reason and
+    replacement of the longest span. If several spans are longest, it takes those of the earliest, and then of the span
+    that was given first.
+    """
     edits: list[dict[str, Any]] = []
     longest = 0
     for span in sorted(spans, key=lambda span: (span["start_cp"], -span["end_cp"])):
@@ -231,15 +232,15 @@ FIRES, FIRST, ALONE, FIRES_BYTES, FIRST_BYTES, ALONE_BYTES = range(6)
 
 
 def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:
-    """Count what each rule does.
+    """Count documents and bytes by rule.
 
     Args:
-        fires: [R, D].
-        size: bytes of each document, [D].
+        fires: [R, D] True if the rule matches the document.
+        size: [D] bytes of each document.
 
     Returns:
-        The first rule of each document, or -1 [D]; how many fire on it [D]; and the counts by rule [R, 6], see
-        `FIRES` and those after it.
+        The first matching rule of each document, or -1 [D]; the number of matching rules of each document [D]; and the
+        counts by rule [R, 6], whose columns are `FIRES` to `ALONE_BYTES`.
     """
     first = np.full(fires.shape[1], -1, dtype=np.int64)
     count = np.zeros(fires.shape[1], dtype=np.int32)
@@ -250,7 +251,7 @@ def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:
 
 
 def rule_lists(fires: Bools, count: I32) -> tuple[I32, I32]:
-    """Return the rules that fire on each document as lists: offsets [D + 1], and numbers of rules in order."""
+    """Return the rules that match each document as lists: offsets [D + 1], and rule numbers in order."""
     offsets = np.zeros(count.size + 1, dtype=np.int32)
     np.cumsum(count, out=offsets[1:])
     values = np.empty(offsets[-1], dtype=np.int32)
@@ -260,9 +261,11 @@ def rule_lists(fires: Bools, count: I32) -> tuple[I32, I32]:
 
 @compiled
 def count_rules(fires: Bools, size: I64, places: I64, first: I64, count: I32, counts: I64) -> None:
-    """Fill in what `tally` returns. `places`: scratch, [D + 1]."""
+    """Write the results of `tally` to `first`, `count` and `counts`. `places` is scratch memory, [D + 1]."""
 
 
 @compiled
 def list_rules(fires: Bools, places: I64, cursor: I32, values: I32) -> None:
-    """Fill in the rules of each document from `cursor` on, which advances. `places`: scratch, [D + 1]."""
+    """Write the rule numbers of each document to `values` from its position in `cursor` on. `places` is scratch memory,
+    [D + 1].
+    """

@@ -8,7 +8,7 @@
 
 "Gopher" is not one definition: projects count words, copies and stop words differently. A profile's name is
 `family/project`; tests/agreement compares it with that project. A profile is data: expressions over the columns of
-annotators. Does not belong here: counting (annotators), judging (the policy stage).
+annotators. Not here: counting (annotators), and verdicts (the policy stage).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Profile:
         source: paper, and file of the project.
         rules: `(reason, drop)` in the project's order.
         edits: `(reason, spans)`: cuts from the text of a kept document.
-        annotators: annotators whose columns are read, each with the parameters of the project's way of counting.
+        annotators: annotators whose columns are read, each with parameters that count as the project does.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Profile:
 
     @property
     def family(self) -> str:
-        """The family of rules: `gopher` of `gopher/dolma`."""
+        """Family of the rules: `gopher` in `gopher/dolma`."""
         return self.name.partition("/")[0]
 
     @property
     def project(self) -> str:
-        """The project that counts, as part of a reason: `dolma` of `gopher/dolma`, `v1_6` of `dolma/1.6`."""
+        """Name of the project in reasons: `dolma` in `gopher/dolma`, `v1_6` in `dolma/1.6`."""
         word = "".join(letter if letter.isalnum() else "_" for letter in self.name.partition("/")[2].lower())
         return f"v{word}" if word[:1].isdigit() else word
 
@@ -69,7 +69,7 @@ _TOP = {2: "0.20", 3: "0.18", 4: "0.16"}
 
 
 def _grams(column: str, top: tuple[int, ...] = (2, 3, 4)) -> tuple[tuple[str, str], ...]:
-    """Return the rules of n-grams over columns named alike."""
+    """Return the rules for repeated n-grams, on the columns of the sidecar `column`."""
     return (
         *((f"top_{n}_gram", f"{column}.top_{n}_gram > {_TOP[n]}") for n in top),
         *((f"duplicate_{n}_grams", f"{column}.duplicate_{n}_grams > {most}") for n, most in _REPEATED.items()),
@@ -133,7 +133,7 @@ GOPHER_DOLMA = Profile(
 REDPAJAMA = Profile(
     name="gopher/redpajama",
     version="1",
-    description="Gopher on RedPajama-v2's signals: at most 10,000 words, a top n-gram that does not repeat is 0.",
+    description="Gopher on RedPajama-v2's signals: at most 10,000 words; a top n-gram without repeats counts as 0.",
     source="RedPajama-Data-V2, dataset card (words to top 2-gram); the other rules: Gopher's values on its signals.",
     annotators={"redpajama": {}},
     rules=(
@@ -181,7 +181,7 @@ def _datatrove_c4(name: str, ends: bool, description: str, source: str, counting
 
 
 DATATROVE = _datatrove_c4(
-    "c4/datatrove", True, "C4 as datatrove's filter does by default; lines are judged, not cut.",
+    "c4/datatrove", True, "C4 as in datatrove's filter by default, which scores lines without cutting them.",
     f"{_PAPER}; datatrove 0.10 c4_filters.py.",
 )  # fmt: skip
 FINEWEB = _datatrove_c4(
@@ -189,7 +189,7 @@ FINEWEB = _datatrove_c4(
     "Penedo et al. 2024, section 3; datatrove 0.10 examples/fineweb.py.",
 )  # fmt: skip
 WHITE_SPACE = _datatrove_c4(
-    "c4/white-space", True, "datatrove's C4 with sentences that end at marks before white space.",
+    "c4/white-space", True, "datatrove's C4, with sentences that end at punctuation before white space.",
     f"{_PAPER}; datatrove 0.10 c4_filters.py.", "white-space",
 )  # fmt: skip
 
@@ -212,7 +212,7 @@ def _lines(name: str, profile: str, sentences: int, more: tuple[tuple[str, str],
 
 PAPER = _lines(
     "c4/paper", "paper", 5,
-    description="C4 with the paper's first numbers, 3 words per line and 5 sentences, in the order of its code.",
+    description="C4 with the limits of the paper's first version: 3 words per line, 5 sentences; in its code's order.",
     source=f"{_PAPER} (first version); TensorFlow Datasets, text/c4_utils.py.",
 )  # fmt: skip
 DCLM = _lines(
@@ -302,7 +302,9 @@ FINEWEB2 = Profile(
 
 
 def _by_language() -> tuple[tuple[str, str], ...]:
-    """Return FineWeb's rules for English, FineWeb-2's for all others: a reason that both have is one rule."""
+    """Return FineWeb's rules for English and FineWeb-2's rules for all other languages. Rules with the same reason are
+    merged.
+    """
     english = {reason: f"language.label in ['en', 'eng_Latn'] and ({drop})" for reason, drop in PIPELINE.rules}
     both = {reason: f"{drop} or {_ANY_LANGUAGE[reason]}" for reason, drop in english.items() if reason in _ANY_LANGUAGE}
     # It reads the label too, so that a recipe's rule on languages takes its place.
@@ -378,12 +380,11 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, Pairs]:
-    """Return the rules and edits of a policy.
+    """Return the rules and edits of a policy, with those of the named profiles first.
 
-    A reason that is taken has the family's name in front (`c4_lorem_ipsum`), and the project's behind that when it
-    is still taken. An own rule with the reason of a profile's rule replaces it if it reads the same columns:
-    so a threshold is changed, and what is resolved already stays as it is. When it reads other columns, as a rule from
-    another recipe may, both stay, and the profile's takes the longer name.
+    If a reason is already used, the family's name is put in front (`c4_lorem_ipsum`), and then the project's name as
+    well. The policy's own rule replaces a profile's rule if it has the same reason and reads the same columns, so that
+    a threshold can be changed. If it reads other columns, both rules stay, and the profile's rule gets the longer name.
 
     Raises:
         RecipeError: no such profile.
@@ -406,15 +407,18 @@ def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
 
 
 def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the shortest name that no earlier rule has, and no own rule with another subject."""
+    """Return the shortest name that no earlier rule has. A policy's own rule may have the name only if it reads the
+    same columns.
+    """
     names = (reason, f"{one.family}_{reason}", f"{one.family}_{one.project}_{reason}")
     free = (name for name in names if name not in found)
     return next((name for name in free if name not in given or _columns(given[name]) == _columns(value)), names[-1])
 
 
 def _columns(expression: str) -> frozenset[str]:
-    """Return the columns that an expression names; the text itself where it cannot be read, an error that `parse`
-    reports."""
+    """Return the columns that an expression names. If the expression cannot be parsed, return its text; `parse` reports
+    the error later.
+    """
     try:
         tree = syntax(expression)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""The effect of another policy, from stored columns; no text is read but that of the samples."""
+"""Effect of a different policy, computed from stored columns. Text is read only for the displayed samples."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class PublishedBucket:
     """Published manifests of one bucket.
 
     Args:
-        documents, policy, verdicts: its manifests.
-        exact: `dedup/exact`, for the lengths of texts.
-        annotations: its sidecars by annotator.
+        documents, policy, verdicts: manifests of the bucket.
+        exact: manifest of `dedup/exact`, which has the lengths of texts.
+        annotations: manifests of the bucket's sidecars, by annotator.
     """
 
     documents: Manifest
@@ -86,21 +86,21 @@ def compare(
     samples: int = 5,
     seed: int = 1,
 ) -> tuple[dict[str, Any], list[Flip]]:
-    """Count what would change, and choose documents to look at.
+    """Count the changes that new policies would make, and choose sample documents.
 
     Args:
         buckets: published manifests, by bucket.
-        policies: the new policy of each.
+        policies: the new policy of each bucket.
         rights: the new license gate; terms of sources are taken from the documents' manifests.
-        samples: documents per direction, over all buckets.
-        seed: key of the hash that chooses them.
+        samples: number of sample documents per direction, over all buckets.
+        seed: key of the hash that chooses the samples.
 
     Returns:
-        Statistics by bucket and their `total`, as `no_counts` has them with the published rules next to the new
-        (`rules_before`), and the flips chosen, in order of direction and hash.
+        Statistics by bucket and their `total`, in the form of `no_counts`; `rules_before` has the counts of the
+        published rules. Then the chosen flips, sorted by direction and hash.
 
     Raises:
-        RecipeError: a rule that cannot be read, or names a column that is not stored.
+        RecipeError: a rule cannot be parsed, or names a column that is not stored.
         IntegrityError: a sidecar does not belong to the documents.
     """
     tasks = [
@@ -130,13 +130,13 @@ def _tasks(
 
 
 def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
-    """Return True if the published policy read the sidecars that are published now."""
+    """Return True if the published policy was computed from the sidecars that are published now."""
     judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
     return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
 
 
 def _finished(bucket: PublishedBucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the rules in the order of the policy, and what the published ones did."""
+    """Return the counts with rules in the order of the policy, and with the counts of the published rules."""
     own = [rule.reason for rule in policy.rules]
     gate = [reason for reason in counts["rules"] if reason not in own]
     ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in (*gate, *own)}
@@ -158,7 +158,7 @@ def shown(
     rights: Rights,
     flips: Sequence[Flip],
 ) -> list[dict[str, Any]]:
-    """Return the flips for display: source, an excerpt, and the values that the rule matched."""
+    """Return the flips for display: source, excerpt, rule, and the values of the columns that the rule reads."""
     rows = []
     for flip in flips:
         bucket, policy = buckets[flip.bucket], policies[flip.bucket]
@@ -195,7 +195,7 @@ DIRECTIONS = ("newly_dropped", "newly_kept")
 
 @dataclass(frozen=True, order=True)
 class Flip:
-    """Document whose verdict changes: its place, and the rules."""
+    """Document whose verdict changes: its position, and the rules that drop it before and after the change."""
 
     rank: int
     bucket: str = field(compare=False)
@@ -208,7 +208,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class CountTask:
-    """Part with its sidecars, and the policy to try on it."""
+    """Part with its sidecars, and the new policy to evaluate on it."""
 
     slot: Slot
     part: int
@@ -222,7 +222,7 @@ class CountTask:
 
 @dataclass(frozen=True)
 class Answer:
-    """Counts of a part, as `no_counts` has them, and its flips."""
+    """Counts of a part, in the form of `no_counts`, and its flips."""
 
     bucket: str
     counts: dict[str, Any]
@@ -230,7 +230,7 @@ class Answer:
 
 
 def judge(store: Store, task: CountTask) -> Answer:
-    """Judge one part; reads no text."""
+    """Evaluate the new policy on one part, without reading text."""
     counts, flips = no_counts(), list[Flip]()
     ids = Later(store, task.slot.documents, ["id"])
     verdicts = Later(store, task.slot.sides["verdicts"], ["decision", "cluster_size"], ["decision"])
@@ -260,13 +260,15 @@ def judge(store: Store, task: CountTask) -> Answer:
 def rules_of(
     policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[str, ...], where: str
 ) -> CompiledPolicy:
-    """Return the new policy behind the new rights, with the published outcome of rules that did not change."""
+    """Return the new policy with the new rights. Rules that did not change reuse their published results."""
     rules = compile_policy(policy, annotators, where, rights)
     return rules.reusing(before) if before else rules
 
 
 def _count_rules(counts: dict[str, Any], rules: CompiledPolicy, fired: Bools, size: I64) -> I64:
-    """Count what each rule fires on, takes first, and takes alone; returns the first rule of each row, or -1."""
+    """Count all matches, first matches and sole matches of each rule. Return the first matching rule of each row, or
+    -1.
+    """
     first, _, tally = policy.tally(fired, size)
     for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
         rule = counts["rules"].setdefault(reason, no_rule())
@@ -297,7 +299,7 @@ def _count_flips(
     verdicts: Callable[[], pa.RecordBatch],
     size: I64,
 ) -> None:
-    """Count documents and bytes with another decision, by the rule that drops them now or did before."""
+    """Count documents and bytes whose decision changes, by the rule that drops them now or did before."""
     new = pa.array(rules.reasons, pa.string())
     for direction, mask in masks.items():
         at = np.flatnonzero(mask)
@@ -323,7 +325,7 @@ def _count_flips(
 
 
 def _count_moved(counts: dict[str, Any], rules: CompiledPolicy, after: I64, mask: Bools, before: pa.Array) -> None:
-    """Count documents that stay dropped, with another first reason."""
+    """Count documents that stay dropped, but with a different first reason."""
     at = np.flatnonzero(mask)
     if not at.size:
         return
@@ -347,7 +349,7 @@ def _chosen(
     after: I64,
     before: pa.Array,
 ) -> Iterator[Flip]:
-    """Return the flips of a batch with the smallest hashes of their ids."""
+    """Yield the flips of a batch with the smallest hashes of their ids."""
     if not any(mask.any() for mask in masks.values()):
         return
     ids = known.at(first).column("id")
@@ -363,12 +365,12 @@ def _chosen(
 
 
 def no_rule() -> dict[str, int]:
-    """Return zero counts of documents and bytes by match, first match and sole match of a rule."""
+    """Return zero counts for one rule: documents and bytes, by match, first match and sole match."""
     return dict.fromkeys(("fires", "marginal", "unique", "fires_bytes", "marginal_bytes", "unique_bytes"), 0)
 
 
 def no_counts() -> dict[str, Any]:
-    """Return zero counts of a part, a bucket or the corpus."""
+    """Return zero counts for a part, a bucket or the corpus."""
     return {
         "documents": 0,
         "bytes": 0,
@@ -400,7 +402,7 @@ Sides = dict[str, dict[str, pa.Array]]
 
 
 def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
-    """Yield the columns that the rules read together with those of the published judgment; strings as dictionaries."""
+    """Yield the columns that the rules read, and columns of the published results. String columns are dictionaries."""
     always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.stored else []))}
     wanted = {**rules.sidecars, **always}
     parts = {DOCUMENTS: slot.documents, **slot.sides}
@@ -415,7 +417,7 @@ def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[d
 def _reader(
     store: Store, part: Part, name: str, columns: Sequence[str], rules: CompiledPolicy
 ) -> Iterator[pa.RecordBatch]:
-    """Return the batches of one sidecar; of spans only their beginnings, since they are counted."""
+    """Return the batches of one sidecar. Of span columns, only the starts are read, because spans are only counted."""
     spans = {column for _, column in rules.edits}
     leaves = [f"{one}.list.element.{EDIT_NAMES[0]}" if f"{name}.{one}" in spans else one for one in columns]
     labels = _LABELS.get(name) or [one for one in columns if f"{name}.{one}" in rules.labels]
@@ -423,12 +425,12 @@ def _reader(
 
 
 def strings_at(column: pa.Array, rows: I64) -> pa.Array:
-    """Return the strings of some rows, out of a dictionary."""
+    """Return the strings of the given rows of a dictionary column."""
     return column.take(pa.array(rows)).dictionary_decode()
 
 
 class Later:
-    """Columns of a part that are read only where a document changes sides, which few do."""
+    """Columns of a part that are read only for batches with changed verdicts, which are rare."""
 
     def __init__(self, store: Store, part: Part, columns: Sequence[str], labels: Sequence[str] = ()) -> None:
         self._batches, self._row = iter_batches(store, part, columns, BATCH_ROWS, labels), 0

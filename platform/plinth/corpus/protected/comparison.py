@@ -1,4 +1,6 @@
-"""Items found in documents, each verified, and the table of every item with what was found of it."""
+"""Search for protected items in documents, with verification of each match; and the table of all items with their
+matches and status.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ NAMES = pa.schema([pa.field("set", pa.string(), nullable=False), pa.field("item"
 
 @dataclass(frozen=True)
 class Tables:
-    """Inputs of the table."""
+    """Inputs of the item table."""
 
     index: Part
     names: Part
@@ -70,20 +72,22 @@ class Tables:
 
 
 def tally(pairs: pa.Table) -> pa.Table:
-    """Count the relations of documents to each item, from pairs as in `comparison`."""
+    """Count the matches of each item by kind, from a table of (document, item) pairs."""
     kinds = {name: pc.equal(pairs["kind"], name).cast(pa.int64()) for name in KINDS}
     table = pa.table({"key": pairs["item"], **kinds, "longest": pairs["longest"], "fuzzy": pairs["fuzzy"]})
     return protected_index.merge([table], ITEM_TABLE_PAIRS)
 
 
 def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:
-    """Return [items] whether documents that are alike, or close, are evidence: not where they are too many."""
+    """Return two masks [items]: True if the alike documents of an item count as evidence, and True if its close
+    documents do. Documents do not count if there are too many of them.
+    """
     limit = np.inf if params.boilerplate_documents is None else params.boilerplate_documents
     return alike <= limit, alike + close <= limit
 
 
 def write(store: Store, tables: Tables) -> tuple[Part, ...]:
-    """Write the table, with statistics by set."""
+    """Write the item table, with statistics by set."""
     index = protected_index.read(store, tables.index)
     names = read_table(store, tables.names)
     held = {name: np.zeros(names.num_rows, np.float32 if name == "fuzzy" else np.int64) for name in ITEM_TABLE_PAIRS}
@@ -105,7 +109,9 @@ def write(store: Store, tables: Tables) -> tuple[Part, ...]:
 
 
 def _status(index: ProtectedIndex, params: Protected, held: Mapping[str, Any], rare: Bools) -> tuple[Any, Any]:
-    """Return the statuses, and why items are undecided. `rare`: not too many documents are alike or close."""
+    """Return the status of each item, and the reason if it is undecided. `rare` is True if few documents are alike or
+    close.
+    """
     short, nothing = np.diff(index.starts) < params.min_words, index.without_evidence()
     cases = [held["leaked"] > 0, held["documents"] > 0, short | nothing | ~rare]
     status = np.select(cases, [CONTAMINATED, SUSPECTED, UNDECIDED], CLEAN).astype(object)
@@ -166,7 +172,7 @@ RUN, ALIKE, CLOSE = KINDS
 
 
 def found(store: Store, work: Work) -> tuple[Part, ...]:
-    """Return two parts: the pairs of a part's documents, and their tally by item."""
+    """Return two parts: the matching pairs of a part's documents with items, and their counts by item."""
     index, params = protected_index.read(store, work.index), work.params
     lookups, lengths, evident = index.lookups(), np.diff(index.starts), index.evident_words()
     tables, first = [PAIRS.empty_table()], 0
@@ -187,7 +193,7 @@ def found(store: Store, work: Work) -> tuple[Part, ...]:
 
 
 def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
-    """Return the relation of each pair; nothing if the two only share some words."""
+    """Return the kind of match of each pair, or an empty text if document and item share only some words."""
     needed = np.minimum(params.longest_words, lengths[pairs.items])
     # a few words occur everywhere: they match only as a run together with their neighbors
     enough = evident[pairs.items] >= params.min_words
@@ -200,7 +206,7 @@ def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
 
 @dataclass(frozen=True)
 class Judge:
-    """Part of documents with its sidecars, its pairs, and the table of the items."""
+    """Part of documents with its sidecars, its matching pairs, and the item table."""
 
     slot: Slot
     params: Protected
@@ -228,8 +234,9 @@ def judged(store: Store, task: Judge) -> tuple[Part, ...]:
 
 
 def _worst(pairs: pa.Table, items: pa.Table, params: Protected) -> dict[int, dict[str, Any]]:
-    """Return by row the worst pair that is evidence: a leak before a suspect, then the larger share, the longer run,
-    the first item."""
+    """Return, by row, the worst pair that counts as evidence: first leaks before suspects, then the larger share, the
+    longer run, and the first item.
+    """
     alike, close = telling(items["alike"].to_numpy(), items["close"].to_numpy(), params)
     found: dict[int, dict[str, Any]] = {}
     counted = [
@@ -279,13 +286,13 @@ def _batch(
 
 
 class Found(NamedTuple):
-    """Pairs that were looked at, [pairs] each.
+    """Verified candidate pairs, [pairs] each.
 
     Args:
-        documents, items: positions.
-        longest: words of the longest run; 0 where none of 3 words is.
-        first: the document's word that the run begins with.
-        share: of the item's weight.
+        documents, items: indices of document and item.
+        longest: number of words in the longest common run; 0 if no run has 3 words.
+        first: index of the document's word at which the run begins.
+        share: share of the item's word weight in the passage.
     """
 
     documents: I64
@@ -296,7 +303,7 @@ class Found(NamedTuple):
 
 
 def find(texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLookup, HashLookup]) -> Found:
-    """Return every (document, item) that share enough to be looked at."""
+    """Return all pairs of a document and an item that share enough n-grams to be compared."""
     starts, words = ngram_hashes(texts, 1)
     gram_starts, grams = ngrams_of(words, starts, n)
     where = lookups[0].find(grams)
@@ -312,7 +319,7 @@ def find(texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLook
 
 
 def _pairs(owner: I64, places: I64, grams: I64, starts: I64, postings: I32) -> I64:
-    """Return (document, item, position) for every hit and every item that holds the n-gram."""
+    """Return (document, item, position) for each shared n-gram and each item that contains it."""
     out = np.empty((int((starts[grams + 1] - starts[grams]).sum()), 3), dtype=np.int64)
     hit_items(owner, places, grams, starts, postings, out)
     return out
@@ -336,7 +343,7 @@ def _verify(
 
 @compiled
 def hit_items(owner: I64, places: I64, grams: I64, starts: I64, postings: I32, out: I64) -> None:
-    """Fill in (document, item, position) for every hit and every item that holds the n-gram."""
+    """Write (document, item, position) to `out` for each shared n-gram and each item that contains it."""
 
 
 @compiled
@@ -345,4 +352,6 @@ def verify(
     item_numbers: I32, evident: I64, weights: F32, n: int, seen: I64, last: I32, before: I32, length: I32,
     reached: I64, kept: I64, share: F32,
 ) -> int:  # fmt: skip
-    """Fill in `Found`, as rows of `kept`, and `share`; returns the number of pairs. `seen` to `reached`: scratch."""
+    """Write the columns of `Found` to `kept` and `share`, and return the number of pairs. The arguments from `seen` to
+    `reached` are scratch memory.
+    """

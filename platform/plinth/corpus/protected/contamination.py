@@ -1,16 +1,16 @@
 """Overlap of training documents with the held-out set, by word n-grams.
 
-    grams     per part: n-gram hashes of its documents that are or ever were held out
-    union     once: all of them, sorted, as raw little-endian uint64 that every worker maps into memory
-    hits      per part: which of them its training documents contain, where, and in how many
+    grams     per part: n-gram hashes of all documents that are or ever were held out
+    union     once: all these hashes, sorted, as raw little-endian uint64 that every worker memory-maps
+    hits      per part: held-out n-grams in training documents, with their positions and numbers of documents
     common    once: n-grams that too many training documents contain
-    sidecar   per part: the share of each document's n-grams that is held out, and what is cut (`match_cuts`)
+    sidecar   per part: the share of each document's n-grams that is held out, and the spans to cut (`cuts`)
 
-GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation and ignores
-those that match more than 10 training documents: license headers and stock phrases, not leaks. It cuts the match out
-with 200 characters around it; `remove: document` drops the whole document instead. A document of fewer words than n is
-one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams a stranger matches with probability G / 2^64,
-for a hundred million of them 5e-12.
+GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation. GPT-3's method ignores
+n-grams that match more than 10 training documents, because these are license headers and stock phrases instead of
+leaks. Remaining matches are cut with 200 characters around them; `remove: document` drops the whole document instead. A
+document with fewer than n words is one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams, an
+unrelated n-gram matches with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ _STATS = ("considered", "matched", "contaminated", "contaminated_bytes", "cut", 
 def run(
     ctx: Context, params: Contamination, documents: Mapping[str, Manifest], near: Manifest, holdout: Manifest
 ) -> Manifest:
-    """Measure every training document against the held-out documents of all buckets.
+    """Compare every training document with the held-out documents of all buckets.
 
     Args:
         documents: `{b}/documents` by bucket.
-        near: the last stage of deduplication; its survivors are considered, with their text as it was.
-        holdout: `holdout`.
+        near: manifest of the last stage of deduplication. Its survivors are compared, with their unedited text.
+        holdout: manifest of `holdout`.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`.
@@ -145,7 +145,7 @@ class _Hits:
 
 
 def _grams(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """Write the distinct n-grams of one part's reserved documents."""
+    """Write the distinct n-grams of all reserved (ever held-out) documents of one part."""
     found = [np.empty(0, dtype=np.uint64)]
     for documents, holdout in iter_aligned(
         store, (task.slot.documents, ["text"]), (task.slot.sides["holdout"], ["reserved"])
@@ -181,8 +181,9 @@ def _lookup(store: Store, table: Part) -> HashLookup:
 
 
 def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """Return three parts: the number of n-grams of every considered document, which of them are held out, and in how
-    many documents each of those is."""
+    """Return three parts: the number of n-grams of every compared document, the matches with held-out n-grams, and the
+    number of documents that contain each held-out n-gram.
+    """
     assert task.table is not None
     lookup = _lookup(store, task.table)
     counts, rows, grams, words = [], [], [], []
@@ -222,7 +223,7 @@ class _Common:
 
 
 def _common(store: Store, task: _Common) -> tuple[Part, ...]:
-    """Write the held-out n-grams, by position, that more than `limit` training documents contain."""
+    """Write the indices of held-out n-grams that more than `limit` training documents contain."""
     documents = protected_index.dense(store, task.tally, task.grams)
     found = np.flatnonzero(documents > task.limit) if task.limit is not None else np.empty(0, np.int64)
     return (write_table(store, "common.parquet", pa.table({"gram": found.astype(np.uint64)}, schema=_GRAMS)),)
@@ -276,7 +277,9 @@ def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
 
 
 def _cuts(store: Store, task: _Judge, rows: I64, words: I64) -> dict[int, list[Span] | None]:
-    """Return by row with a match the cuts; None for a dropped document. Only these texts are read."""
+    """Return the spans to cut for each row with a match, or None for a row to drop. Only the texts of these rows are
+    read.
+    """
     affected = np.unique(rows)
     bounds = np.searchsorted(rows, affected), np.searchsorted(rows, affected, side="right")
     texts = (
@@ -313,10 +316,10 @@ def cuts(text: str, matches: Iterable[Span]) -> list[Span] | None:
     """Return the spans to cut, or None if the document must be dropped.
 
     Args:
-        matches: code points of the shared n-grams, half open, at least one.
+        matches: half-open code point spans of the shared n-grams; at least one.
 
     Returns:
-        code points, half open, sorted and disjoint.
+        Half-open code point spans, sorted and disjoint.
     """
     removed = list(_joined_spans(_widened(text, start - WINDOW, end + WINDOW) for start, end in sorted(matches)))
     bounds = [0, *(at for span in removed for at in span), len(text)]
@@ -338,7 +341,7 @@ def _widened(text: str, start: int, end: int) -> Span:
 
 
 def _joined_spans(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield the spans in order of their starts, those that touch or overlap as one."""
+    """Yield the spans in order of their starts. Spans that touch or overlap are joined."""
     held: Span | None = None
     for start, end in spans:
         if held is not None and start <= held[1]:

@@ -1,14 +1,14 @@
 """Held-out documents: chosen before training by a keyed hash of the id, among the survivors of deduplication.
 
-Survivors with a hash below `fraction` are chosen; at least `min_documents` and at most `max_documents` per bucket, with
-the smallest hashes. **Held-out documents stay held out**: when a bucket grows, the limits cut elsewhere, and a
-document below the old cut would enter training. No rule over hashes alone prevents that and still holds out one of
-twenty documents. So the manifest lists the ids of all documents ever held out (`RESERVED`), and the next manifest
-starts with them; `max_documents` limits new choices only. A reserved document that no longer survives, because a new
-one is longer or earlier, is not evaluated, but its n-grams still protect it (`contamination`): its replacement is not
-training text either.
+Survivors with a hash below `fraction` are chosen: at least `min_documents` and at most `max_documents` per bucket, with
+the smallest hashes. **Held-out documents stay held out.** If a bucket grows, the limits cut at a different hash, and a
+document that was held out could enter training. No rule on hashes alone can prevent that and still hold out a fixed
+share. Therefore the manifest lists the ids of all documents that were ever held out (`RESERVED`), and the next manifest
+starts with this list; `max_documents` limits only new choices. A reserved document may lose against a new duplicate
+that is longer or earlier. Such a document is not evaluated, but its n-grams still protect it (`contamination`), so that
+the duplicate does not enter training either.
 
-What is carried is content, so making the set again from the same documents changes nothing.
+The list of ids is part of the content, so rebuilding the set from the same documents changes nothing.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        near: the last stage of deduplication: a manifest over all buckets with `survivor` and `text_bytes`.
-        earlier: the published `holdout`, whose documents stay held out. It is not an input by digest: its content is
-            in the result, which is the same if it is built again.
+        near: manifest of the last stage of deduplication, over all buckets with `survivor` and `text_bytes`.
+        earlier: the published `holdout`, whose documents stay held out. Its digest is not an input, because its
+            documents are part of the result; building the set again gives the same result.
 
     Returns:
-        Manifest of `{b}/part-*` with `SCHEMA`, and `RESERVED`. Statistics: sums of parts; `carried`, reserved
-        documents that the hash alone would not choose today.
+        Manifest of `{b}/part-*` with `SCHEMA`, and `RESERVED`. Statistics: sums of parts; `carried`, the number of
+        reserved documents that the hash alone would not choose today.
 
     Raises:
-        StageError: a bucket that has survivors cannot give `min_documents`.
+        StageError: a bucket with survivors has fewer than `min_documents`.
     """
     places = slots(documents, near=near)
     step = Step(name="holdout/rank", version=VERSION, params=params.model_dump(mode="json"))
@@ -87,12 +87,12 @@ def run(
 
 
 def rank(seed: int, identity: bytes) -> bytes:
-    """Return the order of documents: 8 bytes of BLAKE2b of the id keyed by the seed, then the id."""
+    """Return the sort key of a document: 8 bytes of BLAKE2b of the id, keyed by the seed, followed by the id."""
     return hashlib.blake2b(identity, key=b"holdout:%d" % seed, digest_size=8).digest() + identity
 
 
 def below(fraction: float) -> bytes:
-    """Return the rank below which a share `fraction` of all documents is."""
+    """Return the upper bound of the ranks of a share `fraction` of all documents."""
     return min(2**64 - 1, int(fraction * 2**64)).to_bytes(8, "big") + bytes(16)
 
 
@@ -107,7 +107,7 @@ class _Rank:
 
 
 def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
-    """Write the smallest ranks of a part, at most the number that could be held out; statistics count all survivors."""
+    """Write the smallest ranks of a part, at most the number that could be held out. Statistics count all survivors."""
     ranks: list[bytes] = []
     survivors, limit = 0, below(task.params.fraction)
     for ids, near in iter_aligned(store, (task.slot.documents, ["id"]), (task.slot.sides["near"], ["survivor"])):
@@ -121,7 +121,7 @@ def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
 
 
 def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> list[bytes]:
-    """Return the ids of a bucket that its hashes choose."""
+    """Return the ids of a bucket that are chosen by their hashes."""
     survivors = sum(int(part.stats["survivors"]) for part in ranked)
     if survivors == 0:
         return []
@@ -157,7 +157,7 @@ def _smallest(store: Store, task: tuple[tuple[Part, ...], int]) -> tuple[Part, .
 
 
 def _carried(store: Store, earlier: Manifest | None) -> list[bytes]:
-    """Return the ids that an earlier publication reserved; a manifest of version 1 has no list of them."""
+    """Return the ids that an earlier manifest reserved. Manifests of version 1 have no list of these ids."""
     parts = earlier.named(RESERVED) if earlier else ()
     return [identity for part in parts for identity in read_table(store, part).column("id").to_pylist()]
 

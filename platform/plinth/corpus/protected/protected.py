@@ -1,4 +1,4 @@
-"""Protected sets, and the stage: every surviving document against every protected item."""
+"""Protected sets, and the stage that compares every surviving document with every protected item."""
 
 from __future__ import annotations
 
@@ -47,12 +47,11 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
     """Read the items of a set.
 
     Returns:
-        Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines with none of the fields).
+        Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines without any of the fields).
 
     Raises:
-            SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item that `only`
-                names is
-                missing, or no line has text.
+        SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item that `only`
+            names is missing, or no line has text.
     """
     files, pages = _divided(inventory(ctx, given), set(given.only))
     if (size := sum(file.bytes for file in (*files, *pages))) > MAX_BYTES:
@@ -96,26 +95,27 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
 
 
 def inventory(ctx: Context, given: ProtectedSet) -> list[SourceFile]:
-    """Return the files that a set reads. If it names only pages, no other file of the folder is opened."""
+    """Return the files that a set reads. If the set names only pages, no other file in the folder is opened."""
     pages = given.only if all(name.endswith(PAGES) for name in given.only) else ()
     return listing.inventory(given.path, ctx.workspace.input, suffixes=pages)
 
 
 def identity(ctx: Context, given: ProtectedSet) -> str:
-    """Return the identity of the files that a set reads: names and contents."""
+    """Return the digest of the files that a set reads: their names and contents."""
     return fingerprint.digest([[file.name, file.sha256] for file in inventory(ctx, given)])
 
 
 def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFile], list[SourceFile]]:
-    """Return the files of lines, and the HTML pages wanted; links to files that are read under another name are left
-    out."""
+    """Return the JSONL files and the wanted HTML pages. Links to files that are read under a different name are left
+    out.
+    """
     pages = [file for file in files if file.name.endswith(PAGES)]
     lines = [file for file in files if not file.name.endswith(PAGES)]
     return lines, [file for file in pages if (file.name in only if only else not file.refused)]
 
 
 def _page_texts(pages: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
-    """Name and main content of each page, in normal form, as documents of HTML sources have it.
+    """Yield name and main content of each page, in the same normal form as documents from HTML sources.
 
     Raises:
         SourceError: a page cannot be read.
@@ -136,10 +136,10 @@ def _page_texts(pages: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
 
 
 def _plain(file: SourceFile, data: bytes) -> bytes:
-    """Return the bytes of a file that may be gzipped.
+    """Return the decompressed bytes of a file that may be gzipped.
 
     Raises:
-        SourceError: it is damaged, or holds more than `MAX_BYTES`.
+        SourceError: the file is damaged, or is larger than `MAX_BYTES`.
     """
     if not data.startswith(GZIP_MAGIC):
         return data
@@ -208,10 +208,10 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        survivors: of the last deduplication that is on.
-        holdout: held-out documents are not looked at.
-        sets: `protected/NAME` by name.
-        probes: `probe_sets`; a part `NAME.parquet` of it is the set `probes/NAME`.
+        survivors: manifest of the last deduplication stage that is enabled.
+        holdout: manifest of `holdout`; held-out documents are not compared.
+        sets: manifests of `protected/NAME`, by name.
+        probes: manifest of `probe_sets`; each part `NAME.parquet` is the set `probes/NAME`.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`, and `items.parquet`: every item with its status.
@@ -246,7 +246,7 @@ def run(
 
 
 def probe_parts(made: Manifest | None) -> dict[str, Part]:
-    """Return the probes of `probe_sets` by their names among protected sets."""
+    """Return the parts of `probe_sets`, by their names among the protected sets."""
     if made is None:
         return {}
     held = {part.name: part for part in made.parts}
@@ -262,7 +262,7 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
 
 
 def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Part]) -> tuple[Part, Part]:
-    """Write the index without knowledge of the training text, and the names of the items."""
+    """Write the index before word frequencies of the training text are known, and the names of the items."""
     step = Step(
         name="protected/index",
         version=VERSION,

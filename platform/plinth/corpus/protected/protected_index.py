@@ -1,4 +1,4 @@
-"""Protected items as an index; the training text that they are compared with, and how common its words are."""
+"""Index of protected items, and the frequency of their words and n-grams in the training text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sparse(store: Store, name: str, counts: I64, documents: int = 0) -> Part:
 
 
 def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = None) -> I64:
-    """Return [size] the counts of all parts together."""
+    """Return [size] the sums of the counts of all parts, at most `bound` each."""
     found = np.zeros(size, dtype=np.int64)
     for part in parts:
         table = read_table(store, part)
@@ -50,12 +50,12 @@ def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = No
 def narrowed(
     ctx: Context, step: Step, parts: Sequence[Part], label: str, how: How = COUNTED, bound: int | None = None
 ) -> tuple[Part, ...]:
-    """Return at most as many tallies as one task opens, with the content of all.
+    """Merge tallies until one task can open all of them, and return the merged tallies.
 
     Args:
-        step: of the merges; its parameters name the bound.
-        how: columns and what is done to them.
-        bound: sums stay at most this.
+        step: step of the merges; its parameters include the bound.
+        how: columns and their aggregation (`sum` or `max`).
+        bound: maximum value of a sum; larger sums are reduced to it.
     """
 
     def merged(groups: Sequence[Sequence[Part]]) -> list[Part]:
@@ -66,7 +66,7 @@ def narrowed(
 
 
 def merge(tables: Sequence[pa.Table], how: How = COUNTED, bound: int | None = None) -> pa.Table:
-    """Return one row per key, by key."""
+    """Merge tables to one row per key, sorted by key."""
     table = pa.concat_tables(tables)
     found = table.group_by("key").aggregate(list(how.items())).sort_by("key")
     columns: dict[str, Any] = {"key": found["key"]}
@@ -106,19 +106,19 @@ MAX_ITEMS = 200
 
 @dataclass(frozen=True)
 class ProtectedIndex:
-    """Index of the items.
+    """Index of the protected items.
 
     Args:
-        starts: [items + 1] where each item's words start.
+        starts: [items + 1] index of each item's first word.
         words: word hashes, in order.
-        numbers: the same words by position in `vocabulary`.
-        vocabulary: distinct words, sorted.
-        evidence: distinct hashes of the n-grams that are evidence where they are not common, sorted.
-        evident: [words + 1] how many words before this one are evidence.
-        grams: distinct hashes of the shorter n-grams that make candidates, sorted.
-        posting_starts: [grams + 1].
-        postings: items that hold each n-gram.
-        weights: [vocabulary] weight of each word; ones until they are measured.
+        numbers: the same words as indices into `vocabulary`.
+        vocabulary: distinct word hashes, sorted.
+        evidence: distinct hashes of the n-grams that count as evidence unless they are common, sorted.
+        evident: [words + 1] number of words before this word that count as evidence.
+        grams: distinct hashes of the shorter n-grams that find candidates, sorted.
+        posting_starts: [grams + 1] index of each n-gram's first posting.
+        postings: items that contain each n-gram.
+        weights: [vocabulary] weight of each word; 1 until weights are measured.
     """
 
     starts: I64
@@ -133,25 +133,27 @@ class ProtectedIndex:
     weights: F32
 
     def lookups(self) -> tuple[HashLookup, HashLookup]:
-        """Return look-ups of n-grams that make candidates, and of words."""
+        """Return lookups for the n-grams that find candidates, and for words."""
         return HashLookup(self.grams), HashLookup(self.vocabulary)
 
     def of_item(self, values: I64) -> I64:
-        """Return [items] of running counts by word, the count within each item."""
+        """Return [items] the count inside each item, from running counts by word."""
         return values[self.starts[1:]] - values[self.starts[:-1]]
 
     def evident_words(self) -> I64:
-        """Return [items] how many words of each item are evidence."""
+        """Return [items] the number of words of each item that count as evidence."""
         return self.of_item(self.evident)
 
     def without_evidence(self) -> Bools:
-        """Return [items] whether nothing of an item makes a candidate: too short, or all of it common."""
+        """Return [items] True if an item has no n-gram that finds candidates, because it is too short or entirely
+        common.
+        """
         found: Bools = np.bincount(self.postings, minlength=self.starts.size - 1) == 0
         return found
 
 
 def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]], pa.Array]:
-    """Return (set, item) of every item in order of set and line, and their texts."""
+    """Return (set, item) names of all items, in order of set and line, and their texts."""
     tables = {name: read_table(store, sets[name], ["item", "text"]) for name in sorted(sets)}
     names = [(name, item) for name, table in tables.items() for item in table["item"].to_pylist()]
     chunks = [chunk for table in tables.values() for chunk in table["text"].chunks]
@@ -159,8 +161,9 @@ def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]]
 
 
 def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
-    """Build the index of items, all of their words evidence; those shorter than `min_words` have words and no
-    n-grams."""
+    """Build the index of items; all their words count as evidence. Items shorter than `min_words` have words but no
+    n-grams.
+    """
     starts, words = ngram_hashes(texts, 1)
     vocabulary, numbers = np.unique(words, return_inverse=True)
     hashes, valid = _evidence_of(starts, words, params)
@@ -182,13 +185,13 @@ def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
 def weighed(
     index: ProtectedIndex, params: Protected, documents: int, frequencies: I64, common: Bools
 ) -> ProtectedIndex:
-    """Return the index with weights log((D + 2) / (df + 1)) for `df` of `D` sampled documents, and without common
-    n-grams.
+    """Return the index with measured word weights, and without common n-grams.
 
-    No weight is 0; otherwise an item could not be found if all its words are in the only sampled document.
+    The weight of a word is log((D + 2) / (df + 1)), if `df` of `D` sampled documents contain it. No weight is 0;
+    otherwise an item could not be found if all its words are in the only sampled document.
 
     Args:
-        common: [evidence] n-grams that too many training documents have.
+        common: [evidence] True for n-grams that too many training documents contain.
     """
     hashes, valid = _evidence_of(index.starts, index.words, params)
     boilerplate = np.zeros(index.words.size, dtype=np.bool_)
@@ -209,7 +212,7 @@ def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
 
 
 def evidence_lengths(index: ProtectedIndex, params: Protected) -> list[int]:
-    """Return the lengths in words of all n-grams that are evidence."""
+    """Return the lengths (in words) of all n-grams that count as evidence."""
     lengths = np.diff(index.starts)
     return [int(n) for n in np.unique(np.minimum(lengths[lengths >= params.min_words], params.longest_words))]
 
@@ -229,8 +232,9 @@ def read(store: Store, part: Part) -> ProtectedIndex:
 
 
 def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
-    """Return the index with the n-grams that make candidates: of items long enough, on or next to words that are
-    evidence."""
+    """Return the index with the n-grams that find candidates. These n-grams come from items that are long enough, and
+    contain or touch a word that counts as evidence.
+    """
     n, count = params.candidate_words, index.starts.size - 1
     gram_starts, grams = ngrams_of(index.words, index.starts, n)
     owner = np.repeat(np.arange(count, dtype=np.int32), np.diff(gram_starts))
@@ -251,7 +255,7 @@ def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
 
 
 def _evidence_of(starts: I64, words: U64, params: Protected) -> tuple[U64, Bools]:
-    """Return [words] the hash of the n-gram that begins at each word, and whether one does."""
+    """Return [words] the hash of the evidence n-gram that begins at each word, and [words] True if there is one."""
     hashes, valid = np.zeros(words.size, dtype=np.uint64), np.zeros(words.size, dtype=np.bool_)
     if params.boilerplate_documents is not None:
         find_evidence(starts, words, params.min_words, params.longest_words, hashes, valid)
@@ -264,17 +268,17 @@ def _fields(index: ProtectedIndex) -> dict[str, Any]:
 
 @compiled
 def hash_rolled(words: U64, starts: I64, n: int, gram_starts: I64, out: U64) -> None:
-    """Fill in the n-gram hashes of all texts, those of each from `gram_starts` on."""
+    """Write the n-gram hashes of all texts to `out`; the hashes of each text begin at its `gram_starts`."""
 
 
 @compiled
 def find_evidence(starts: I64, words: U64, least: int, most: int, hashes: U64, valid: Bools) -> None:
-    """Fill in what `_evidence_of` returns."""
+    """Write the results of `_evidence_of` to `hashes` and `valid`."""
 
 
 @compiled
 def count_uncovered(starts: I64, boilerplate: Bools, most: int, evident: I64) -> None:
-    """Fill in how many words before each are covered by no common n-gram."""
+    """Write to `evident`, for each word, the number of earlier words that no common n-gram covers."""
 
 
 # What protected items are compared with, and how common their n-grams and words are in it.
@@ -299,8 +303,9 @@ class Work:
 def considered(
     store: Store, slot: Slot, params: Protected, columns: Sequence[str] = ("id", "text", "uri")
 ) -> Iterator[tuple[pa.RecordBatch, Bools, Bools]]:
-    """Yield the batches of documents, which of them would train, and which come from an address that some set
-    denies."""
+    """Yield the batches of documents with two masks: documents that would be used for training, and documents from a
+    URL that a set denies.
+    """
     sources = ((slot.documents, list(columns)), (slot.sides["survivors"], ["survivor"]))
     for documents, near, held in iter_aligned(store, *sources, (slot.sides["holdout"], ["held_out"])):
         mask = pc.and_not(near.column("survivor"), held.column("held_out"))
@@ -316,8 +321,9 @@ def _denied(documents: pa.RecordBatch, params: Protected) -> Bools:
 
 
 def counted(store: Store, work: Work) -> tuple[Part, ...]:
-    """Return two tallies of a part: documents by word of the items, of a sample; and by n-gram that is evidence, at
-    most one more than `boilerplate_documents`."""
+    """Return two tallies of a part: the number of sampled documents per word of the items, and the number of documents
+    per evidence n-gram, at most `boilerplate_documents` + 1.
+    """
     index, limit = read(store, work.index), work.params.boilerplate_documents
     words, evidence = HashLookup(index.vocabulary), HashLookup(index.evidence)
     lengths = evidence_lengths(index, work.params) if limit is not None else []
@@ -347,4 +353,4 @@ def _drawn(ids: pa.Array) -> Bools:
 
 @compiled
 def count_once(starts: I64, where: I64, drawn: Bools, first: int, last: I32, counts: I64, most: int) -> None:
-    """Count each position once per document, up to `most`; `last` has the document that met it last."""
+    """Count each index once per document, up to `most`. `last` is the last document in which each index was counted."""

@@ -1,13 +1,13 @@
-"""Learned gates measured on documents whose truth is known: recall, false positives and over-removal by slice.
+"""Learned gates measured on labeled documents: recall, false positives and over-removal by slice.
 
-    measured_gates      gates that can be measured: the annotator behind each, its labeled documents (for illegal
-                        content too), its rules
-    generate            labeled documents of several slices, from the words of `vocabulary`
-    reviews             labels of reviewers, only ever added to; samples of removed documents for them; the share of
-                        each reason that was right
-    removal_rates       how often they fire on every bucket, and the bound on trusted text
-    evaluate            run a gate over labeled documents
+    measured_gates      gates that can be measured: the annotator of each gate, its labeled documents (for illegal
+                        content as well), its rules
+    generate            labeled documents of several slices, generated from lists of words and sentences
+    reviews             labels of reviewers, which are never changed or deleted; samples of removed documents for
+                        reviewers; the share of correct removals for each reason
+    removal_rates       removal rates of learned rules on every bucket, and the bound on trusted text
+    evaluate            evaluation of a gate on labeled documents
     rates               gates to measure, and their bounds; recall, false positives and over-removal, with intervals
 
-Nothing here depends on how a gate judges: each runs through its own annotators and the recipe's own rules.
+Nothing here depends on how a gate decides: each gate runs with its own annotators and the recipe's own rules.
 """

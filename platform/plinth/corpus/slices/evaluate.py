@@ -1,6 +1,6 @@
-"""Evaluation of a gate on labeled documents, with the same annotators and rules as the corpus.
+"""Evaluation of a gate on labeled documents, with the same annotators and rules as for the corpus.
 
-Labeled documents are generated, come from lists of the user, or are documents of the corpus that reviewers labeled.
+Labeled documents are generated, come from the user's lists, or are documents of the corpus that reviewers labeled.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ def run(
     """Measure a gate: the asset `slices/{gate}`.
 
     Args:
-        rule: what the gate removes (`measured_gates.rule_of`).
+        rule: rules by which the gate removes documents (`measured_gates.rule_of`).
         annotate: parameters of the annotators that the rule reads.
-        resources: models and lists that these need, and the labeled lists, by key.
-        documents: documents of the buckets, for those that reviewers labeled.
+        resources: models and lists that these annotators need, and the labeled lists, by key.
+        documents: manifests of the buckets' documents, used to read documents that reviewers labeled.
         reviews: labels of reviewers; labels for reasons other than the rule's are ignored.
 
     Returns:
         Manifest of one table, `labelled.parquet`. Statistics: `slices` (`rates.by_slice`), `origins` (documents by
-        origin), `made_as` (by what the generator planted: `documents`, `removed`), `rule`, `bounds`,
+        origin), `made_as` (`documents` and `removed`, by the kind of generated document), `rule`, `bounds`,
         `real` (documents that people labeled, `good` and `bad`), `reviews_without_document`.
 
     Raises:
@@ -115,7 +115,7 @@ def run(
 
 
 def _step(task: _Task) -> Step:
-    """Return the measurement as a step; bounds judge its outcome and are not part of it."""
+    """Return the step of the measurement. Bounds are not part of it, because they only judge its result."""
     annotators = {name: [annotator(name).version, dict(raw)] for name, raw in task.annotate}
     measured = task.params.model_dump(mode="json", exclude=set(BOUNDS))
     rule = list(task.rule.texts)
@@ -127,7 +127,9 @@ def _step(task: _Task) -> Step:
 
 
 def _identity(task: _Task) -> tuple[str, ...]:
-    """Return everything that the task reads: models and lists, documents that reviewers labeled, and their labels."""
+    """Return the digests of everything that the task reads: models and lists, documents that reviewers labeled, and
+    their labels.
+    """
     return (
         *(f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources),
         *(f"{key}/{part.name}:{part.blob.sha256}" for key, part in task.lists),
@@ -207,7 +209,7 @@ def _judged(task: _Task, prepared: Mapping[str, Any], origin: str, rows: Sequenc
 
 
 def _documents(rows: Sequence[Labelled]) -> pa.RecordBatch:
-    """Return labeled texts as rows of documents, without a source."""
+    """Return labeled texts as document rows without a source."""
     size = len(rows)
     columns = {
         "id": [hashlib.sha256(row.text.encode()).digest()[:16] for row in rows],
@@ -239,7 +241,7 @@ def _labelled(
 
 
 def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """Return the terms of the lexicons, largest weight first; without lexicons, invented terms."""
+    """Return the terms of the lexicons, largest weight first. If there are no lexicons, return invented terms."""
     found: list[Term] = []
     for key in sorted(files):
         if key.startswith("lists/"):
@@ -256,7 +258,7 @@ def _listed(data: bytes, where: str) -> list[Labelled]:
     for number, row in enumerate(read_labelled(data, where), start=1):
         if row["label"] not in (GOOD, BAD):
             raise SourceError(
-                f"{where}: example {number} has another label", found=row["label"], expected=f"{GOOD} or {BAD}"
+                f"{where}: example {number} has an unknown label", found=row["label"], expected=f"{GOOD} or {BAD}"
             )
         name = str(row.get("slice", "unnamed"))
         out.append(Labelled(row["text"], row["label"] == BAD, name, str(row.get("made_as", row["label"]))))
@@ -268,14 +270,14 @@ MAX_SHARED = 0.01
 
 
 def require_apart(store: Store, shown: Mapping[str, Manifest], learned: Mapping[str, Manifest], gate: str) -> None:
-    """Require that labeled sets do not overlap with training data.
+    """Raise an error if labeled sets overlap with training data.
 
     Args:
         shown: labeled sets that measure the gate, by asset key.
-        learned: training sets of its models.
+        learned: training sets of the gate's models.
 
     Raises:
-        SourceError: more than `MAX_SHARED` of a set's texts; or a set cannot be read.
+        SourceError: more than the share `MAX_SHARED` of a set's texts is training data, or a set cannot be read.
     """
     known = {digest for key, made in learned.items() for digest in _texts(store, key, made)}
     for key, made in shown.items() if known else ():

@@ -1,8 +1,9 @@
-"""Labeled documents with known truth, made from words of several slices: the same for the same seed everywhere.
+"""Generated labeled documents from the words of several slices. The same seed gives the same documents on every
+machine.
 
-Good documents of a slice hold text that a crude gate removes: anatomy in medical text, crimes in legal text and
-news, insults between people of fiction, violent words in programs. Sentences that are planted to train with are not
-those to measure with.
+Good documents of a slice contain words that a crude gate would remove: anatomy in medical text, crimes in legal text
+and news, insults between fictional people, violent words in programs. Inserted sentences for training differ from those
+for measurement.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ _CLOSES = "bik dle fot gim lok mox nuk pash rint sk tof vik wix zle".split()  # 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Labeled document: whether a gate should remove it, and what the generator planted."""
+    """Labeled document: True if a gate should remove it, and how the generator made it."""
 
     text: str
     bad: bool
@@ -161,7 +162,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Term:
-    """Term that may be inserted."""
+    """Term that may be inserted into a document."""
 
     text: str
     weight: float
@@ -169,7 +170,7 @@ class Term:
 
 
 def invented(seed: int, count: int = 60) -> tuple[Term, ...]:
-    """Return a vocabulary of invented words, every fourth one ambiguous."""
+    """Return a vocabulary of invented words; every fourth word is ambiguous."""
     rng, found = random.Random(f"terms {seed}"), dict[str, None]()
     while len(found) < count:
         found[rng.choice(_SYLLABLES) + rng.choice(("", rng.choice(_SYLLABLES))) + rng.choice(_CLOSES)] = None
@@ -185,9 +186,11 @@ def lexicon_file(terms: Sequence[Term]) -> str:
 
 
 def toxicity(seed: int, count: int, terms: Sequence[Term], use: Use = "test") -> list[Labelled]:
-    """Return `count` clean and `count` toxic documents of every slice. Of the clean ones every third reports a term or
-    uses an ambiguous one, and every third has sentences that begin like insults; every third toxic one has its terms in
-    disguise."""
+    """Return `count` clean and `count` toxic documents of every slice.
+
+    Of the clean documents, every third reports a term or uses an ambiguous term, and every third has sentences that
+    begin like insults. Every third toxic document has obfuscated terms.
+    """
     strong = [term for term in terms if term.weight >= AMBIGUOUS_BELOW] or list(terms)
     weak = [term for term in terms if term.weight < AMBIGUOUS_BELOW] or strong
     out = []
@@ -213,8 +216,9 @@ def _toxic(rng: random.Random, name: str, hidden: bool, strong: Sequence[Term], 
 
 
 def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test") -> list[Labelled]:
-    """Return `count` good documents of every slice, and `count` bad ones: spam, lists of words, words in disorder, one
-    sentence over and over."""
+    """Return `count` good and `count` bad documents of every slice. Bad documents are spam, lists of words, shuffled
+    words, or one repeated sentence.
+    """
     out = []
     for name, rng, at in _each(f"quality {use} {seed}", count):
         out.append(Labelled(good(rng, name), False, name, "good"))
@@ -224,7 +228,7 @@ def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test"
 
 
 def good(rng: random.Random, name: str) -> str:
-    """Return a document of a slice: paragraphs, or a program."""
+    """Return a good document of a slice: paragraphs, or a program."""
     if name == "code":
         return "\n\n".join(_program(rng) for _ in range(rng.randint(3, 6)))
     paragraphs = [[_sentence(rng, name) for _ in range(rng.randint(3, 5))] for _ in range(rng.randint(2, 4))]
@@ -232,7 +236,7 @@ def good(rng: random.Random, name: str) -> str:
 
 
 def obfuscated(rng: random.Random, word: str) -> str:
-    """Return a word with a spelling that readers recognize and a plain list does not match."""
+    """Return a word in a spelling that readers recognize but a plain word list does not match."""
     ways: list[Callable[[], str]] = [
         lambda: ".".join(word),
         lambda: " ".join(word),
@@ -245,12 +249,12 @@ def obfuscated(rng: random.Random, word: str) -> str:
 
 
 def _each(key: str, count: int) -> list[tuple[str, random.Random, int]]:
-    """Return a separate generator per document, so that adding documents changes none."""
+    """Return a separate random generator for each document, so that adding documents does not change the others."""
     return [(name, random.Random(f"{key} {name} {at}"), at) for name in SLICES for at in range(count)]
 
 
 def _planted(rng: random.Random, text: str, sentences: Sequence[str]) -> str:
-    """Return the sentences somewhere in a text: between its sentences, in a program as comments."""
+    """Return a text with the sentences inserted at random positions; in a program, they become comments."""
     lines = text.split("\n")
     for sentence in sentences:
         at = rng.randrange(len(lines))
@@ -276,7 +280,7 @@ def _hurting(rng: random.Random, text: str) -> str:
 
 
 def _friendly(rng: random.Random, hostile: str, name: str) -> str:
-    """Return a sentence that begins like an insult but is not one, or an unkind one about a thing."""
+    """Return a harmless sentence that begins like an insult, or an unkind sentence about a thing."""
     text = rng.choice(THINGS) if rng.random() < 0.5 else hostile
     if text is hostile:
         for slot, other in HARMLESS.items():

@@ -1,4 +1,4 @@
-"""Gates that can be measured: the annotator behind each, and how documents of known truth are made for it."""
+"""Gates that can be measured: the annotator of each gate, and the generator of its labeled documents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OFFERS = (
 
 @lru_cache(maxsize=1)
 def known() -> tuple[Term, ...]:
-    """Return the bank: texts that stand for known illegal ones, with the slice as their category."""
+    """Return the bank: generated texts that represent known illegal texts, with the slice as their category."""
     found = []
     for name in SLICES:
         for at in range(KNOWN):
@@ -61,8 +61,9 @@ def known() -> tuple[Term, ...]:
 
 
 def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """Return the entries of the lists: phrases by their category; texts of the bank as `known_text` and
-    `known_near`."""
+    """Return the terms to insert, from the lists: phrases with their category, and listed texts of the bank as
+    `known_text` and `known_near`.
+    """
     found: list[Term] = []
     for key in sorted(files):
         roles = by_role(files[key], ROLES)
@@ -81,7 +82,7 @@ def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
 
 
 def lists() -> dict[str, str]:
-    """Return the files of lists that name invented phrases and every text of the bank, to measure the gate with."""
+    """Return list files with invented phrases and with hashes of every text of the bank, to measure the gate with."""
     words = [term.text for term in invented(0)]
     phrases = [f"{first} {second}" for first, second in zip(words[::2], words[1::2], strict=True)]
     digests, near = _hashes()
@@ -93,7 +94,9 @@ def lists() -> dict[str, str]:
 
 
 def illegal_documents(seed: int, count: int, terms: Sequence[Term]) -> list[Labelled]:
-    """Return `count` good documents of every slice, and as many bad ones of every kind that `terms` allow in turn."""
+    """Return `count` good documents of every slice, and `count` bad documents that rotate through all kinds that
+    `terms` allow.
+    """
     phrases = [term for term in terms if term.category not in (KNOWN_TEXT, KNOWN_NEAR)]
     texts = [term for term in terms if term.category == KNOWN_TEXT]
     near = [term for term in terms if term.category == KNOWN_NEAR]
@@ -139,7 +142,7 @@ def _planted(rng: random.Random, text: str, term: Term, sentences: Sequence[str]
 
 
 def _edited(rng: random.Random, text: str, words: int) -> str:
-    """Replace some words of a text: a given number, or one in a hundred."""
+    """Replace `words` words of a text, or one word in a hundred if `words` is 0."""
     pieces = text.split(" ")
     for at in rng.sample(range(len(pieces)), words or max(1, len(pieces) // 100)):
         pieces[at] = f"{rng.choice('abcdefgh')}{at}"
@@ -148,7 +151,7 @@ def _edited(rng: random.Random, text: str, words: int) -> str:
 
 @lru_cache(maxsize=1)
 def _hashes() -> tuple[list[str], list[str]]:
-    """Return the SHA-256 and SimHash of the bank, in hexadecimal digits, with shingles of the default length."""
+    """Return the hexadecimal SHA-256 and SimHash of each text of the bank, with shingles of the default length."""
     texts = [one.text for one in known()]
     hashes, _ = simhashes(pa.array(texts, pa.large_string()), Matching().shingle_words)
     return [hashlib.sha256(text.encode()).hexdigest() for text in texts], [f"{int(one):016x}" for one in hashes]
@@ -166,8 +169,11 @@ Plants = Callable[[Mapping[str, Mapping[str, Path]]], tuple[Term, ...]]
 
 @dataclass(frozen=True)
 class MeasuredGate:
-    """Measured gate: the annotator of its rules, its generator, and whether it plants terms of the lists
-    that the annotator reads, which then are lexicons; `plants` reads lists of another form."""
+    """Gate that can be measured: the annotator of its rules, and the generator of its labeled documents.
+
+    If `plants_terms` is True, the annotator's lists are lexicons, and the generator inserts their terms. For lists in a
+    different format, `plants` reads the terms.
+    """
 
     name: str
     annotator: str
@@ -202,12 +208,12 @@ def measured_gate(name: str) -> MeasuredGate:
 
 @dataclass(frozen=True)
 class GateRule:
-    """Rules, one of which suffices to remove a document.
+    """Rules of a gate. The gate removes a document if any of its rules matches.
 
     Args:
         compiled: the rules.
-        reasons: of the rules; reviewers name these. The gate's own name is one, too.
-        annotators: whose columns they read, and those that one of them reads; each behind those that it reads.
+        reasons: reasons of the rules, as in labels of reviewers; the gate's own name is also a reason.
+        annotators: annotators whose columns the rules or other annotators read. Each comes after those that it reads.
     """
 
     compiled: CompiledPolicy
@@ -216,11 +222,11 @@ class GateRule:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The expressions."""
+        """Expressions of the rules."""
         return tuple(rule.text for _, rule in self.compiled.rules)
 
     def removed(self, columns: Mapping[str, Any], rows: int) -> Bools:
-        """Return which documents are removed, [rows]; `columns` by `annotator.column`."""
+        """Return a mask [rows] of the removed documents. The keys of `columns` are `annotator.column`."""
         found: Bools = np.any(self.compiled.fires(columns, rows), axis=0)
         return found
 
@@ -228,14 +234,14 @@ class GateRule:
 def rule_of(
     gate: MeasuredGate, params: GateSlices, policies: Mapping[str, Policy], annotators: tuple[str, ...]
 ) -> GateRule:
-    """Return the rules by which the gate removes, from the recipe.
+    """Return the recipe's rules by which the gate removes documents.
 
     Args:
         annotators: names of all annotators of the recipe.
 
     Raises:
-        RecipeError: its annotator is not in the recipe, no such policy, no rule that reads its columns, or an
-            expression that cannot be read.
+        RecipeError: the gate's annotator or policy is not in the recipe, no rule reads the annotator's columns, or an
+            expression cannot be parsed.
     """
     where = f"corpus.slices.{gate.name}"
     if gate.annotator not in annotators:
@@ -265,7 +271,7 @@ def _joined(gate: MeasuredGate, rules: list[tuple[str, Expression]]) -> GateRule
             if column.startswith(f"{DOCUMENTS}."):
                 raise RecipeError(
                     f"corpus.slices.{gate.name}: the gate reads {column}",
-                    expected="columns of annotators only, since labeled documents have no source",
+                    expected="columns of annotators only, because labeled documents have no source",
                     remedy="set `removes` without this column",
                 )
     read |= {other for one in read for other in annotator(one).sidecars}

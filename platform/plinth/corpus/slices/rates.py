@@ -1,4 +1,4 @@
-"""Bounds of the gates to measure, and their rates by slice: recall, false positives and over-removal, with
+"""Bounds of the gates to measure, and rates of each gate by slice: recall, false positives and over-removal, with
 intervals.
 """
 
@@ -22,8 +22,8 @@ class GateSlices(Frozen):
 
     removes: str | None = Field(
         None,
-        description="Expression over annotation columns that is true for documents that the gate removes; default: the "
-        "rules of `policy` that read a column of the gate's annotator.",
+        description="Expression over annotation columns that is true for documents that the gate removes. By default, "
+        "the rules of `policy` that read a column of the gate's annotator.",
     )
     policy: str = Field("default", description="Policy with the gate's rules, if `removes` is not set.")
     documents_per_slice: int = internal(
@@ -62,10 +62,11 @@ class LabelledOutcome:
 
 
 def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
-    """Return the Wilson interval of a share (Wilson 1927), valid for few trials and shares of 0 and 1.
+    """Return the Wilson interval of a share (Wilson 1927), which is valid even for few trials and for shares of 0 and
+    1.
 
     Raises:
-        ValueError: no trials.
+        ValueError: there are no trials.
     """
     if trials < 1:
         raise ValueError("an interval needs trials")
@@ -80,9 +81,9 @@ def by_slice(outcomes: Iterable[LabelledOutcome]) -> dict[str, dict[str, Any]]:
     """Return the rates of all documents (`all`) and of every slice, sorted by name.
 
     Returns:
-        `good`, `bad`: documents; `good_bytes`. `removed_good`, `removed_bad`, `removed_good_bytes`. `recall` and
-        `false_positive` as shares of documents with `_low` and `_high` of their intervals, `over_removal` as the share
-        of bytes of good text; None if the divisor is 0.
+        `good`, `bad`: numbers of documents; `good_bytes`. `removed_good`, `removed_bad`, `removed_good_bytes`. `recall`
+        and `false_positive` as shares of documents, with `_low` and `_high` of their intervals. `over_removal` as the
+        share of bytes of good text. Shares are None if the divisor is 0.
     """
     counts: dict[str, dict[str, int]] = {}
     for one in outcomes:

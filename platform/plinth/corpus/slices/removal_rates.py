@@ -1,6 +1,6 @@
-"""Removal rates of learned rules per bucket, from stored columns; only the text of samples is read.
+"""Removal rates of learned rules per bucket, computed from stored columns. Only the text of samples is read.
 
-A rule is measured on all buckets, even if their policy does not have it: documents that it removes from trusted
+A rule is measured on all buckets, even on buckets whose policy does not have it: documents that it removes from trusted
 reference text are false positives. If their share exceeds the limit, the pipeline stops before documents are dropped.
 """
 
@@ -58,12 +58,12 @@ def run(
     """Measure every rule on every bucket.
 
     Args:
-        documents: by bucket.
+        documents: manifests of documents, by bucket.
         annotations: sidecars that the rules read, by annotator and bucket.
 
     Returns:
         Manifest of `{bucket}/part-*` with `SCHEMA`. Statistics: `rules` (`rule`, its `reason`, `policies` and
-        `buckets`: by bucket `documents`, `fired`, `bytes` of source, `fired_bytes`).
+        `buckets`: by bucket `documents`, `fired`, source `bytes`, `fired_bytes`).
 
     Raises:
         IntegrityError: a sidecar does not belong to the documents.
@@ -120,7 +120,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
 def _columns(
     store: Store, task: _Task, rules: Sequence[Expression]
 ) -> Iterator[tuple[int, dict[str, pa.Array], pa.Array, I64]]:
-    """Yield the first row, columns of the rules, ids and bytes of source of each batch."""
+    """Yield, for each batch, its first row, the columns of the rules, the ids, and the source bytes."""
     wanted = by_sidecar({column for rule in rules for column in rule.columns})
     own = sorted({*wanted.pop(DOCUMENTS, ()), "id", "source_bytes"})
     sources = [(task.documents, own), *((part, wanted[name]) for name, part in task.sidecars)]
@@ -149,7 +149,7 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
         bound: maximum share of a reference bucket's documents, and of its bytes.
 
     Raises:
-        RemovalRateError: a rule exceeds the limit on a bucket; names all of them.
+        RemovalRateError: a rule exceeds the limit on a bucket; the error names all such rules.
     """
     above = [
         (number, row, bucket)
@@ -191,10 +191,10 @@ def samples(
     buckets: Sequence[str],
     count: int,
 ) -> list[dict[str, Any]]:
-    """Return documents on which a rule fires, smallest hash first; label the rows with `plinth corpus review`.
+    """Return documents that a rule matches, smallest hash first. The rows can be labeled with `plinth corpus review`.
 
     Args:
-        annotations: by annotator and bucket; values of missing sidecars are omitted.
+        annotations: sidecars by annotator and bucket; values of missing sidecars are omitted.
         number: number of the rule.
     """
     best, row = Smallest(count), made.stats["rules"][number]
@@ -248,7 +248,7 @@ class LearnedRule:
     """Policy rule that reads learned columns.
 
     Args:
-        policy, reason: place of the rule.
+        policy, reason: policy of the rule, and its reason.
         expression: the rule.
         annotators: annotators whose learned columns it reads, sorted.
     """
@@ -266,7 +266,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
         annotate: parameters of the recipe's annotators, by name.
 
     Raises:
-        RecipeError: a rule or a parameter that cannot be read.
+        RecipeError: a rule or a parameter is invalid.
     """
     schema, learned, found = columns_of(tuple(annotate)), learned_columns(annotate), list[LearnedRule]()
     for name, policy in policies.items():
@@ -290,17 +290,19 @@ def learned_columns(annotate: Raw) -> frozenset[str]:
 
 
 def models_of(name: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in `corpus.models` of the models that an annotator needs."""
+    """Return the names of the models in `corpus.models` that an annotator needs."""
     needed = annotator(name).needs(parameters(name, raw))
     return tuple(key.removeprefix("models/") for key in needed if key.startswith("models/"))
 
 
 def has_classes(model: Mapping[str, Any]) -> bool:
-    """Return True if a model distinguishes classes, for which labeled text can be shown."""
+    """Return True if a model distinguishes classes, so that labeled text can be displayed by class."""
     return model.get("of", model.get("kind")) not in WITHOUT_CLASSES
 
 
 def trusted(named: Sequence[str], models: Raw) -> tuple[str, ...]:
-    """Return the trusted reference buckets of the recipe, or by default those that models use as `reference`."""
+    """Return the trusted reference buckets of the recipe. By default, these are the buckets that models use as
+    `reference`.
+    """
     from_models: Iterable[Any] = (one for model in models.values() for one in model.get("reference") or ())
     return tuple(dict.fromkeys(map(str, named or from_models)))

@@ -1,4 +1,4 @@
-"""Reviews: samples of removed documents by reason, and the labels that reviewers give them."""
+"""Reviews: samples of removed documents by reason, and the labels that reviewers give to these documents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Label = Literal["good", "bad"]
 
 
 class Review(Frozen):
-    """Reviewer's label of one document."""
+    """Label that a reviewer gave to one document."""
 
     id: str = Field(pattern=r"^[0-9a-f]{32}$")
     reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -65,19 +65,20 @@ class Review(Frozen):
 
     @property
     def moment(self) -> datetime:
-        """The time as such."""
+        """Time of the label as a `datetime`."""
         return datetime.fromisoformat(self.time)
 
 
 def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
-    """Add labels of one reviewer to that reviewer's file, in one write, so that two sessions do not mix lines.
+    """Add labels of one reviewer to that reviewer's file. All labels are written at once, so that two sessions do not
+    mix lines.
 
     Raises:
-        ValueError: no labels, or those of several reviewers.
+        ValueError: there are no labels, or labels of several reviewers.
     """
     given = list(reviews)
     if len({review.reviewer for review in given}) != 1:
-        raise ValueError("labels of one reviewer are needed")
+        raise ValueError("all labels must be from one reviewer")
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", given[0].reviewer).strip("._")
     path = workspace.root / FOLDER / f"{name or 'reviewer'}.jsonl"
     with append_to(path) as stream, named_failures(path):
@@ -87,10 +88,10 @@ def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
 
 
 def read(workspace: Workspace) -> tuple[Review, ...]:
-    """Return the latest label of every document and reason, sorted by both.
+    """Return the latest label for every document and reason, sorted by document and reason.
 
     Raises:
-        SourceError: a file cannot be read or a line is not a review; names it.
+        SourceError: a file cannot be read or a line is not a review; the error names it.
     """
     latest: dict[tuple[str, str], Review] = {}
     for path in files(workspace):
@@ -103,13 +104,13 @@ def read(workspace: Workspace) -> tuple[Review, ...]:
 
 
 def files(workspace: Workspace) -> list[Path]:
-    """Return the files of labels, in order of name."""
+    """Return the files of labels, sorted by name."""
     folder = workspace.root / FOLDER
     return sorted(path for suffix in ("*.jsonl", "*.parquet") for path in folder.glob(suffix))
 
 
 def digest(workspace: Workspace) -> str:
-    """Return the identity of all labels; order and place of the lines do not matter."""
+    """Return the digest of all labels. The digest does not depend on the order of lines or on their files."""
     return fingerprint.digest([review.model_dump() for review in read(workspace)])
 
 
@@ -158,8 +159,9 @@ class _Task:
 def rows(
     ctx: Context, gate: str, reviews: Sequence[Review], documents: Mapping[str, Manifest]
 ) -> tuple[tuple[str, Part], ...]:
-    """Return id and text of the labeled documents, one part per part of documents, with its bucket. Nothing is read
-    if there are no labels."""
+    """Return bucket, id and text of the labeled documents, with one part per part of documents. Nothing is read if
+    there are no labels.
+    """
     ids = tuple(sorted({bytes.fromhex(review.id) for review in reviews}))
     if not ids:
         return ()
@@ -171,7 +173,7 @@ def rows(
 
 
 def labelled(store: Store, found: Sequence[tuple[str, Part]], reviews: Sequence[Review]) -> list[Labelled]:
-    """Return the documents with the reviewers' labels; one with labels for two reasons appears twice."""
+    """Return the documents with the reviewers' labels. A document with labels for two reasons appears twice."""
     words: dict[str, list[Review]] = {}
     for review in reviews:
         words.setdefault(review.id, []).append(review)
@@ -209,20 +211,21 @@ _STAGES = {**STAGE_OF, "held_out": "holdout"}
 def sample(
     ctx: Context, reason: str, buckets: Sequence[str], count: int = 20, seed: int = 1, *, fired: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the documents or rejects that a reason took, smallest hash first.
+    """Return a sample of the documents or rejects that were removed for a reason, smallest hash first.
 
     Args:
-        reason: of verdicts (`too_few_words`, `near_duplicate`, `held_out`), or of rejects (`timeout`).
-        buckets: which to look in.
-        fired: every document on which the rule fired, whether or not it was the first to.
+        reason: reason of verdicts (`too_few_words`, `near_duplicate`, `held_out`), or of rejects (`timeout`).
+        buckets: buckets to sample from.
+        fired: True to sample from all documents that the rule matched, even if another rule matched first.
 
     Returns:
-        Rows with `id`, `bucket`, `uri`, `reason`, `stage` (`documents` for rejects), `excerpt`, and of documents
-        `values` (columns of the rule), `rule`, `fired`, `characters`, and of duplicates `cluster` and `survivor`
-        (`bucket`, `id`, `uri`); of rejects `detail`, `where`. `label` and `note` are empty, for reviewers to fill in.
+        Rows with `id`, `bucket`, `uri`, `reason`, `stage` (`documents` for rejects) and `excerpt`. Documents also have
+        `values` (columns of the rule), `rule`, `fired` and `characters`; duplicates have `cluster` and `survivor`
+        (`bucket`, `id`, `uri`). Rejects have `detail` and `where`. Reviewers fill in `label` and `note`, which are
+        empty.
 
     Raises:
-        MissingError: nothing has this reason; names those that something has.
+        MissingError: no document has this reason; the error lists the reasons that documents have.
     """
     best = Smallest(count)
     for bucket in buckets:
@@ -239,7 +242,7 @@ def sample(
 
 
 def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
-    """Count the documents and rejects that every reason removed."""
+    """Count the removed documents and rejects by reason."""
     found: Counter[str] = Counter()
     for bucket in buckets:
         for asset, key in ((f"{bucket}/verdicts", "reasons"), (f"{bucket}/documents", "rejects")):
@@ -249,7 +252,7 @@ def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
 
 
 def reject_id(bucket: str, uri: str, where: str) -> str:
-    """Return the id of a reject in reviews: it never became a document and has no id."""
+    """Return the id of a reject for reviews. A reject never became a document, so it has no document id."""
     return hashlib.sha256(b"\0".join((b"reject", bucket.encode(), uri.encode(), where.encode()))).hexdigest()[:32]
 
 
@@ -341,7 +344,7 @@ def _document_row(ctx: Context, documents: Manifest, bucket: str, reason: str, p
 
 
 def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the same rows; those of duplicates name the survivor of their cluster."""
+    """Return the same rows, with the survivor of the cluster added to rows of duplicates."""
     for stage in CLUSTERING:
         own = [row for row in rows if row["stage"] == stage]
         found = survivors(ctx, stage, (row["cluster"] for row in own))
@@ -353,7 +356,9 @@ def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, 
 def _why(
     ctx: Context, bucket: str, documents: Manifest, policy: Manifest, reason: str, part: int, row: int
 ) -> tuple[str | None, dict[str, Any]]:
-    """Return the expression of a policy's rule and the values that it read; nothing if the reason is not a rule."""
+    """Return the expression of a policy rule, and the values that it read for a document. Return (None, {}) if the
+    reason is not a rule.
+    """
     annotations = annotations_of(ctx, bucket, documents)
     try:
         judged, rights = published(policy)
@@ -364,10 +369,10 @@ def _why(
 
 
 def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
-    """Return the reviews by reason: labels, and the share that was rightly removed with its 95% interval.
+    """Return the reviews by reason: number of labels, and the share of correct removals with its 95% interval.
 
-    The interval is Wilson's (1927), which holds for few labels and for shares near 0 and 1. It speaks of all
-    documents of the reason if the labeled ones are a random sample, as drawn by `sample`.
+    The interval is Wilson's (1927), which is valid even for few labels and for shares near 0 and 1. The interval
+    applies to all documents with the reason if the labeled documents are a random sample, such as those from `sample`.
     """
     counted: dict[str, Counter[str]] = {}
     for review in reviews:

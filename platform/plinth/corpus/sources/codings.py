@@ -1,5 +1,5 @@
-"""Bytes as text: transfer and content codings undone, and character sets as headers name them and browsers find
-them.
+"""Conversion of bytes to text: decoding of HTTP transfer and content codings, and character sets from headers, pages
+and detection.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ _AS_BROWSERS = {
 
 
 def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = False) -> str:
-    """Decode bytes to text; empty where browsers show none of it.
+    """Decode bytes to text. The text is empty if browsers show none of it.
 
     Args:
-        declared: character set of the headers, if any.
-        html: a page, which may declare one itself.
-        partial: the body has been cut, and its last character may be.
+        declared: character set declared by the headers, if any.
+        html: True for a page, which may declare a character set itself.
+        partial: True if the body is truncated, possibly inside a character.
 
     Raises:
         UnicodeDecodeError: the character set is not declared and the bytes are not text. Never for a page.
@@ -112,7 +112,7 @@ def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = 
 
 
 def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
-    """Yield the codecs that are declared, the most trusted first."""
+    """Yield the codecs that headers and page declare, most trusted first."""
     if html and (wide := _utf16(body)):
         yield wide
     labels = [declared, *([_in_page(body[:META_BYTES])] if html else ())]
@@ -128,7 +128,7 @@ def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
 
 
 def _codec(label: str) -> str | None:
-    """Return the codec of a label of the standard; None if the standard has no such label."""
+    """Return the codec for a label of the Encoding Standard, or None if the standard does not have the label."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     label = label.strip().lower()
@@ -139,7 +139,7 @@ def _codec(label: str) -> str | None:
 
 
 def _in_page(head: bytes) -> str:
-    """Return the label that a page declares; empty if it declares none."""
+    """Return the encoding label that a page declares, or an empty text if it declares none."""
     if xml := _XML.match(head):
         return xml[1].decode("latin-1")
     for meta in _META.finditer(_COMMENT.sub(b"", head)):
@@ -169,7 +169,7 @@ def _detected(body: bytes) -> str:
 
 
 def _decoded(body: bytes, codec: str) -> tuple[str, int]:
-    """Return the text without the bytes that a codec cannot decode, and the number of those."""
+    """Decode bytes without those that the codec cannot decode. Return the text and the number of undecodable bytes."""
     if codec == USER_DEFINED:
         return body.decode("latin-1").translate({0x80 + at: 0xF780 + at for at in range(128)}), 0
     if codec == "iso2022_jp":
@@ -182,7 +182,9 @@ def _decoded(body: bytes, codec: str) -> tuple[str, int]:
 
 
 def _utf16(body: bytes) -> str | None:
-    """Return the byte order of UTF-16 without a mark, from its first character, `<` or white space in markup."""
+    """Return the codec of UTF-16 markup without a byte order mark, or None. The codec is detected by the first
+    character, which is `<` or white space.
+    """
     head = body[:2]
     if len(body) % 2 == 0 and b"\0" in head and head.strip(b"\0 \t\r\n<") == b"":
         return "utf-16-be" if head[:1] == b"\0" else "utf-16-le"
@@ -190,7 +192,7 @@ def _utf16(body: bytes) -> str | None:
 
 
 def _as_euc(body: bytes) -> bytes:
-    """Return ISO-2022-JP as EUC-JP, which has the same characters."""
+    """Convert ISO-2022-JP to EUC-JP, which has the same characters."""
     pieces = _ESCAPE.split(body)
     out = [pieces[0]]
     for escape, piece in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -201,7 +203,9 @@ def _as_euc(body: bytes) -> bytes:
 
 
 def _extended(error: UnicodeError) -> tuple[str, int]:
-    """Handle errors of codecs that the standard extends: return one more character, or none."""
+    """Handle decoding errors of codecs that the Encoding Standard extends: return the additional character, or a
+    replacement character.
+    """
     assert isinstance(error, UnicodeDecodeError)
     pair, found = error.object[error.start : error.start + 2], None
     if pair[:1] == b"\x80" and error.encoding == "gb18030":
@@ -240,10 +244,10 @@ _BLANK = b" \t\r\n"
 
 
 def decoded(headers: Any, body: bytes, max_bytes: int, partial_body: bool = False) -> bytes | str:
-    """Return a body without chunking and compression, or a reject's reason; inflate no more than `max_bytes`.
+    """Return a body without chunking and compression, or a reject's reason. At most `max_bytes` are decompressed.
 
     Args:
-        partial_body: the archiver has cut it (`WARC-Truncated`): what can be read of it is the body.
+        partial_body: True if the archiver truncated the body (`WARC-Truncated`); its readable part is returned.
     """
     for coding in _codings(headers):
         found = _without(coding, body, max_bytes, partial_body)
@@ -254,14 +258,13 @@ def decoded(headers: Any, body: bytes, max_bytes: int, partial_body: bool = Fals
 
 
 def charset(content_type: str) -> str:
-    """Return the character set that a `Content-Type` names, in lower case; empty if it names none."""
+    """Return the character set that a `Content-Type` names, in lower case. Return an empty text if it names none."""
     named = CHARSET.search(content_type)
     return named[1].lower() if named else ""
 
 
 def _codings(headers: Any) -> list[str]:
-    """Return the codings to undo, last applied first: those of the transfer, then those of the content (RFC 9110,
-    8.4)."""
+    """Return the codings to decode, last applied first: transfer codings, then content codings (RFC 9110, 8.4)."""
     given = [(name.lower(), value.lower()) for name, value in headers.items()]
     listed = [value for wanted in ("content-encoding", "transfer-encoding") for name, value in given if name == wanted]
     named = [step.strip() for step in ",".join(listed).split(",") if step.strip() not in ("", "identity")]
@@ -269,7 +272,9 @@ def _codings(headers: Any) -> list[str]:
 
 
 def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> bytes | str:
-    """Return a body without one coding, the body as it is if it is not in that coding, or a reject's reason."""
+    """Return a body with one coding decoded. Return it unchanged if it is not in that coding, or a reject's reason if
+    it is damaged.
+    """
     if coding == "chunked":
         return _unchunked(body, partial_body)
     start = body.lstrip(_BLANK)
@@ -285,10 +290,12 @@ def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> by
 
 
 def _unchunked(body: bytes, partial_body: bool) -> bytes | str:
-    """Return the data of a chunked body, the body as it is if it does not decode to its end, or a reject's reason.
+    """Return the data of a chunked body. Return the body unchanged if it does not decode to its end, or a reject's
+    reason.
 
-    Broken framing is damage only where the chunks are beyond doubt: a page or a compressed stream begins in the first
-    one, or whole ones come before the one that is cut. A text whose first line reads as a size is a text.
+    Broken framing is damage only if the body is certainly chunked: a page or a compressed stream begins in the first
+    chunk, or complete chunks precede the truncated one. Text whose first line merely looks like a chunk size stays
+    text.
     """
     start = body.lstrip(_BLANK)
     head = CHUNK_SIZE.match(start)
@@ -330,7 +337,7 @@ def _inflated(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> b
 
 
 def _decompressed(coding: str, body: bytes) -> Iterator[bytes | str]:
-    """Yield the pieces of a decompressed body; a reject's reason if it is damaged."""
+    """Yield the pieces of a decompressed body. If the body is damaged, yield a reject's reason."""
     from fastwarc.stream_io import BrotliReader, ZstdReader
 
     if coding in ("gzip", "x-gzip"):  # FastWARC does not report a member cut short
@@ -355,7 +362,9 @@ def _gunzipped(body: bytes) -> Iterator[bytes | str]:
 
 
 def _deflated(body: bytes) -> Iterator[bytes | str]:
-    """Yield decompressed `deflate`: zlib's format (RFC 9110, 8.4.1.2), or the bare stream that some servers send."""
+    """Yield the pieces of a decompressed `deflate` body: zlib's format (RFC 9110, 8.4.1.2), or the raw stream that some
+    servers send.
+    """
     framed = len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
     inflate = zlib.decompressobj(wbits=15 if framed else -15)
     pending = body
@@ -427,7 +436,7 @@ _ROOT = re.compile(rb"<(?:[\w.-]+:)?html[\s>]", re.I)
 
 
 def signature(head: bytes) -> str:
-    """Return the binary format with this signature; empty if it is not a known one."""
+    """Return the binary format with this signature, or an empty text if the signature is unknown."""
     found = _SIGNATURE.match(head)
     return _SIGNATURES[found.lastindex - 1][1] if found and found.lastindex else ""
 
@@ -438,8 +447,9 @@ def has_nul(head: bytes) -> bool:
 
 
 def is_text(body: bytes) -> bool:
-    """Return True if a body is text and not compressed: no control bytes, and UTF-8 or too long to lack them by
-    chance."""
+    """Return True if a body is uncompressed text. Text has no control bytes, and is valid UTF-8 or so long that
+    compressed data would contain control bytes.
+    """
     head = body[:HEAD_BYTES]
     if head.startswith(_WIDE_MARKS):
         return True
@@ -453,12 +463,12 @@ def is_text(body: bytes) -> bool:
 
 
 def page_type(declared: str, body: bytes) -> str:
-    """Return the media type of a captured body: `HTML` or `TEXT` for what can be read, else the type that it really
-    has.
+    """Return the media type of a captured body: a type in `HTML` or `TEXT` if it can be read, otherwise its actual
+    type.
 
     Args:
-        declared: type without parameters, in lower case; empty when there is none.
-        body: without transfer and content codings.
+        declared: declared type without parameters, in lower case; empty if there is none.
+        body: body with transfer and content codings decoded.
     """
     head = body[:HEAD_BYTES]
     if binary := signature(head):

@@ -1,14 +1,15 @@
-"""A record out of named fields: an object of JSON lines, a row of Parquet.
+"""Records built from named fields: an object of JSON lines, or a row of Parquet.
 
-Read in addition to the text: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`, `timestamp` or
-`created` (see `times`); `mime`. The recipe may name others; `meta.url` looks inside a field. Fields
-inside `metadata`, an object or its JSON, count as fields of the record, whose own win: so datatrove, Dolma and our own
-exports write them. Lines of Dolma's attributes have no text and are exclusions.
-A record without an address is named by its file and `id`, or its line or row. An `id` of several texts of a
-file is not an identity: all are kept, and `repeated_id` marks the first repeat.
-Other fields travel in `extra`, nested ones too; those that are too many, too large or no JSON are named there under
-`left_out`. Of `media` only hashes do: `[{"sha256": …, "phash": …}]`. Lists of illegal images are lists of such hashes;
-the images themselves are never read.
+In addition to the text, these fields are read: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`,
+`timestamp` or `created` (see `times`); `mime`. The recipe may name other fields; `meta.url` reads `url` inside `meta`.
+The fields of `metadata` (an object, or JSON text) count as fields of the record, unless the record has a field of the
+same name. datatrove, Dolma and our own exports write `metadata`. Lines of Dolma's attributes have no text and are
+exclusions. A record without an address is named by its file and `id`, or by its line or row. If several texts of a file
+have the same `id`, all are kept, and `repeated_id` marks the first repeat.
+
+All other fields, even nested ones, are copied to `extra`. Fields that are too many, too large or not JSON are listed
+under `left_out` in `extra`. Of `media`, only hashes are copied: `[{"sha256": …, "phash": …}]`. Lists of illegal images
+are lists of such hashes; the images themselves are never read.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
 
 class Fields:
-    """Makes the records of one file; remembers the `id`s that name them.
+    """Builder of the records of one file. The builder remembers the `id`s that it has seen.
 
     Args:
-        file, source: whose records these are.
-        licence: the file's, or `per-document`.
-        max_bytes: a longer text is a reject.
-        unread: names of further fields that the file has.
+        file, source: file and source of the records.
+        licence: license of the file, or `per-document`.
+        max_bytes: maximum length of a text; a longer text becomes a reject.
+        unread: names of other fields in the file, which are not read.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Fields:
         self._repeated: set[bytes] = set()
 
     def given_twice(self, data: bytes) -> bool:
-        """Return True if a JSON object has the text field twice; a parser keeps only the last."""
+        """Return True if a JSON object has the text field twice. A parser would keep only the last one."""
         outer = self.text_field.partition(".")[0]
         if data.count(json.dumps(outer).encode()) < 2:
             return False
@@ -80,9 +81,9 @@ class Fields:
         """Build a record from fields.
 
         Args:
-            found: by name.
-            at: `L12` or `R12`, which names a record without address or id.
-            where: the same for people.
+            found: fields by name.
+            at: `L12` or `R12`, used as the name of a record without address or id.
+            where: the same position, for messages.
             size: bytes of the record in its file.
         """
 
@@ -130,9 +131,10 @@ class Fields:
         )
 
     def _name(self, key: Any, text: str, at: str) -> tuple[str, bool]:
-        """Return the name of a record in its file, and whether its `id` is now seen on a second text.
+        """Return the name of a record in its file, and True if its `id` now occurs with a second text.
 
-        The first text of an `id` is named by it, others by it and their digest, so that equal texts are repeats.
+        The first text with an `id` is named by the `id`. Other texts are named by the `id` and the text's digest, so
+        that equal texts count as repeats.
         """
         name = "" if key is None else str(key).strip()
         if not name:
@@ -145,7 +147,7 @@ class Fields:
         return f"{name}~{own.hex()}", new
 
     def _captured_at(self, found: Mapping[str, Any]) -> tuple[datetime | None, bool]:
-        """Return the time that a record states, and whether it states one that cannot be read."""
+        """Return the time that a record states, and True if it states a time that cannot be read."""
         for name in self._date:
             value = look_up(found, name)
             if value is not None and value != "":
@@ -154,7 +156,7 @@ class Fields:
         return None, False
 
     def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of moderate size, by name; long strings are shortened."""
+        """Return the other values of moderate size, by name. Long strings are shortened."""
         extra: dict[str, Any] = {}
         left_out = list(self._unread)
         outer, _, inner = self.text_field.partition(".")
@@ -176,7 +178,7 @@ class Fields:
 
 
 def _unpacked(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Merge the fields of a record's `metadata` into its own."""
+    """Merge the fields of a record's `metadata` into the record."""
     inside = found.get(METADATA)
     if isinstance(inside, str):
         try:
@@ -187,7 +189,7 @@ def _unpacked(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Return a value as metadata: itself, or its JSON if it is nested or a time; None if it cannot be kept."""
+    """Return a value for use as metadata, or None if it cannot be kept. Times and nested values become JSON."""
     if isinstance(value, bool | int | str):
         return value[:EXTRA_CHARACTERS] if isinstance(value, str) else value
     if isinstance(value, float):
@@ -200,10 +202,10 @@ def _kept(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Format times and decimal numbers of Parquet.
+    """Format times and decimal numbers from Parquet.
 
     Raises:
-        TypeError: anything else, bytes among it.
+        TypeError: the value has a different type, such as bytes.
     """
     if isinstance(value, date):
         return value.isoformat()
@@ -213,7 +215,7 @@ def _as_text(value: Any) -> str:
 
 
 def look_up(found: Mapping[str, Any], name: str) -> Any:
-    """Return a field by its name, or by a dotted path into fields."""
+    """Return a field by its name, or by a dotted path into nested fields."""
     if name in found or "." not in name:
         return found.get(name)
     outer, _, inner = name.partition(".")
@@ -248,10 +250,10 @@ def _first_string(found: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _media(value: Any) -> list[dict[str, str]]:
-    """Return the hashes that a field declares, lower case; things of the same name without hashes are left out.
+    """Return the hashes that a field declares, in lower case. Entries without hashes are left out.
 
     Raises:
-        ValueError: a hash of the wrong form, which no list could match; names it.
+        ValueError: a hash is malformed, so that no list could match it; the error names the hash.
     """
     found = []
     for number, item in enumerate(value if isinstance(value, list) else ()):

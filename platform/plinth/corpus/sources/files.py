@@ -51,31 +51,30 @@ MIME_BY_SUFFIX = {
 
 
 def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read an HTML file as one page, undecoded."""
+    """Read an HTML file as one page, without decoding it."""
     found = _content(file, max_bytes, signature)
     yield found if isinstance(found, Reject) else _record(file, found, "text/html", licence)
 
 
 def read_pdf(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a PDF file as one document; its text comes from the extractor."""
+    """Read a PDF file as one document. The extractor produces its text."""
     found = _content(file, max_bytes, lambda head: "")
     yield found if isinstance(found, Reject) else _record(file, found, "application/pdf", licence)
 
 
 def read_latex(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a LaTeX file as one document; its text comes from the extractor."""
+    """Read a LaTeX file as one document. The extractor produces its text."""
     found = _content(file, max_bytes, _binary_in_tree)
     yield found if isinstance(found, Reject) else _record(file, found, MIME_BY_SUFFIX[".tex"], licence)
 
 
 def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a text file as one document. UTF-8, or UTF-16 with a byte order mark."""
+    """Read a text file as one document. The file is UTF-8, or UTF-16 with a byte order mark."""
     yield _text(file, "text/plain", licence, max_bytes, signature)
 
 
 def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a file of a source-code tree as one document, with the media type of its ending; binary files become
-    rejects."""
+    """Read a source code file as one document, with a media type by its suffix. Binary files become rejects."""
     name = file.name.lower()
     packed = next((end for end in COMPRESSED if name.endswith(end)), "")
     suffix = "." + name.removesuffix(packed).rpartition(".")[2]
@@ -83,10 +82,10 @@ def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 def decode_text(data: bytes) -> str:
-    """Decode UTF-8, or UTF-16 if there is a byte order mark; the mark is dropped.
+    """Decode UTF-8, or UTF-16 if there is a byte order mark. The mark is dropped.
 
     Raises:
-        UnicodeDecodeError: when it is neither.
+        UnicodeDecodeError: the bytes are neither.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16")
@@ -110,7 +109,9 @@ def _text(file: SourceFile, mime: str, licence: str, max_bytes: int, binary: Bin
 
 
 def _content(file: SourceFile, max_bytes: int, binary: Binary) -> bytes | Reject:
-    """Return the file's plain bytes; several gzip members are one content, and damage spoils the whole."""
+    """Return the decompressed bytes of a file. Several gzip members are one content, and any damage makes the whole
+    file a reject.
+    """
 
     def refused(reason: str, detail: str) -> Reject:
         return Reject(file.name, "file", reason, detail, file.bytes)
@@ -172,7 +173,7 @@ TREE = Reader(name="tree", description="A source code file per document.", read=
 
 
 def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read the objects of a file, or of a piece; blank lines are skipped."""
+    """Read the JSON objects of a file, or of a piece of it. Blank lines are skipped."""
     fields = Fields(file, source, licence, max_bytes)
     with opened(file) as raw:
         for line in lines(stretches(raw, file.name), max_bytes, file.before):
@@ -227,10 +228,10 @@ MAX_COLUMN_FACTOR = 1024
 
 
 def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read the rows of a file, or of the row groups that begin in a piece, in row order.
+    """Read the rows of a file in order, or of the row groups that begin in a piece of it.
 
     Raises:
-        SourceError: the file has no column of the name that the recipe gives, or two columns of one name.
+        SourceError: the file does not have the column that the recipe names, or has two columns with the same name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -261,7 +262,7 @@ def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int)
 
 
 def _copied(file: SourceFile, copy: IO[bytes]) -> None:
-    """Copy the bytes of a file or piece to their own offsets; between piece and footer the copy is sparse."""
+    """Copy the bytes of a file or piece to the same offsets in `copy`. The gap before the footer stays sparse."""
     copy.seek(file.start)
     with opened(file) as raw:
         while data := raw.read(CHUNK_BYTES):
@@ -280,11 +281,11 @@ def _begins_in(file: SourceFile, group: Any, index: int) -> bool:
 
 
 def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
-    """Return the columns to read: scalar and nested ones, except bytes and lists of numbers (images, embeddings); also
-    the columns that the recipe names, and `media`.
+    """Return the columns to read. These are scalar and nested columns, except bytes and lists of numbers (images,
+    embeddings), and always the columns that the recipe names, and `media`.
 
     Raises:
-        SourceError: the text column is missing, or two columns have one name.
+        SourceError: the text column is missing, or two columns have the same name.
     """
     if twice := [name for name, count in Counter(_names(schema)).items() if count > 1]:
         raise SourceError(
@@ -306,7 +307,7 @@ def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
 
 
 def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
-    """Return the names of columns, and the dotted paths of fields inside them."""
+    """Yield the names of columns, and the dotted paths of the fields inside them."""
     import pyarrow.types as types
 
     for field in fields:
@@ -316,7 +317,7 @@ def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
 
 
 def _is_payload(kind: Any) -> bool:
-    """Bytes, or a list of numbers: no metadata of a text, and often larger than it."""
+    """Return True for bytes and lists of numbers, which are not metadata of a text and often larger than it."""
     import pyarrow.types as types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -348,7 +349,7 @@ def _rows(
 
 
 def _plain(batch: Any) -> Iterator[dict[str, Any] | None]:
-    """Yield the rows as Python values; None for a row whose values Python cannot hold."""
+    """Yield the rows as Python values. Yield None for a row with values that Python cannot represent."""
     try:
         yield from batch.to_pylist()
     except (ValueError, OverflowError):
@@ -379,7 +380,9 @@ STAGE = "sampled"
 
 
 class SampledText(Frozen):
-    """Amount of text to write, and how to sample tokens. The text of a document depends on seed and number alone."""
+    """Parameters of generated text: its amount, and how tokens are sampled. The text of a document depends only on seed
+    and document number.
+    """
 
     documents: int = Field(1000, ge=1, description="Number of documents to generate.")
     max_tokens: int = Field(512, ge=1, description="Maximum tokens per document.")

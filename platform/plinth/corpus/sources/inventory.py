@@ -1,4 +1,4 @@
-"""The files of a bucket, how they are cut into pieces, and grouped into work."""
+"""Inventory of a bucket's files: large files are cut into pieces, and pieces are grouped into parts."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ PARQUET_MAGIC = b"PAR1"
 
 
 def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutter | None:
-    """Return the cutter for files of a kind, by name; None if they cannot be cut.
+    """Return the cutter for a file, by source kind and file name, or None if the file cannot be cut.
 
     Args:
-        kind: of its source.
-        name_ending: the file's name, or enough of its end.
-        piece_bytes: a piece ends at the first boundary this far from its beginning.
+        kind: kind of the source.
+        name_ending: name of the file, or its suffix.
+        piece_bytes: minimum size of a piece, which ends at the first boundary beyond this size.
     """
     name = name_ending.lower()
     find: Callable[[Hashing, int], None] | None = None
@@ -68,7 +68,7 @@ def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutte
 
 
 def cut_lines(stream: Hashing, piece_bytes: int) -> None:
-    """Cut after the first line end that completes a piece."""
+    """Cut after the first line end at which a piece has `piece_bytes`."""
     target, lines = piece_bytes, 0
     while chunk := stream.read(READ_BYTES):
         base, done = stream.tell() - len(chunk), 0
@@ -81,7 +81,7 @@ def cut_lines(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_members(stream: Hashing, piece_bytes: int) -> None:
-    """Cut before the first gzip member that begins a piece's length after the last cut."""
+    """Cut before the first gzip member that begins at least `piece_bytes` after the last cut."""
     last = 0
     for member in members(stream):
         if member.start - last >= piece_bytes:
@@ -93,7 +93,7 @@ def cut_members(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_records(stream: Hashing, piece_bytes: int) -> None:
-    """Cut before the first WARC record that begins a piece's length after the last cut."""
+    """Cut before the first WARC record that begins at least `piece_bytes` after the last cut."""
     held, start, last = b"", 0, 0  # unread bytes; where the record that they begin with starts
     while True:
         while (end := held.find(2 * _line_end(held))) < 0:
@@ -117,7 +117,9 @@ def cut_records(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
-    """Cut before the first row group that begins a piece's length after the last cut; each piece has the footer."""
+    """Cut before the first row group that begins at least `piece_bytes` after the last cut. The footer is added to each
+    piece.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -149,7 +151,7 @@ def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
 
 
 def row_group_start(group: Any) -> int:
-    """Return the first byte of a row group's column chunks."""
+    """Return the byte offset at which a row group's column chunks begin."""
     columns = [group.column(i) for i in range(group.num_columns)]
     starts = [(c.dictionary_page_offset, c.data_page_offset) for c in columns]
     return min((int(one) for pair in starts for one in pair if one is not None), default=0)
@@ -161,7 +163,7 @@ def _large_only(find: Callable[[Hashing, int], None], piece_bytes: int, stream: 
 
 
 def _line_end(header: bytes) -> bytes:
-    """Return the line ending of a WARC header, by its first line; draft versions have bare line feeds."""
+    """Return the line ending of a WARC header, taken from its first line. Draft versions have bare line feeds."""
     first = header.find(b"\n")
     return b"\r\n" if header[first - 1 : first] == b"\r" else b"\n"
 
@@ -185,7 +187,7 @@ def _content_length(header: bytes) -> int | None:
 
 
 class Inventory(Frozen):
-    """Every file of a bucket: (index in `bucket.sources`, file), in order of source and name."""
+    """All files of a bucket: (index in `bucket.sources`, file), sorted by source and name."""
 
     files: tuple[tuple[int, SourceFile], ...]
     #: Number of other files in the sources, by the reason why they are not listed (`listing.LocatedFiles`).
@@ -193,7 +195,7 @@ class Inventory(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """Identity of the files of the sources: names and contents, wherever they are kept."""
+        """Digest of the files' names and contents, which does not depend on their location."""
         return fingerprint.digest([[index, file.name, file.sha256] for index, file in self.files])
 
     @property
@@ -208,7 +210,7 @@ class Inventory(Frozen):
 
     @property
     def revisions(self) -> dict[str, str]:
-        """By source, the commit of the Hub that its files are of."""
+        """Commits of the Hugging Face Hub that the files come from, by source index."""
         return {str(index): commit for index, file in self.files if (commit := revision_of(file.uri))}
 
     def of(self, index: int) -> list[SourceFile]:
@@ -217,8 +219,9 @@ class Inventory(Frozen):
 
 
 class Group(Frozen):
-    """Files or pieces of one source that become one part, each with its license (`per-document` if the records carry
-    it)."""
+    """Files or pieces of one source that become one part, each with its license (`per-document` if each record has its
+    own).
+    """
 
     source: int
     files: tuple[tuple[SourceFile, str], ...]
@@ -231,17 +234,17 @@ def inventory(
     piece_bytes: int = PIECE_BYTES,
     engine: Engine | None = None,
 ) -> Inventory:
-    """List and hash the files of every source of a bucket, and find where large ones are cut.
+    """List and hash the files of every source of a bucket, and find the cuts of large files.
 
     Args:
-        bucket: its sources are looked up in order.
+        bucket: bucket whose sources are listed, in order.
         base: folder or URI that relative source paths start from.
-        memory: digests found earlier; without one every file is read.
-        piece_bytes: files much larger than this are cut into pieces of about this size.
-        engine: reads what is not remembered, where it is much; else this process reads it.
+        memory: known digests of files; if None, every file is read.
+        piece_bytes: target size of a piece; much larger files are cut.
+        engine: runs the reading of new files, if there are many bytes to read. If None, this process reads them.
 
     Raises:
-        SourceError: a source without files, an unreadable file, or a source that may not be trained on.
+        SourceError: a source has no files, a file is unreadable, or a source must not be used for training.
     """
     for source in bucket.sources:
         _require_terms(source)
@@ -260,12 +263,14 @@ def inventory(
 
 
 def remembered(workspace: Workspace) -> DigestMemory:
-    """Return the workspace's record of hashed files, so that only new ones are read."""
+    """Return the workspace's record of hashed files, so that only new files are read."""
     return DigestMemory(workspace.records / MEMORY_FILE)
 
 
 def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group]:
-    """Yield the groups of a bucket in order; each has about `part_bytes` of source, a larger piece is its own group."""
+    """Yield the groups of a bucket in order. Each group has about `part_bytes` of source bytes; a larger piece is a
+    group of its own.
+    """
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
         by_file = _licensed_by_file(source)
@@ -289,17 +294,18 @@ def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
 
 
 def record_licence(declared: str, own: object) -> str:
-    """Return the license of a record: its source's, or its own if the source declares `per-document`."""
+    """Return the license of a record: the license of its source, or its own if the source declares `per-document`."""
     if declared != PER_DOCUMENT:
         return declared
     return own.strip() if isinstance(own, str) and own.strip() else UNKNOWN
 
 
 def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]:
-    """Cut after a file with probability its size / target, by a hash of its name: about `target` bytes a group.
+    """Yield groups of files with about `target` bytes each. A group ends after a file with probability size / target,
+    decided by a hash of the file's name.
 
-    Between a quarter of the target and twice it, as in content-defined chunking, so that parts are neither
-    crumbs nor boulders; cuts forced by the upper bound fall back into step at the next hashed one.
+    As in content-defined chunking, a group has between a quarter of the target and twice the target. After a cut that
+    the upper limit forces, later groups end at the same files as before.
     """
     group: list[SourceFile] = []
     held = 0
@@ -315,7 +321,7 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
 
 
 def wanted_suffixes(source: Source) -> tuple[str, ...]:
-    """Return the endings to list: those to read, and the license file that governs them."""
+    """Return the file name suffixes to list: those to read, and the name of the license file."""
     wanted = source.suffixes or READERS.find(source.kind).suffixes
     if wanted and _licensed_by_file(source):
         return (*wanted, LICENCES_FILE)
@@ -331,13 +337,13 @@ def _states_licences(file: SourceFile) -> bool:
 
 
 def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]) -> SourceError:
-    """Return the error of a source without a readable file: the files that are there, and how to read them."""
+    """Return the error for a source without readable files. The error lists the existing files and how to read them."""
     wanted = wanted_suffixes(source)
     ways = ["`hidden: true` in the source reads hidden files"] if listing.HIDDEN in unread else []
     for end in unread:
         kinds = [kind for kind in READERS if end in READERS.find(kind).suffixes]
         ways += [f"`kind: {kinds[0]}` reads {end}"] if kinds else []
-        ways += [f"decompress what ends in {end}"] if end.rpartition(".")[0] in wanted else []
+        ways += [f"decompress files that end in {end}"] if end.rpartition(".")[0] in wanted else []
     plain = [end for end in wanted if not end.endswith(COMPRESSED)]
     packed = f" (or compressed: {', '.join(COMPRESSED)})" if len(plain) < len(wanted) else ""
     return SourceError(
@@ -372,13 +378,13 @@ MAX_LICENCES_BYTES = 64 * 2**20
 
 
 class Licences:
-    """Map from relative path to license; the longest path that leads to a file decides."""
+    """Map from relative path to license. The longest matching path of a file or its folder applies."""
 
     def __init__(self, by_path: Mapping[str, str]) -> None:
         self._by_path = {path.strip("/"): licence for path, licence in by_path.items()}
 
     def of(self, name: str) -> str:
-        """Return the license of a file by its name in the source."""
+        """Return the license of a file, by its name in the source."""
         path = name
         while path:
             if path in self._by_path:

@@ -1,4 +1,4 @@
-"""Sources of documents: location, terms, extraction, normalization."""
+"""Parameters of sources: location, terms, extraction, normalization."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Source(Frozen):
         "`date` (`captured_at`, `date`, `timestamp`, `created`) and the `licence` (`licence`, `license`); `a.b` reads "
         "`b` inside `a`.",
     )
-    text_field: str = internal("text", min_length=1, description="Field of the text.")
-    uri_field: str = internal("", description="Field of the address; empty: the usual ones.")
-    date_field: str = internal("", description="Field of the date; empty: the usual ones.")
-    licence_field: str = internal("", description="Field of the license; empty: the usual ones.")
+    text_field: str = internal("text", min_length=1, description="Field with the text.")
+    uri_field: str = internal("", description="Field with the address; if empty, the usual fields are tried.")
+    date_field: str = internal("", description="Field with the date; if empty, the usual fields are tried.")
+    licence_field: str = internal("", description="Field with the license; if empty, the usual fields are tried.")
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
@@ -122,7 +122,7 @@ class Bucket(Frozen):
 
 
 class Extraction(OneValue):
-    """Extractor of the main content of HTML."""
+    """Extraction of the main content of HTML."""
 
     engine: Literal["resiliparse", "trafilatura"] = Field(
         "resiliparse",
@@ -135,7 +135,7 @@ class Extraction(OneValue):
 
 
 class Normalisation(Frozen):
-    """Unicode NFC, mojibake, control characters, whitespace, line ends."""
+    """Normalization of text: Unicode NFC, mojibake, control characters, whitespace, line ends."""
 
     repair_mojibake: bool = Field(True, description="Repair text that was decoded with the wrong encoding (ftfy).")
     strip_invisible: bool = Field(
@@ -147,19 +147,22 @@ class Normalisation(Frozen):
 
 
 class Documents(Frozen):
-    """Sizes of parts, maximum damage and extraction."""
+    """Parameters of the documents stage: sizes of parts, maximum damage, extraction, normalization."""
 
     part_bytes: int = Field(128 * 2**20, gt=0, description="Target source bytes per part.")
     max_reject_rate: float = Field(
         0.05, ge=0, le=1, description="Maximum share of damaged records; above it, the stage fails."
     )
     extraction: Extraction = Extraction()
-    normalisation: Normalisation = internal(Normalisation(), description="Unicode NFC, whitespace, line ends.")
+    normalisation: Normalisation = internal(
+        Normalisation(), description="Normalization of Unicode, whitespace and line ends."
+    )
 
 
 def _is_expression(licence: str) -> bool:
     """Return True if a license is a valid SPDX expression: identifiers, operators, closed parentheses (SPDX 2.3, annex
-    D)."""
+    D).
+    """
     words = LICENCE_WORD.findall(licence)
     if "".join(words) != "".join(licence.split()):
         return False
@@ -183,7 +186,7 @@ def source_of(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot
 
 
 class Matching(Frozen):
-    """Comparison of records with entries of the lists."""
+    """Limits for matching records with entries of the lists."""
 
     simhash_distance: int = internal(
         3, ge=0, le=11, description="Maximum distance, in bits of 64, of a text's SimHash from a listed one."
@@ -195,7 +198,7 @@ class Matching(Frozen):
     min_keywords: int = internal(
         1, ge=1, description="Minimum distinct keywords in a text for a hit; use more for lists of single words."
     )
-    disguised: bool = Field(False, description="Also match obfuscated keywords (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = Field(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
 
 
 class Illegal(Matching):

@@ -1,4 +1,6 @@
-"""The record that describes a reader and all readers; a raw record or a reject with its reason; the account of both."""
+"""Readers: the record that describes a reader, and all readers; raw records, and rejects with their reason; the account
+of both.
+"""
 
 from __future__ import annotations
 
@@ -89,18 +91,18 @@ class RawRecord:
     """Captured page, line or file, before extraction.
 
     Args:
-        uri: stable name: the captured address, or the name within the source; never a path of a machine.
-        content: decoded text, or the bytes of an HTML page still to be decoded and extracted.
+        uri: stable name: the captured address, or the name within the source; never a local path.
+        content: decoded text, or the bytes of an HTML page, which is decoded and extracted later.
         mime: media type without parameters.
         licence: SPDX expression or `unknown`.
         source_bytes: bytes of the raw record.
-        where: position in its file, for people.
-        charset: that the server declared, for HTML.
-        captured_at: UTC.
-        extra: further facts, JSON-ready.
-        unread_date: it states a date that cannot be read, or none where its format requires one.
-        repeated_id: its identifier was on another text earlier in the file; set once per identifier.
-        file, sha256: name of the source file and digest of the content as it came, for the illegal-content gate.
+        where: position in its file, for messages.
+        charset: character set that the server declared, for HTML.
+        captured_at: time of capture, in UTC.
+        extra: other metadata, as JSON values.
+        unread_date: True if its date cannot be read, or is missing although the format requires it.
+        repeated_id: True if its identifier belongs to a different text earlier in the file; set once per identifier.
+        file, sha256: name of the source file and digest of the original content, for the illegal-content gate.
     """
 
     uri: str
@@ -120,7 +122,7 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Record that did not become a document. `reason` is one of the tables above, `where` a record or line."""
+    """Record that did not become a document. `reason` is one of the reasons above; `where` is its place in the file."""
 
     uri: str
     where: str
@@ -130,18 +132,18 @@ class Reject:
 
     @property
     def brief(self) -> str:
-        """The detail in one line of bounded length that UTF-8 can carry."""
+        """Detail as one line of bounded length, without characters that UTF-8 cannot encode."""
         line = " ".join(self.detail.split())[:DETAIL_CHARACTERS]
         return line.encode("utf-8", "backslashreplace").decode()
 
 
 def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
-    """Reject a record that was read but cannot be used."""
+    """Return the reject of a record that was read but cannot be used."""
     return Reject(record.uri, record.where, reason, detail, record.source_bytes)
 
 
 def damage(rejects: Mapping[str, int]) -> int:
-    """Return the rejects that are damage, out of counts by reason."""
+    """Return the number of damaged records, from the counts of rejects by reason."""
     return sum(count for reason, count in rejects.items() if reason not in EXCLUSIONS)
 
 
@@ -155,11 +157,11 @@ class Reader:
 
     Args:
         name: `kind` of a source in the recipe.
-        description: one sentence.
-        read: a generator over one file; damage is a counted reject, never an exception.
-        suffixes: file name endings to read where the source names none; empty means all.
+        description: one sentence for the catalog.
+        read: generator over one file; damage is a counted reject, never an exception.
+        suffixes: file name suffixes to read if the source names none; if empty, all files are read.
         licensed_by_file: `per-document` licenses come from LICENCES.json, not from the records.
-        params: frozen model of `options` of the source. `read` finds them raw in `source.options`.
+        params: frozen model of the source's `options`. `read` finds the raw values in `source.options`.
     """
 
     name: str
@@ -190,18 +192,18 @@ READERS = Catalogue(
 
 
 def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read the records of a file in file order, and a reject for everything that is not one.
+    """Yield the records of a file in file order, and a reject for each item that is not a valid record.
 
     Args:
-        file: from the inventory; a file that has changed since raises.
-        source: its kind and fields.
-        licence: the file's, or `per-document` where each record carries its own.
-        max_bytes: a larger record is a reject; never more than a few times this is held.
+        file: file from the inventory.
+        source: source of the file, with its kind and fields.
+        licence: license of the file, or `per-document` if each record has its own.
+        max_bytes: maximum size of a record; a larger one becomes a reject. Memory is a small multiple of this size.
 
     Raises:
-        RecipeError: no reader of this kind.
+        RecipeError: there is no reader of this kind.
         SourceError: the file cannot be opened or read.
-        IntegrityError: the file is not what the inventory lists.
+        IntegrityError: the file has changed since the inventory.
     """
     silent = True
     for item in READERS.find(source.kind).read(file, source, licence, max_bytes):
@@ -212,7 +214,7 @@ def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iter
 
 
 def identity(kind: str) -> str:
-    """Return package, version and source digest of a reader that is not built in; empty for a built-in one.
+    """Return package, version and source digest of an installed reader, or an empty text for a built-in reader.
 
     Built-in readers are part of the version of the stage `documents`.
     """
@@ -231,9 +233,9 @@ def identity(kind: str) -> str:
 
 
 class Account(Frozen):
-    """Files and records of a bucket.
+    """Account of all files and records of a bucket.
 
-    `repeated_ids` are identifiers of records that stand on several texts of a file, `unread_dates` documents that state
+    `repeated_ids` counts identifiers that several different texts of a file have. `unread_dates` counts documents with
     a date that cannot be read.
     """
 
@@ -250,7 +252,7 @@ class Account(Frozen):
 
     @property
     def line(self) -> str:
-        """The account in one line."""
+        """Account as one line of text."""
         files = f"{counted(self.found, 'file')} = {self.read} read"
         files += f" + {_total(self.not_read)} not read{_reasons(self.not_read)}" if self.not_read else ""
         terms = [counted(self.documents, "document")]
@@ -262,10 +264,10 @@ class Account(Frozen):
         return f"{files}; {counted(self.records, 'record')} = {' + '.join(terms)}{ids}{dates}"
 
     def require_balance(self, label: str) -> None:
-        """Raise an error if a file or record is lost.
+        """Raise an error if a file or record was lost.
 
         Raises:
-            StageError: one side is larger than the other.
+            StageError: the numbers of files or of records do not add up.
         """
         files = self.read + _total(self.not_read)
         written = self.documents + _total(self.exclusions) + _total(self.damage) + self.repeats
@@ -281,11 +283,11 @@ class Account(Frozen):
 
 
 def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any]) -> Account:
-    """Account for all files and records of a bucket.
+    """Return the account of all files and records of a bucket.
 
     Args:
-        found: files in its sources.
-        not_read: how many of them are not read, by reason.
+        found: number of files in its sources.
+        not_read: number of files that are not read, by reason.
         documents: statistics of its documents.
     """
     rejects = documents["rejects"]
@@ -304,7 +306,7 @@ def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any
 
 
 def published(sources: Manifest, documents: Manifest) -> Account | None:
-    """Return the account of published manifests; None for earlier versions, which did not count everything."""
+    """Return the account from published manifests, or None for earlier versions, which did not count everything."""
     if "found" not in sources.stats or "records" not in documents.stats:
         return None
     return account(sources.stats["found"], sources.stats["not_read"], documents.stats)
@@ -315,6 +317,6 @@ def _total(counts: Mapping[str, int]) -> int:
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
-    """Format counts in parentheses, largest first."""
+    """Format counts by reason in parentheses, largest first."""
     named = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return f" ({', '.join(f'{n:,} {name}' for name, n in named)})"

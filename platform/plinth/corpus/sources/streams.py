@@ -1,8 +1,8 @@
-"""Plain bytes and lines out of compressed files, in bounded memory, with damage named.
+"""Plain bytes and lines from compressed files, in bounded memory; damage is reported by name.
 
-A *stretch* is a readable run of plain bytes: one gzip member, or a whole file. When it ends too early it
-carries a `Fault`, and what comes after the damage is the next stretch. Nothing here trusts a length, and
-no read inflates more than was requested.
+A *stretch* is a readable run of plain bytes: one gzip member, or a whole file. If it ends too early, it has a `Fault`,
+and the data after the damage is the next stretch. Declared lengths are never trusted, and no read decompresses more
+than was requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ XZ_BYTES = 256 * 2**20
 
 
 class Readable(Protocol):
-    """Anything with `read(size)` and `tell()`; a short answer is allowed, an empty one is the end."""
+    """Object with `read(size)` and `tell()`. A read may return fewer bytes than requested; it returns no bytes at the
+    end.
+    """
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -39,14 +41,14 @@ class Fault:
 
 
 class PlainStream:
-    """Plain bytes as they are in the file."""
+    """Stream of bytes as they are in the file."""
 
     def __init__(self, raw: Readable) -> None:
         self._raw, self._position = raw, 0
         self.fault: Fault | None = None
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes; empty at the end, and after a fault."""
+        """Return at most `size` bytes. Return no bytes at the end and after a fault."""
         data = self._fill(size if size > 0 else READ_BYTES)
         self._position += len(data)
         return data
@@ -60,7 +62,9 @@ class PlainStream:
 
 
 class GzipMember(PlainStream):
-    """Gzip member, from byte `start` of the file; when read, `rest` has the compressed bytes that follow it."""
+    """Gzip member that starts at byte `start` of the file. After it is read, `rest` has the compressed bytes that
+    follow it.
+    """
 
     def __init__(self, raw: Readable, first: bytes) -> None:
         super().__init__(raw)
@@ -90,7 +94,7 @@ class GzipMember(PlainStream):
 
 
 class _Zstandard(PlainStream):
-    """All frames of a file; a damaged one ends it."""
+    """Stream over all Zstandard frames of a file. The stream ends at a damaged frame."""
 
     def __init__(self, raw: Readable) -> None:
         from fastwarc.stream_io import ZstdReader
@@ -109,7 +113,7 @@ class _Zstandard(PlainStream):
 
 
 class _Joined(PlainStream):
-    """All streams of a bzip2 or xz file; a damaged one ends it."""
+    """Stream over all concatenated streams of a bzip2 or xz file. Reading ends at a damaged stream."""
 
     def __init__(self, raw: Readable, reason: str, make: Callable[[], Any]) -> None:
         super().__init__(raw)
@@ -135,7 +139,7 @@ class _Joined(PlainStream):
         return b""
 
     def _next_stream(self) -> None:
-        """Begin the next stream; zeros between streams are padding."""
+        """Start the next concatenated stream. Zeros between streams are padding."""
         self._next = self._inflate.unused_data.lstrip(b"\0")
         while not self._next and (more := self._raw.read(READ_BYTES)):
             self._next = more.lstrip(b"\0")
@@ -147,12 +151,14 @@ class _Joined(PlainStream):
 
 
 def with_compression(*stems: str) -> tuple[str, ...]:
-    """Return the endings of files, compressed or not, by the endings of their content."""
+    """Return the given suffixes, alone and followed by each compression suffix."""
     return tuple(stem + end for stem in stems for end in ("", *COMPRESSED))
 
 
 def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
-    """Yield the stretches of a file, by the ending of its name; each is drained before the next one starts."""
+    """Yield the stretches of a file, decompressed by its suffix. Each stretch is read to its end before the next
+    one starts.
+    """
     name = name.lower()
     if name.endswith(".gz"):
         yield from members(raw)
@@ -167,7 +173,7 @@ def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
 
 
 def members(raw: Readable) -> Iterator[GzipMember]:
-    """Yield the members of a gzip file; after a damaged one, those that can be found again."""
+    """Yield the members of a gzip file. After a damaged member, continue with the next gzip header that is found."""
     pending = raw.read(READ_BYTES)
     while pending:
         member = GzipMember(raw, pending)
@@ -183,7 +189,7 @@ def members(raw: Readable) -> Iterator[GzipMember]:
 
 
 def _next_member(raw: Readable, pending: bytes) -> bytes:
-    """Return the bytes from the next gzip header on, or nothing."""
+    """Return the bytes from the next gzip header on, or no bytes if there is none."""
     while (at := pending.find(GZIP_MAGIC)) < 0:
         chunk = raw.read(READ_BYTES)
         if not chunk:
@@ -194,7 +200,7 @@ def _next_member(raw: Readable, pending: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """Line without its end, numbered from 1; `data` is None when it was too long to hold."""
+    """Line without its line end, numbered from 1. `data` is None if the line is too long."""
 
     number: int
     data: bytes | None
@@ -202,10 +208,10 @@ class TextLine:
 
 
 def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iterator[TextLine | Fault]:
-    """Yield the lines of a file, and the faults in between. A line over `max_bytes` is skipped, never in memory.
-    `before` lines were in earlier pieces of the file.
+    """Yield the lines of a file, and the faults between them.
 
-    Gzip members follow one another without a line's end; after a fault the unfinished line is dropped.
+    A line over `max_bytes` is skipped without being kept in memory. `before` is the number of lines in earlier pieces
+    of the file. A line may continue in the next gzip member; after a fault, the unfinished line is dropped.
     """
     number, held, skipped = before, b"", 0
     for part in parts:
@@ -228,7 +234,7 @@ def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iter
 
 
 def read_all(part: PlainStream, max_bytes: int) -> bytes | None:
-    """Return everything a stretch holds, or None when that is more than `max_bytes`."""
+    """Return all bytes of a stretch, or None if there are more than `max_bytes`."""
     pieces, size = [], 0
     while chunk := part.read(READ_BYTES * 4):
         size += len(chunk)

@@ -1,4 +1,4 @@
-"""Declarations of pages, archives and servers: times and dates, opt-outs and a license."""
+"""Metadata that pages, archives and servers declare: times and dates, opt-outs, and a license."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARTS = re.compile(
 
 
 def read_time(value: object) -> datetime | None:
-    """Parse the time that a value states; None if it states none, or none that exists."""
+    """Parse the time that a value states. Return None if it states no time or an impossible one."""
     try:
         found = _read(value)
         if found is None:
@@ -56,8 +56,9 @@ def _read(value: object) -> datetime | None:
 
 
 def _number(text: str) -> datetime | None:
-    """Parse digits: a date without separators where it is one of this age, else seconds since 1970 or parts of
-    them."""
+    """Parse a time written in digits: a date without separators if it is plausible, otherwise seconds (or fractions of
+    a second) since 1970.
+    """
     form = _DIGITS.get(len(text))
     if form and (text[:2] in ("19", "20") or len(text) < 8):
         return datetime.strptime(text, form)
@@ -107,7 +108,7 @@ def _below(text: str | None, limit: int) -> int:
 
 
 def _named(text: str) -> datetime | None:
-    """Parse a day, a month or a year in words; None if the text also has a time of day."""
+    """Parse a day, month or year with the month in words. Return None if the text also has a time of day."""
     day = None if ":" in text else iso_date(text)
     return datetime.fromisoformat(f"{day}-01-01"[:10]) if day else None
 
@@ -139,13 +140,13 @@ _SECONDS = re.compile(r"(\d{10})(?:\d{3})?", _FLAGS)
 
 
 def iso_date(text: str) -> str | None:
-    """Return the date that `text` states; None if it states none, none that exists, or none that is certain."""
+    """Return the date that `text` states. Return None if the date is missing, impossible or ambiguous."""
     text = text.strip()[:LONGEST]
     return next((found for read in _READERS if (found := read(text))), None)
 
 
 def _from_epoch(text: str) -> str | None:
-    """Return the seconds or milliseconds since 1970, in UTC."""
+    """Return the UTC date of a number of seconds or milliseconds since 1970."""
     found = _SECONDS.fullmatch(text)
     return datetime.fromtimestamp(int(found[1]), UTC).date().isoformat() if found else None
 
@@ -174,7 +175,7 @@ def _year_last(text: str) -> str | None:
 
 
 def _valid(year: str, month: str | None, day: str | None) -> str | None:
-    """Return a date that the calendar has, in the years that texts are likely to mention."""
+    """Return the date if it exists in the calendar and its year is plausible."""
     try:
         whole = date(int(year), int(month or 1), int(day or 1))
     except ValueError:
@@ -209,7 +210,7 @@ _CREATIVE_COMMONS = re.compile(
 
 
 def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
-    """Return the words of values of `robots` and `tdm-reservation`, in order of the alphabet."""
+    """Return the opt-out words in the values of `robots` and `tdm-reservation`, in alphabetical order."""
     given = (value for value in robots if not _FOR_ONE.match(value))
     found = {WORDS[word] for value in given for word in value.lower().replace(",", " ").split() if word in WORDS}
     if any(value.strip() == "1" for value in tdm):
@@ -218,7 +219,7 @@ def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
 
 
 def of_headers(headers: Any) -> dict[str, str]:
-    """Return the signals in the headers of an HTTP answer (FastWARC's)."""
+    """Return the opt-out signals and the license in the headers of an HTTP response (FastWARC's)."""
     given = [(name.lower(), value) for name, value in headers.items()]
     if not any(name in HEADERS for name, _ in given):
         return {}
@@ -232,19 +233,25 @@ def of_headers(headers: Any) -> dict[str, str]:
 
 
 def one_of(addresses: Iterable[str]) -> str:
-    """Return the address if all are the same; a page with two licenses explains them only to human readers."""
+    """Return the address if all addresses are equal, otherwise an empty text. How two licenses of a page apply is
+    explained only in its text.
+    """
     found = {address.strip() for address in addresses} - {""}
     return found.pop() if len(found) == 1 else ""
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, str]) -> dict[str, Any]:
-    """Return the metadata of an answer and of its page: directives of both hold, of other values the page's."""
+    """Merge the metadata of an HTTP response and of its page. Directives of both are combined; for other values, the
+    page's take precedence.
+    """
     both = {*str(first.get(DIRECTIVES, "")).split(), *second.get(DIRECTIVES, "").split()}
     return {**first, **second, **({DIRECTIVES: " ".join(sorted(both))} if both else {})}
 
 
 def spdx(address: str) -> str:
-    """Return the SPDX identifier of a Creative Commons license by its address; empty for any other."""
+    """Return the SPDX identifier of a Creative Commons license, by the license's URL. Return an empty text for other
+    URLs.
+    """
     found = _CREATIVE_COMMONS.match(address)
     if found is None:
         return ""

@@ -1,9 +1,10 @@
-"""WARC (ISO 28500, and the drafts 0.17 and 0.18) and WET, compressed or not: one record per page, read by FastWARC.
+"""Reader of WARC (ISO 28500, and the drafts 0.17 and 0.18) and WET, compressed or not: one record per page, parsed by
+FastWARC.
 
-FastWARC ends silently at a truncated member, hands out short records, stops for good at a broken header, and passes
-over non-record bytes if lines end in bare line feeds (as in ClueWeb09). Here each gzip member is parsed on its own,
-lengths are compared with what the header promised, and after a broken record the stream is searched for the next one,
-so that damage costs what it hits and is counted.
+FastWARC alone would end silently at a truncated member, return short records, stop at a broken header, and skip bytes
+between records if lines end in bare line feeds (as in ClueWeb09). Therefore each gzip member is parsed separately, and
+lengths are compared with the headers. After a broken record, the stream is searched for the next record. Damage
+therefore affects only the records it hits, and it is counted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ BARE = re.compile(rb"\s*WARC/[01]\.\d{1,2}\n")
 
 
 def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Yield the responses, resources and conversions of a file in file order."""
+    """Yield the responses, resources and conversions of a file, in file order."""
     reader = _Reader(file, record_licence(licence, None), max_bytes)
     with opened(file) as raw:
         for part in stretches(raw, file.name):
@@ -51,7 +52,7 @@ def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 class _Window:
-    """Stretch with its last bytes kept, so that reading can go back to a record's start after an error."""
+    """Stretch that keeps its last bytes, so that reading can go back to the start of a record after an error."""
 
     def __init__(self, part: PlainStream) -> None:
         self._part = part
@@ -77,24 +78,26 @@ class _Window:
         return BARE.match(head) is not None
 
     def end_of(self, start: int, length: int | None) -> int | None:
-        """Return the end of the record that begins at `start`, by its length; None if unknown."""
+        """Return the end of the record that begins at `start`, computed from its length, or None if it is unknown."""
         at = start - self._start
         header = HEADER_END.search(self._kept, at) if at >= 0 and length is not None else None
         return header and self._start + header.end() + (length or 0)
 
     def lost(self, end: int | None, start: int) -> bool:
-        """Return True if there is more than line ends between the end of a record and the start of the next."""
+        """Return True if there are bytes other than line ends between the end of a record and the start of the next
+        record.
+        """
         if end is None or start <= end:
             return False
         return end < self._start or bool(self._kept[end - self._start : start - self._start].strip())
 
     @property
     def _start(self) -> int:
-        """Where the kept bytes start."""
+        """Position at which the kept bytes start."""
         return self._part.tell() - len(self._kept)
 
     def find_record(self, floor: int) -> bool:
-        """Move to the first record that starts at or after `floor`; False when there is none."""
+        """Move to the first record that starts at or after `floor`. Return False if there is none."""
         found = MARK.search(self._kept, max(0, floor - 1 - self._start))
         while found is None:
             data = self._part.read(READ_BYTES)
@@ -107,7 +110,7 @@ class _Window:
 
 
 class _Reader:
-    """Numbers the records of one file and remembers which one is being read."""
+    """Reader that numbers the records of one file and remembers the current record."""
 
     def __init__(self, file: SourceFile, licence: str, max_bytes: int) -> None:
         self.file, self.licence, self.max_bytes = file, licence, max_bytes
@@ -118,7 +121,7 @@ class _Reader:
         return f"record {self.number} from byte {self.file.start}" if self.file.start else f"record {self.number}"
 
     def records(self, part: PlainStream) -> Iterator[RawRecord | Reject]:
-        """Yield the records of one stretch, resuming after each broken one."""
+        """Yield the records of one stretch, and continue after each broken record."""
         from fastwarc.warc import ArchiveIterator
 
         window, floor = _Window(part), 0
@@ -225,7 +228,7 @@ class _Reader:
 
 
 def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
-    """Return reason and detail if the headers show that a record is not a page or not an HTTP response."""
+    """Return reason and detail of a reject, if the headers show that a record is not a page or not an HTTP response."""
     if uri.startswith(NOT_PAGES):
         return "not_page", f"an address of {uri.partition(':')[0]}"
     if record.is_http and (status := record.http_headers.status_code) != 200:
@@ -237,7 +240,9 @@ def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
 
 
 def _declared(record: Any) -> tuple[str, str]:
-    """Return `Content-Type` as declared, and its media type; of a response without one, what the archiver found."""
+    """Return the declared `Content-Type` and its media type. If it is missing, the type that the archiver identified is
+    used.
+    """
     declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
     declared = declared or record.headers.get("WARC-Identified-Payload-Type") or ""
     return declared, MIME_END.split(declared, maxsplit=1)[0].strip().lower()
@@ -249,7 +254,7 @@ def _length(record: Any) -> int | None:
 
 
 def _is_parse_failure(error: BaseException) -> bool:
-    """FastWARC raises OSError or ValueError; a panic of its Rust code arrives as a bare BaseException."""
+    """Return True for OSError and ValueError of FastWARC, and for a panic of its Rust code."""
     return isinstance(error, OSError | ValueError) or type(error).__name__ == "PanicException"
 
 

@@ -171,7 +171,7 @@ def test_what_is_no_head_is_refused(tmp_path: Path, edu: Path) -> None:
             language.prepare_transformer(language.TransformerParams(model="edu"), files(folder))
 
     refused("config.json", drop="config.json")
-    refused("safetensors; others can hold programs", drop="model.safetensors", add="pytorch_model.bin")
+    refused("safetensors; other formats can contain code", drop="model.safetensors", add="pytorch_model.bin")
     refused("auto_map", config={"auto_map": {"AutoModelForSequenceClassification": "own.Own"}})
     refused("architecture BertModel", config={"architectures": ["BertModel"]})
 

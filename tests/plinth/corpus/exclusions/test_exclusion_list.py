@@ -63,5 +63,5 @@ def other_subject(ctx: Context) -> None:
 def test_an_entry_about_another_rule_is_refused_by_a_new_machine(listed: Context, own_trust: Path) -> None:
     other_subject(listed)
     (own_trust / "seen.json").unlink(missing_ok=True)
-    with pytest.raises(SignatureError, match=r"00003\.json is about another rule"):
+    with pytest.raises(SignatureError, match=r"00003\.json is signed for a different rule"):
         exclusions.read(listed)

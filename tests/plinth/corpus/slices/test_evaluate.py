@@ -59,7 +59,7 @@ def test_lists_of_the_user(tiny: Any) -> None:
     assert (row["recall"], row["false_positive"]) == (0.5, pytest.approx(1 / 3, abs=1e-6))
     assert made.stats["origins"] == {"list/mine": 5}
     wrong = {"lists/mine": listed(tiny.ctx, "mine", '{"text": "a", "label": "maybe"}')}
-    with pytest.raises(SourceError, match="example 1 has another label"):
+    with pytest.raises(SourceError, match="example 1 has an unknown label"):
         measured(tiny, more=wrong, lists=["mine"])
     with pytest.raises(MissingError, match="lists/other"):
         measured(tiny, lists=["other"])

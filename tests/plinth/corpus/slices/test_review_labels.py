@@ -35,7 +35,7 @@ def test_the_latest_label_of_a_document_and_reason_counts(tmp_path) -> None:
 
 def test_one_call_takes_the_labels_of_one_reviewer(tmp_path) -> None:
     for given in ([], [said(), said(reviewer="bob")]):
-        with pytest.raises(ValueError, match="of one reviewer"):
+        with pytest.raises(ValueError, match="from one reviewer"):
             reviews.append(Workspace(tmp_path), given)
 
 

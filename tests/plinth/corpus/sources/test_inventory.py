@@ -131,7 +131,7 @@ def test_links_and_lists_of_licences_are_not_read(tmp_path: Path) -> None:
     [
         (["a.csv", "b.CSV"], "2 .csv", "fix the source's `path`"),
         (["a.parquet"], "1 .parquet", "`kind: parquet` reads .parquet"),
-        (["a.jsonl.lz4"], "1 .jsonl.lz4", "decompress what ends in .jsonl.lz4"),
+        (["a.jsonl.lz4"], "1 .jsonl.lz4", "decompress files that end in .jsonl.lz4"),
         (["b.html.xz", "c.md"], "1 .html.xz, 1 .md", "`kind: html` reads .html.xz; fix"),
         ([".a.jsonl"], "1 hidden", "`hidden: true` in the source reads hidden files"),
         ([], "nothing", "fix the source's `path`"),

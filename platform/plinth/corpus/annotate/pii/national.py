@@ -1,5 +1,5 @@
-"""National identity, tax and insurance numbers, each with its format, check digits and the words required nearby.
-Formats that are rare enough (dashes in the American number, seven groups in the French number) need no words.
+"""National identity, tax and insurance numbers, each with its format, check digits and the words required nearby. A
+number in a rare format needs no words nearby, such as a US number with dashes or a French number in seven groups.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ODD = dict(
 
 
 class NationalId(NamedTuple):
-    """A national number.
+    """Rule that recognizes one kind of national number.
 
     Args:
         name: country and number.
@@ -49,8 +49,8 @@ class NationalId(NamedTuple):
 
 
 def ssn(text: str) -> bool:
-    """Check the number. Areas 000, 666 and 900–999, group 00 and serial 0000 are never issued, and two numbers are from
-    ads.
+    """Check a US Social Security number. Areas 000, 666 and 900–999, group 00 and serial 0000 are never issued. Two
+    more numbers are excluded because they appeared in ads.
     """
     area = text[:3]
     given = area not in ("000", "666") and area < "900" and text[3:5] != "00" and text[5:] != "0000"
@@ -67,7 +67,7 @@ def nir(text: str) -> bool:
 
 
 def steuer_id(text: str) -> bool:
-    """Check the number; one of the first ten digits occurs two or three times, the others at most once."""
+    """Check a German tax number. One of the first ten digits occurs two or three times, the others at most once."""
     counts = sorted((text[:10].count(digit) for digit in set(text[:10])), reverse=True)
     return text[0] != "0" and counts[0] in (2, 3) and all(count == 1 for count in counts[1:]) and mod_11_10(text)
 
@@ -97,7 +97,7 @@ def pesel(text: str) -> bool:
 
 
 def personnummer(text: str) -> bool:
-    """Check the number; coordination numbers have days from 61 on."""
+    """Check a Swedish personal number. Coordination numbers have days from 61 on."""
     month, day = int(text[-8:-6]), int(text[-6:-4])
     return 1 <= month <= 12 and (1 <= day <= 31 or 61 <= day <= 91) and luhn(text[-10:])
 
@@ -117,7 +117,7 @@ def aadhaar(text: str) -> bool:
 
 
 def niss(text: str) -> bool:
-    """Check the number. For people born from 2000 on, a 2 is prepended for the check."""
+    """Check a Belgian national number. For people born from 2000 on, a 2 is prepended for the check."""
     month, day = int(text[2:4]), int(text[4:6])
     checks = {97 - int(text[:9]) % 97, 97 - int("2" + text[:9]) % 97}
     return month <= 12 and day <= 31 and int(text[9:]) in checks
@@ -129,7 +129,7 @@ def nif(text: str) -> bool:
 
 
 def hetu(text: str) -> bool:
-    """Check the number. The sign of the century is at position 6."""
+    """Check a Finnish personal identity code, whose seventh character is the sign of the century."""
     day, month = int(text[:2]), int(text[2:4])
     return 1 <= day <= 31 and 1 <= month <= 12 and _HETU[int(text[:6] + text[7:10]) % 31] == text[10]
 
@@ -139,12 +139,14 @@ def tfn(text: str) -> bool:
 
 
 def ahv(text: str) -> bool:
-    """Check the check digit of EAN-13."""
+    """Check the EAN-13 check digit of a Swiss AHV number."""
     return weighted(text, (1, 3) * 6 + (1,)) % 10 == 0
 
 
 def resident_id(text: str) -> bool:
-    """Check province, county, date of birth, sequence and the check character (GB 11643, ISO/IEC 7064 MOD 11-2)."""
+    """Check the province, county, date of birth, sequence and check character of a Chinese resident number (GB 11643,
+    ISO/IEC 7064 MOD 11-2).
+    """
     try:
         born = date(int(text[6:10]), int(text[10:12]), int(text[12:14]))
     except ValueError:
@@ -220,7 +222,9 @@ _SIGNS = re.compile(rb"[ .-]")
 
 
 def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
-    """Match a number that begins with a digit. A British number written in groups begins three bytes before `start`."""
+    """Match a national number that begins with a digit. A British number written in groups begins three bytes before
+    `start`.
+    """
     if meaning & words.NINO and raw[start - 1 : start] == b" ":
         found = lettered(raw, start - 3, meaning) if start >= 3 else None
         if found:
@@ -229,7 +233,7 @@ def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
 
 
 def lettered(raw: bytes, start: int, meaning: int) -> PiiHit | None:
-    """Match a number that begins with one, two or six capitals."""
+    """Match a national number that begins with one, two or six capital letters."""
     if raw[start - 1 : start].isalnum() and start:
         return None
     return _first(LETTERED, raw, start, meaning)

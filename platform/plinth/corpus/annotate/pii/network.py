@@ -67,7 +67,7 @@ UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
 def email(raw: bytes, at: int) -> PiiHit | None:
-    """Match the address around the `@` at byte `at`, or the password of a URL that ends there."""
+    """Match the e-mail address around the `@` at byte `at`, or the password in a URL that ends at this `@`."""
     domain = DOMAIN.match(raw, at + 1, at + 1 + 600)
     host = domain[0] if domain else _other_domain(raw, at + 1)
     if not host:
@@ -86,7 +86,9 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """Return the text before an `@` that can be the local part of an address; it is never part of a longer word."""
+    """Return the text before an `@` that can be the local part of an e-mail address. The local part is never a piece of
+    a longer word.
+    """
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
     before = window[: len(window) - len(local)]
@@ -102,7 +104,7 @@ def _local(raw: bytes, at: int) -> bytes:
 
 
 def _named(character: str) -> bool:
-    """Return True if a character can be part of a name rather than of the sentence around it."""
+    """Return True if a character can be part of an e-mail name, and does not belong to the sentence around it."""
     if character.isascii():
         return ord(character) in LOCAL
     return _letter(character) and not UNSPACED.match(character)
@@ -113,7 +115,7 @@ def _letter(character: str) -> bool:
 
 
 def _other_domain(raw: bytes, start: int) -> bytes:
-    """Match a domain with letters outside ASCII."""
+    """Match a domain name with letters outside ASCII."""
     match = OTHER_DOMAIN.match(raw[start : start + 256].decode("utf-8", "ignore"))
     return match[0].encode() if match else b""
 
@@ -261,8 +263,8 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 
 def _formed(name: str, text: bytes) -> bool:
-    """Return True if a value in a published format is a key. `sk-` also begins class names and slugs, which consist of
-    words.
+    """Return True if a value in a published key format is really a key. The prefix `sk-` can also begin a class name or
+    slug, which consists of words.
     """
     if not _disordered(text) or FORMED_EXAMPLE.search(text):
         return False
@@ -270,7 +272,7 @@ def _formed(name: str, text: bytes) -> bool:
 
 
 def _random(text: bytes) -> bool:
-    """Return True if a value looks random and is not an example."""
+    """Return True if a value looks random and is not a known example."""
     return _disordered(text) and not EXAMPLE.search(text)
 
 
@@ -279,7 +281,7 @@ def _disordered(text: bytes) -> bool:
 
 
 def _unworded(text: bytes) -> bool:
-    """Return True if a value has digits, is less than half words, and is not a short digest."""
+    """Return True if a value has at least two digits, is less than half words, and is not a short hex digest."""
     if len(text) < 32 and HEX.match(text):
         return False
     words = sum(map(len, WORDS.findall(text)))

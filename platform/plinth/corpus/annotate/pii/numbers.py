@@ -1,4 +1,4 @@
-"""The record of a hit of personal data; check digits of published schemes; payment cards, bank accounts and telephone
+"""The record of a personal data match; check digits of published schemes; payment cards, bank accounts and telephone
 numbers.
 """
 
@@ -23,7 +23,7 @@ _LABELLED = re.compile(
 
 
 class PiiHit(NamedTuple):
-    """Span in bytes from the beginning of a text; the reason is `kind` or `kind/rule`."""
+    """Match of personal data. The span is in bytes from the start of the text. The reason is `kind` or `kind/rule`."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ def labelled(raw: bytes, start: int) -> bool:
 
 
 def weighted(digits: str, weights: Sequence[int]) -> int:
-    """Return the sum of digits times weights."""
+    """Return the weighted sum of digits."""
     return sum(int(digit) * weight for digit, weight in zip(digits, weights, strict=True))
 
 
@@ -153,7 +153,7 @@ def card(raw: bytes, start: int, meaning: int) -> PiiHit | None:
 
 
 def issued(digits: str) -> bool:
-    """Return True if an issuer has cards with this prefix and length."""
+    """Return True if an issuer uses this prefix and length for its payment cards."""
     return any(len(digits) in lengths and first <= digits[: len(first)] <= last for first, last, lengths in ISSUERS)
 
 
@@ -196,7 +196,9 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
 
 
 def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
-    """Return True for codes from 200 on, except service codes (N11) and 555-0100 to 555-0199 for fiction (NANPA)."""
+    """Return True if a North American telephone number is valid (NANPA): codes start at 200 and are not service codes
+    (N11), and the number is not reserved for fiction (555-0100 to 555-0199).
+    """
     fiction = exchange == b"555" and line.startswith(b"01")
     codes = all(code[:1] >= b"2" and code[1:] != b"11" for code in (area, exchange))
     return codes and not fiction
@@ -228,8 +230,8 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
 
 
 def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
-    """Match an area code with its bracket or slash, and a number. Together they have at least nine digits and are not a
-    path or a tax number (`021/815/08150`).
+    """Match a telephone number that begins with an area code in brackets or before a slash. The number must have at
+    least nine digits, and must not be a path or a tax number (`021/815/08150`).
     """
     before = raw[first - 1 : first] if first else b""
     if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):
@@ -260,7 +262,7 @@ def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
 
 
 def named(raw: bytes, start: int) -> bool:
-    """Return True if the word before the number is a word for telephones."""
+    """Return True if the word before the number announces a telephone number."""
     at = start
     for _ in range(3):
         match = LAST_WORD.search(raw, max(0, at - 40), at)
@@ -276,7 +278,9 @@ def named(raw: bytes, start: int) -> bool:
 
 
 def _groups(raw: bytes, start: int, end: int) -> list[tuple[int, str]] | None:
-    """Return the end and the digits of each group of a number; None if the number continues as a word or a fraction."""
+    """Return the end and the digits of each group of a number. Return None if the number continues as a word or a
+    fraction.
+    """
     after = raw[end : end + 2]
     if (after[:1] in b"%_" and after) or after[:1].isalpha() or (after[:1] in (b".", b",") and after[1:].isdigit()):
         return None

@@ -1,7 +1,7 @@
 """Spans of personal data and secrets, with replacements.
 
-A kernel finds candidate positions in one pass (`plinth_text.terms`). Rules then check these positions; each rule reads
-a bounded number of bytes, so that no text makes it slow:
+A kernel finds candidate positions in one pass (`plinth_text.terms`). Rules then check these positions. Each rule reads
+a bounded number of bytes, so no text can make it slow:
 
     network    e-mail addresses, public and private IP addresses, passwords in URLs
     numbers    payment cards, IBAN, telephone numbers
@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
 
 
 class PiiParams(Frozen):
-    """Kinds to find, and their replacements."""
+    """Parameters of `pii`: the kinds of personal data to find, and their replacements."""
 
     kinds: tuple[Kind, ...] = Field(
         DEFAULT_KINDS, description=f"Kinds to find: {', '.join(f'`{kind}`' for kind in KINDS)}."
@@ -79,30 +79,31 @@ class PiiParams(Frozen):
 
 @dataclass(frozen=True)
 class PreparedPii:
-    """Parameters and the loaded pipeline."""
+    """Parameters of `pii` and the loaded spaCy pipeline."""
 
     params: PiiParams
     nlp: Any
 
 
 def resources(params: PiiParams) -> tuple[str, ...]:
-    """Return the list that contains the pipeline."""
+    """Return the list that contains the spaCy pipeline."""
     return (f"lists/{params.ner}",) if params.ner else ()
 
 
 def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
-    """Load the pipeline, if there is one."""
+    """Load the spaCy pipeline, if there is one."""
     return PreparedPii(params, load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
 
 
 def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
-    """Return the counts by kind, their sum, the hits per 1000 characters, and the spans (in code points).
+    """Return the number of matches by kind, their sum, the matches per 1000 characters, and the spans (in code points).
 
-    Spans are sorted and disjoint. If spans overlap, the earlier is kept; if they begin together, the longer.
+    Spans are sorted and disjoint. If spans overlap, the earlier span is kept. If spans begin together, the longer span
+    is kept.
     """
     params = given.params if isinstance(given, PreparedPii) else given
     if params.ner and not isinstance(given, PreparedPii):
-        raise StageError(f"the pipeline {params.ner} of pii was not prepared", remedy="run it through annotate.stage")
+        raise StageError(f"the spaCy pipeline {params.ner} was not prepared", remedy="run it through annotate.stage")
     texts = batch.column("text")
     data, offsets = utf8(texts)
     found: dict[int, list[tuple[int, int, str]]] = dict(_patterns(texts, data, offsets, params.kinds))
@@ -115,7 +116,7 @@ def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.Record
 def _patterns(
     texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
 ) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
-    """Yield each row with its hits, in code points."""
+    """Yield each row of the batch with its matches, in code points."""
     places = terms.places(texts)
     rows, firsts = np.unique(places.doc, return_index=True)
     ends = np.append(firsts, places.doc.size)[1:]
@@ -136,7 +137,7 @@ def _patterns(
 
 
 def _hits(raw: bytes, kinds: list[int], starts: list[int], ends: list[int], meanings: list[int]) -> Iterator[PiiHit]:
-    """Yield the hits that the rules accept. Further candidates of the same kind inside an accepted hit are skipped."""
+    """Yield the matches that the rules accept. Candidates inside an accepted match of the same kind are skipped."""
     reached = [0] * (1 + max(kinds, default=0))
     for kind, start, end, meaning in zip(kinds, starts, ends, meanings, strict=True):
         if start >= reached[kind]:
@@ -168,7 +169,7 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
 
 @compiled
 def sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
-    """Fill in the number of code points before each position of a text; `order` sorts the positions."""
+    """Write to `out` the number of code points before each position of a text; `order` sorts the positions."""
 
 
 def _code_points(data: U8, start: int, at: I64) -> I64:
@@ -200,7 +201,9 @@ def _batch(
 
 
 def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Return the spans sorted and without overlaps. The earlier span is kept; if spans begin together, the longer."""
+    """Return the spans sorted and without overlaps. The earlier span is kept; of spans that begin together, the longer
+    span is kept.
+    """
     chosen: list[tuple[int, int, str]] = []
     reached = 0
     for start, end, reason in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):
@@ -212,7 +215,7 @@ def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
 
 @compiled
 def text_characters(data: U8, offsets: I64, out: I64) -> None:
-    """Fill in the number of code points of each text."""
+    """Write to `out` the number of code points of each text."""
 
 
 def _edits(spans: list[tuple[int, int, str]], sizes: I64, params: PiiParams) -> pa.Array:
@@ -253,7 +256,7 @@ PIECE = 50_000
 
 
 def load(name: str, files: Mapping[str, Path]) -> Any:
-    """Load the pipeline of a list, reassembled from its parts.
+    """Load a spaCy pipeline, reassembled from the files of a list.
 
     Raises:
         MissingError: spaCy is not installed.
@@ -281,7 +284,7 @@ def load(name: str, files: Mapping[str, Path]) -> Any:
 
 
 def entities(nlp: Any, text: str, labels: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
-    """Yield start and end (code points) and kind of the entities with a label in `labels`."""
+    """Yield start and end (code points) and kind of each entity that has a label in `labels`."""
     for start, piece in _pieces(text):
         for entity in nlp(piece).ents:
             if entity.label_ in labels and entity.end_char > entity.start_char:

@@ -30,7 +30,7 @@ C4_SCHEMA = pa.schema(
 
 
 class C4Params(Frozen):
-    """Reference implementation, and conditions under which a line is kept."""
+    """Parameters of `c4`: the reference implementation, and the conditions to keep a line."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
@@ -43,7 +43,7 @@ class C4Params(Frozen):
 
 
 def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Annotate with the number of lines by outcome, and of sentences in kept lines; see `plinth_text.rules.c4`."""
+    """Annotate with the number of lines by outcome, and of sentences in kept lines (see `plinth_text.rules.c4`)."""
     lines = c4.Lines(
         params.min_words_per_line,
         params.max_word_characters,
@@ -94,7 +94,7 @@ C4_LINES_SCHEMA = pa.schema(
 
 
 class C4LinesParams(Frozen):
-    """Reference implementation of the rules."""
+    """Parameters of `c4_lines`: the reference implementation of the rules."""
 
     profile: Literal["paper", "dclm", "dolma"] = Field(
         "paper", description="Implementation that defines the rules and their order."
@@ -105,8 +105,8 @@ class C4LinesParams(Frozen):
 
 
 def annotate_c4_lines(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
-    """Annotate with the number of lines, of kept lines and of their sentences, phrases that drop a page, and the lines
-    to cut.
+    """Annotate with the number of lines, the number of kept lines and of sentences in them, the presence of phrases
+    that drop a page, and the spans to cut.
     """
     citations = params.profile != "dolma"
     found = c4.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
@@ -136,7 +136,7 @@ def _has(found: c4.CitedLines, fact: int) -> Bools:
 
 
 def _first(*rules: tuple[int, Bools]) -> U8:
-    """Return the number of the first rule that catches a line."""
+    """Return, for each line, the number of the first rule that catches it."""
     why = np.zeros(rules[0][1].size, dtype=np.uint8)
     for number, caught in reversed(rules):
         why[caught] = number
@@ -144,15 +144,15 @@ def _first(*rules: tuple[int, Bools]) -> U8:
 
 
 def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules in the order of the authors' code. A phrase drops the page if no earlier rule cuts its line."""
+    """Apply the rules in the order of the authors' code. A phrase drops the page if no earlier rule cuts the phrase's
+    line.
+    """
     ended = _has(found, c4.ENDED) & ~_has(found, c4.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
 
 def _dclm(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules in the same order as `_paper`, but keep empty lines, and allow white space after the end of a
-    line.
-    """
+    """Apply the rules in the order of `_paper`, but keep empty lines, and allow white space at the end of a line."""
     empty = _has(found, c4.EMPTY)
     ended = _has(found, c4.BARE_ENDED) & ~_has(found, c4.BARE_DOTS)
     return _ordered(found, ended | empty, (found.words < min_words) & ~empty)
@@ -168,7 +168,7 @@ def _ordered(found: c4.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools,
 
 
 def _dolma(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules and match phrases anywhere; citations are kept."""
+    """Apply Dolma's rules, which match phrases anywhere in a line and keep citations."""
     why = _first((_UNENDED, ~_has(found, c4.ENDED)), (_FEW, found.words < min_words))
     return why, _has(found, c4.HAS_LOREM_IPSUM), _has(found, c4.HAS_CURLY_BRACKET)
 
@@ -181,7 +181,7 @@ _JUDGES: dict[str, Callable[[c4.CitedLines, int], tuple[U8, Bools, Bools]]] = {
 
 
 def _cuts(found: c4.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
-    """Return the cuts: whole lines, and the citations in kept lines."""
+    """Return the spans to cut: whole lines, and the citations in kept lines."""
     line = np.flatnonzero(why)
     begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]
     if found.cite_line.size:
@@ -217,8 +217,8 @@ REFINEDWEB_LINES_SCHEMA = pa.schema(
 
 
 def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the number of words (from fastText's splitter) that begin with a letter or digit, the share of
-    these words that the rules remove, whether no text is left, and the cuts.
+    """Annotate with the number of words (by fastText's splitter) that begin with a letter or digit, the share of these
+    words that the rules remove, whether no text is left, and the spans to cut.
     """
     texts = batch.column("text")
     found = refinedweb.line_cuts(texts)

@@ -54,9 +54,9 @@ _SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Kore": "Hang"}
 
 
 class LanguageLimits(Frozen):
-    """Limits for documents of a language; shares refer to characters, lines or words."""
+    """Limits for documents of one language."""
 
-    label: str = Field(description="Language, in the form of `language.label`.")
+    label: str = Field(description="Language, spelled as in `language.label`.")
     name: str = Field("", description="Language and script in FineWeb-2: ISO 639-3 and ISO 15924.")
     duplicate_lines: float = Field(gt=0, description="Maximum share of duplicate lines.")
     top_n_grams: tuple[float, float, float] = Field(description="Maximum share of the top n-gram of 2 to 4 words.")
@@ -72,10 +72,10 @@ class LanguageLimits(Frozen):
 
 
 def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
-    """Parse lines of JSON, one per language; return the limits by label.
+    """Parse lines of JSON, one per language, and return the limits by language label.
 
     Raises:
-        SourceError: a line cannot be read.
+        SourceError: a line is not valid.
     """
     found: dict[str, LanguageLimits] = {}
     for number, line in enumerate(lines, 1):
@@ -97,8 +97,8 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
 
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, LanguageLimits]:
-    """Return FineWeb-2's limits, with medians for other languages. Keys include FineWeb-2's names and ISO
-    639-3 codes.
+    """Return FineWeb-2's limits, and the medians of these limits for other languages. Keys include FineWeb-2's names
+    and ISO 639-3 codes.
     """
     own = read(FILE.read_text("utf-8").splitlines(), FILE.name)
     named = {one.name: one for one in reversed(own.values())}
@@ -119,13 +119,14 @@ def _median(rows: list[LanguageLimits]) -> LanguageLimits:
 
 
 def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits | None:
-    """Return the limits of a language; None for English. Labels are those of lid.176, GlotLID and OpenLID (`zho_Hans`).
+    """Return the limits of a language, or None for English. Labels are those of lid.176, GlotLID and OpenLID
+    (`zho_Hans`).
 
-    A language in a different script than the published one gets the limits of an unknown language, because stop words
-    in a different script would drop all of its text.
+    If the script differs from the published script, the limits of an unknown language apply. Stop words in a different
+    script would drop all text of the language.
 
     Args:
-        own: limits of a list, which take precedence.
+        own: limits from the user's list, which take precedence.
     """
     if label in own:
         return own[label]
@@ -154,12 +155,12 @@ _LEAST = 0.01
 
 
 def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: float = FREQUENT) -> LanguageLimits:
-    """Fit the limits of a language.
+    """Fit the limits of a language on reference documents.
 
     Args:
-        label: as in `language.label`.
+        label: language, as in `language.label`.
         texts: documents of the reference in that language.
-        removed: share of these documents beyond each limit.
+        removed: share of these documents that each limit drops.
         frequent: minimum share of all words for a stop word.
 
     Raises:
@@ -209,11 +210,12 @@ def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
 
 
 def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, documents: int) -> list[LanguageLimits]:
-    """Fit the limits of the given languages, by label; if no language is given, of all languages with enough documents.
+    """Fit the limits of the given languages, by label. If none is given, fit the limits of all languages with enough
+    documents.
 
     Args:
-        removed: share of the reference beyond each limit.
-        documents: maximum number of documents per language; the first in bucket order are used.
+        removed: share of the reference documents that each limit drops.
+        documents: maximum number of documents per language; the first documents in bucket order are used.
 
     Raises:
         MissingError: the bucket has no documents, no language labels, or no language with enough text.
@@ -253,7 +255,7 @@ _C4 = {
 
 
 class FineWebParams(Frozen):
-    """Reference implementation of the counts."""
+    """Parameters of `fineweb`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
@@ -317,7 +319,7 @@ FINEWEB2_SCHEMA = pa.schema(
 
 
 class FineWeb2Params(Frozen):
-    """Limits that documents are compared with."""
+    """Parameters of `fineweb2`: the limits to compare documents with."""
 
     limits: str | None = Field(
         None,
@@ -328,18 +330,18 @@ class FineWeb2Params(Frozen):
 
 @dataclass(frozen=True)
 class PreparedLimits:
-    """Limits from the list, by label."""
+    """Limits from the user's list, by label."""
 
     own: Mapping[str, LanguageLimits]
 
 
 def resources_fineweb2(params: FineWeb2Params) -> tuple[str, ...]:
-    """Return the list, if one is named."""
+    """Return the list of limits, if the parameters name one."""
     return (f"lists/{params.limits}",) if params.limits else ()
 
 
 def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
-    """Read the list.
+    """Read the list of limits.
 
     Raises:
         SourceError: a line of the list is invalid, or the list is not UTF-8.
@@ -354,11 +356,13 @@ def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
 
 
 def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.RecordBatch:
-    """Annotate with the numbers of words, sentences and distinct stop words, and with scores; all are null for English.
+    """Annotate with the numbers of words, sentences and distinct stop words, and with scores. All columns are null for
+    English.
 
-    `duplicate_lines`, `top_n_grams` (2 to 4 words), `duplicate_n_grams` (5 to 10), `newlines_per_word`, `long_words`
-    violate their limits above 1; `ended_lines`, `letter_words` and `short_words` below 1. `stop_words` is null if the
-    language has no list. The other columns are plain shares, with one limit for all languages.
+    Scores relative to a limit of the language: `duplicate_lines`, `top_n_grams` (2 to 4 words), `duplicate_n_grams` (5
+    to 10 words), `newlines_per_word` and `long_words` violate it if they are above 1; `ended_lines`, `letter_words` and
+    `short_words` violate it if they are below 1. `stop_words` is null if the language has no list of stop words. The
+    other columns are plain shares, with one limit for all languages.
     """
     labels = batch.column(LABEL).to_pylist()
     found = {label: limits_of(label, prepared.own) for label in set(labels)}
@@ -373,7 +377,7 @@ def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.Rec
 
 
 def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array]:
-    """Compute the columns for texts whose language has limits."""
+    """Compute the columns for the given texts, using the limits of each text's language."""
     lists, stops = _stop_words(limits)
     n = language_counts(texts, lists, stops)
     gopher = gopher_counts(texts)
@@ -404,7 +408,7 @@ def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array
 
 
 def _stop_words(limits: Sequence[LanguageLimits]) -> tuple[I64, StopWords]:
-    """Return the index of each text's stop-word list, and the lists."""
+    """Return the index of each text's stop-word list, and the stop-word lists."""
     lists = {limit.label: limit.stop_words for limit in limits}
     rows = {label: row for row, label in enumerate(lists)}
     return np.array([rows[limit.label] for limit in limits], dtype=np.int64), stop_words(list(lists.values()))
@@ -417,7 +421,7 @@ def _of(limits: Sequence[LanguageLimits], name: str) -> F64:
 
 
 def _reached(values: F64, least: F64) -> F64:
-    """Return values as a share of a minimum; 1 if there is no minimum."""
+    """Return values divided by their minimum; 1 if the minimum is 0."""
     return np.divide(values, least, out=np.ones_like(values), where=least > 0)
 
 

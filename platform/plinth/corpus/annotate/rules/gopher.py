@@ -37,7 +37,7 @@ GOPHER_QUALITY_SCHEMA = pa.schema(
 
 
 class GopherQualityParams(Frozen):
-    """Reference implementation of the counts."""
+    """Parameters of `gopher_quality`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
@@ -45,8 +45,9 @@ class GopherQualityParams(Frozen):
 
 
 def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
-    """Annotate with the word count (without words that consist of symbols), mean word length, symbols per word, shares
-    of lines that start with a bullet or end with an ellipsis, share of words with a letter, distinct stop words (of 8).
+    """Annotate with word counts and ratios. The columns are the number of words (without words that consist of
+    symbols), mean word length, symbols per word, shares of lines that start with a bullet or end with an ellipsis, the
+    share of words with a letter, and the number of distinct stop words (of 8).
     """
     n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
@@ -86,12 +87,12 @@ GOPHER_REPETITION_SCHEMA = pa.schema(
 
 
 class GopherRepetitionParams(Frozen):
-    """Reference implementation of the counts."""
+    """Parameters of `gopher_repetition`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
         description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space. All copies after "
-        "the first are duplicates; a top n-gram counts all its copies.",
+        "the first are duplicates. The score of a top n-gram counts all its copies.",
     )
 
 
@@ -121,7 +122,7 @@ GOPHER_DOLMA_SCHEMA = pa.schema(
 
 
 class GopherDolmaParams(Frozen):
-    """Definition of a line."""
+    """Parameters of `gopher_dolma`: the definition of a line."""
 
     join_blank_lines: bool = internal(
         False,
@@ -194,7 +195,7 @@ STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
 class RedPajamaParams(Frozen):
-    """List of stop words."""
+    """Parameters of `redpajama`: the list of stop words."""
 
     stop_words: str | None = Field(
         None, description="List in `corpus.lists` with one stop word per line; null: Gopher's eight stop words."
@@ -203,18 +204,18 @@ class RedPajamaParams(Frozen):
 
 @dataclass(frozen=True)
 class PreparedSignals:
-    """Stop words of the list; None for Gopher's."""
+    """Stop words of the user's list, or None for Gopher's stop words."""
 
     stop_words: frozenset[str] | None
 
 
 def resources_redpajama(params: RedPajamaParams) -> tuple[str, ...]:
-    """Return the list, if one is named."""
+    """Return the list of stop words, if the parameters name one."""
     return (f"lists/{params.stop_words}",) if params.stop_words else ()
 
 
 def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
-    """Read the list.
+    """Read the list of stop words.
 
     Raises:
         SourceError: the list has no words, or is not UTF-8.
@@ -236,8 +237,9 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 
 def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
-    """Annotate with the signals, under the published column names and rounded as published; see
-    `plinth_text.rules.redpajama`."""
+    """Annotate with RedPajama-v2's signals. Column names and rounding are as published; see
+    `plinth_text.rules.redpajama`.
+    """
     signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
     return pa.record_batch(

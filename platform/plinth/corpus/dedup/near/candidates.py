@@ -1,11 +1,11 @@
-"""Groups of documents that share the key of a band, put together into components.
+"""Groups of documents that share a band key, joined into connected components.
 
-    groups        per range of keys: the entries whose key two or more documents have
-    components    once: documents that groups connect, 8 bytes of memory per document of the corpus
-    route         per range: its groups, in order of component
+    groups        per range of keys: the documents of every key that two or more documents share
+    components    in one task: documents connected by groups; needs 8 bytes of memory per document of the corpus
+    route         per range of keys: its groups, sorted by component
 
-A cluster is inside one component; so components, cut into partitions of bounded
-size, are verified apart from each other, and no pair is ever written down. Groups only nominate; `verify` decides.
+Each cluster is inside one component. Therefore components are cut into partitions of bounded size, and each partition
+is verified independently. Pairs of documents are never stored. Groups only propose candidates; `verify` decides.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
 
 @dataclass(frozen=True)
 class CandidatePairs:
-    """All candidates of a corpus.
+    """Candidate groups of a corpus, by connected component.
 
     Args:
-        routed: a few runs of (component, band key, document).
-        components: flat column, by document: the number of its component's first document, or `ALONE`.
-        width: type of that column.
+        routed: a few sorted runs of (component, band key, document).
+        components: flat column by document: the number of the first document in its component, or `ALONE`.
+        width: integer type of the column `components`.
         partitions: ranges of components, half open.
-        documents: how many are in a component with another.
+        documents: number of documents that share a component with another document.
     """
 
     routed: tuple[Part, ...]
@@ -66,13 +66,13 @@ class CandidatePairs:
 
 
 def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, partition_rows: int) -> CandidatePairs:
-    """Return the documents that share a key, by component.
+    """Return the documents that share a band key, by component.
 
     Args:
-        asset: of the stage.
-        groups: runs of `GROUPS`.
-        documents: how many there are.
-        partition_rows: documents of one partition, unless a component is larger.
+        asset: asset of the stage.
+        groups: sorted runs of `GROUPS`.
+        documents: number of documents in the corpus.
+        partition_rows: maximum number of documents per partition, unless a single component is larger.
     """
     width = "<u4" if documents < ALONE["<u4"] else "<u8"
     step = Step(name=f"{asset}/components", version=VERSION, params={"width": width, "rows": partition_rows})
@@ -93,11 +93,11 @@ def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, parti
 
 
 def groups(ctx: Context, reader: RangeReader, mask: Part, range_rows: int) -> list[Part]:
-    """Return runs of `GROUPS`: documents that share a band key.
+    """Return the documents that share a band key, as sorted runs of `GROUPS`.
 
     Args:
-        reader: of the index's band keys.
-        mask: flat column of bytes: which documents are considered.
+        reader: reader of the index's band keys.
+        mask: flat column of bytes that selects the documents to compare.
         range_rows: band keys per reduce task.
     """
     step = Step(name="dedup/minhash/groups", version=VERSION)
@@ -152,7 +152,7 @@ def _route(store: Store, task: _Route) -> tuple[Part, ...]:
 
 
 def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) -> tuple[U64, U64]:
-    """Return band keys and documents of the groups of a range of components; a group's rows are adjacent."""
+    """Return band keys and documents of the groups in a range of components. The rows of a group are adjacent."""
     keys, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     for part in routed:
         with sorted_runs.SortedRun(store, part, ROUTED) as opened:
@@ -164,28 +164,30 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
 
 @compiled
 def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Connect documents under equal adjacent keys; the smaller number becomes the root."""
+    """Connect documents that have equal keys in adjacent rows. The smaller document number becomes the root."""
 
 
 @compiled
 def unite_u64(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Do the same as `unite_u32`."""
+    """Do the same as `unite_u32`, for document numbers of 64 bits."""
 
 
 @compiled
 def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Finish the roots, mark single documents, and cut the components into partitions of about `limit` documents.
+    """Finish the roots, mark documents without a partner, and cut the components into partitions of about `limit`
+    documents.
 
-    `cuts` are the first component of every partition but the first; those beyond its length are counted only.
+    `cuts` receives the first component of every partition except the first. Partitions beyond the length of `cuts` are
+    only counted.
 
     Returns:
-        The number of cuts; documents in components; the largest component.
+        The number of cuts, the number of documents in components, and the size of the largest component.
     """
 
 
 @compiled
 def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Do the same as `cut_u32`."""
+    """Do the same as `cut_u32`, for document numbers of 64 bits."""
 
 
 # Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
@@ -208,7 +210,9 @@ MERGE_VALUES = 32 * 2**20
 
 @dataclass(frozen=True)
 class Carried:
-    """Payload of some slots: the run with the place of each document, and the flat column of values."""
+    """Shingle sets or signatures of several parts of documents: a sorted run with the position of each document's
+    values, and a flat column of values.
+    """
 
     places: Part
     values: Part
@@ -223,13 +227,13 @@ def carry(
     found: CandidatePairs,
     needed: Sequence[Part | None] | None,
 ) -> tuple[Carried, ...]:
-    """Write the payload of all slots, in at most `run_tree.MOST_RUNS` pieces.
+    """Write the shingle sets or signatures of all parts of documents, in at most `run_tree.MOST_RUNS` pieces.
 
     Args:
-        step: step that writes the values; its name begins with the stage's.
-        read: by slot, the part with the data to compare.
-        values: reads the values of some of its rows.
-        needed: by slot, a run of the rows that are wanted; by default all that are in a component.
+        step: step that writes the values; its name begins with the stage's name.
+        read: by part of documents, the part with the data to compare.
+        values: function that reads the values of given rows of a part.
+        needed: by part of documents, a sorted run of the rows to read; by default, all rows in a component.
     """
     label = step.name.rsplit("/", 1)[0]
     items, every = [], needed if needed is not None else [None] * len(read)
@@ -288,7 +292,7 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
 
 
 def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
-    """Return the wanted rows and their components."""
+    """Return the rows to read, and their components."""
     if task.wanted is not None and task.wanted.rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
     column = sidecars.open_flat(store, task.components, task.width)
@@ -302,7 +306,9 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
 
 
 def values_of(params: MinHash) -> ValuesFn:
-    """Return the shingle sets or signatures of documents, as the parameters verify."""
+    """Return a function that reads the shingle sets or signatures of documents, depending on `verify` in the
+    parameters.
+    """
     return partial(_values, params)
 
 
@@ -346,7 +352,9 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 def _range(
     opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
 ) -> tuple[U64, U64, U64, U64, U64, U64]:
-    """Read the columns of `PAYLOAD` for a range of components of several pieces, and their values, in order."""
+    """Read the columns of `PAYLOAD` and their values from several pieces, for a range of components. Rows are sorted by
+    component and document.
+    """
     slices = [one.slice(low, high) for one in opened]
     held = [
         np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])
@@ -369,23 +377,23 @@ def _range(
 
 @compiled
 def rearrange(values: U64, start: I64, size: I64, out: U64) -> None:
-    """Copy the stretches of values that begin at `start`, one after the other."""
+    """Copy the slices of values that begin at `start` to `out`, one after the other."""
 
 
 @compiled
 def checksum(values: U64) -> int:
-    """Return 64 bits over values in their order."""
+    """Return a 64-bit checksum of the values, which depends on their order."""
 
 
 @contextmanager
 def load(
     store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
 ) -> Iterator[Payload]:
-    """Load the payload of the components low <= c < high.
+    """Load the shingle sets or signatures of the components in [low, high).
 
     Args:
-        documents: [N] numbers of the partition's documents, ascending.
-        minima: length of a signature, where the values are signatures.
+        documents: [N] document numbers of the partition, ascending.
+        minima: length of a signature, if the values are signatures.
 
     Raises:
         IntegrityError: values differ from those that were written.
@@ -410,7 +418,7 @@ def load(
             if is_corrupted(values, payload.start[node], payload.size[node], check):
                 raise IntegrityError(
                     f"{part.name} ({part.blob.md5}) has changed since it was written",
-                    found="another checksum",
+                    found="a different checksum",
                     expected=f"SHA-256 {part.blob.sha256}",
                     remedy="delete the blob from the store and run the same command again",
                 )
@@ -420,4 +428,4 @@ def load(
 
 @compiled
 def is_corrupted(values: U64, start: I64, size: I64, check: U64) -> bool:
-    """Return True if a stretch of values has a different checksum."""
+    """Return True if the checksum of any slice of values differs from `check`."""

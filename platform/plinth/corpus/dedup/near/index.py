@@ -1,11 +1,11 @@
-"""Sorted band keys and text digests of every document, kept as runs that only ever merge.
+"""Sorted band keys and text digests of every document, stored as sorted runs that are only ever merged.
 
-    bands      per part, once and for all: the band keys of its signatures with their rows, sorted
-    digests    per part, once and for all: the digests of its folded texts, sorted (`exact`)
-    tree       runs of several parts, merged where there are many (`tree`)
+    bands      per part, computed once: the band keys of its signatures with their rows, sorted
+    digests    per part, computed once: the digests of its normalized texts, sorted (`exact`)
+    tree       runs of several parts, merged if there are many (`run_tree`)
 
-A new snapshot adds leaves and merges a few branches; neither old texts nor old signatures are read for it. The
-index holds all documents, dropped ones too; a reader applies a mask.
+A new snapshot adds leaves to the tree and merges a few branches. Old texts and old signatures are not read again. The
+index contains all documents, including dropped documents; a reader applies a mask.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        signatures: `{b}/minhash` by bucket, of the same parameters.
+        signatures: `{b}/minhash` by bucket, computed with the same parameters.
 
     Returns:
-        Manifest of `bands-*`, `digests-*` and `layout.json`, which lists their documents.
+        Manifest of `bands-*`, `digests-*` and `layout.json`, which lists the indexed documents.
 
     Raises:
         IntegrityError: signatures do not belong to the documents; a part is damaged.
@@ -78,12 +78,12 @@ def run(
 
 
 def identity(params: MinHash) -> dict[str, Any]:
-    """Return the parameters that band keys depend on; an index of another identity is never read."""
+    """Return the parameters that band keys depend on. An index with different parameters is never read."""
     return {"version": VERSION, **params.signature(), "bands": params.bands, "rows": params.rows}
 
 
 def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]:
-    """Return the band keys of every document that has words, as runs of (key, address)."""
+    """Return the band keys of every document that has words, as sorted runs of (key, address)."""
     step = Step(name="dedup/index/bands", version=VERSION, params=identity(params))
     signed = [slot.sides["signatures"] for slot in places]
     items = [Item((part.blob.sha256,), _Bands(part, params), part.rows) for part in signed]
@@ -92,7 +92,7 @@ def bands(ctx: Context, params: MinHash, places: Sequence[Slot]) -> list[Branch]
 
 
 def digests(ctx: Context, places: Sequence[Slot]) -> list[Branch]:
-    """Return the digest of every document's folded text, as runs of (upper half, address, lower half)."""
+    """Return the digest of every document's normalized text, as sorted runs of (upper half, address, lower half)."""
     return tree(ctx, exact.DIGESTS, 3, exact.leaves(ctx, places))
 
 
@@ -119,7 +119,7 @@ def _bands(store: Store, task: _Bands) -> tuple[Part, ...]:
 
 
 def raw_signatures(column: Any, width: int) -> U32:
-    """Return the signatures [rows, width] of a column; rows without one are undefined."""
+    """Return the signatures [rows, width] of a column. The values of rows without a signature are undefined."""
     raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :]
     return raw[: len(column) * width].reshape(-1, width).astype(np.uint32, copy=False)
 
@@ -148,12 +148,12 @@ Address = tuple[int, int]
 
 @dataclass(frozen=True)
 class Match:
-    """Document near the text.
+    """Document of the index that is similar to the given text.
 
     Args:
-        bands: how many band keys it shares.
-        estimated: similarity by its signature; None where it has none (no words).
-        similarity: true Jaccard similarity of the shingles; None where the text is not in the store.
+        bands: number of band keys that both have in common.
+        estimated: similarity estimated from signatures; None if the document has no signature (no words).
+        similarity: true Jaccard similarity of the shingles; None if the document's text is not in the store.
     """
 
     bucket: str
@@ -174,16 +174,16 @@ class Match:
 
 
 class NearIndex:
-    """An open index. Use it as a context manager.
+    """Open near-duplicate index. Use it as a context manager.
 
     Args:
-        ctx: the workspace that holds it.
-        params: parameters of the signatures; an index of other parameters is refused.
+        ctx: workspace that contains the index.
+        params: parameters of the signatures; an index with different parameters is an error.
         made: manifest of `dedup/index`.
-        documents: `{b}/documents` by bucket, where their texts are wanted.
+        documents: `{b}/documents` by bucket, needed for true similarities, ids and URIs.
 
     Raises:
-        MissingError, IntegrityError: a run is absent, damaged, or of another version or other parameters.
+        MissingError, IntegrityError: a run is missing or damaged, or has a different version or parameters.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class NearIndex:
         wanted = identity(params)
         if made.version != VERSION or dict(made.params) != wanted:
             raise IntegrityError(
-                f"{made.asset} is the index of other signatures",
+                f"{made.asset} was built from other signatures",
                 found=f"version {made.version}, {_differing(made.params, wanted)}",
                 expected=f"version {VERSION}, {_differing(wanted, made.params)}",
                 remedy="use the recipe that built the index, or rebuild it: `plinth run --select dedup/index`",
@@ -222,10 +222,10 @@ class NearIndex:
         self._stack.close()
 
     def near(self, text: str, threshold: float = 0.0, limit: int = 20) -> list[Match]:
-        """Return the documents near a text, nearest first; exact duplicates are the nearest.
+        """Return the documents that are most similar to a text, in descending order. Exact duplicates come first.
 
         Args:
-            threshold: minimum similarity; the true value if it is known, otherwise the estimate.
+            threshold: minimum similarity; compared with the true value if it is known, otherwise with the estimate.
             limit: maximum number of documents.
         """
         column = pa.array([text], pa.large_string())
@@ -248,7 +248,7 @@ class NearIndex:
             yield from _addresses(at[other == np.uint64(low)], parts)
 
     def _bands(self, signed: U32) -> dict[Address, int]:
-        """Count the band keys that each document shares with a signature [1, K]."""
+        """Return the number of band keys that each document has in common with a signature [1, K]."""
         counts: dict[Address, int] = {}
         for key in band_keys(signed, self.params.bands, self.params.rows)[0].tolist():
             for opened, parts in self._runs[BANDS]:
@@ -257,7 +257,7 @@ class NearIndex:
         return counts
 
     def _estimates(self, places: Sequence[Address], signed: U32) -> dict[Address, float]:
-        """Return the share of minima that the documents have in common with a signature [K]."""
+        """Return, for each document, the share of its signature's minima that equal those of a signature [K]."""
         parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in places}
         found = {}
         for at, row in _rows(self.ctx, parts, places, ["signature"]):
@@ -297,7 +297,7 @@ class NearIndex:
 def _rows(
     ctx: Context, parts: Mapping[int, Part], places: Sequence[Address], columns: Sequence[str]
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
-    """Yield the rows of several parts by address; each row group is read once."""
+    """Yield the given rows of several parts with their addresses. Each row group is read once."""
     for slot, part in parts.items():
         rows = np.array(sorted(row for one, row in places if one == slot), dtype=np.int64)
         batches = sorted_runs.iter_rows(ctx.store, part, columns, rows)
@@ -318,10 +318,11 @@ def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
     """Open the published index of a workspace, with the published documents.
 
     Args:
-        params: by default those that the index was built with.
+        params: parameters of the signatures; by default, the parameters that the index was built with.
 
     Raises:
-        MissingError: the index does not exist; and as `NearIndex`.
+        MissingError: the index does not exist, or a run is missing.
+        IntegrityError: a run is damaged, or the index has a different version or parameters.
     """
     made = ctx.refs.current(ASSET)
     buckets = [key.removesuffix("/documents") for key in made.inputs if key.endswith("/documents")]
@@ -330,10 +331,11 @@ def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
 
 
 def fate(ctx: Context, match: Match) -> dict[str, Any]:
-    """Return the fate of a document: decision, reason, cluster and whether it survived each deduplication.
+    """Return what the pipeline decided about a document: decision, reason, cluster, and True if it survived each
+    deduplication.
 
-    A key is present if its stage is published and derives from the same documents: `decision`, `reason`,
-    `cluster`, `cluster_size`, `exact_survivor`, `near_survivor`.
+    Keys are `decision`, `reason`, `cluster`, `cluster_size`, `exact_survivor` and `near_survivor`. A key is present if
+    its stage is published and derives from the same documents.
     """
     known: dict[str, Any] = {}
     sides = {

@@ -1,4 +1,4 @@
-"""Shingles of documents, the similarities computed so far, and pairs compared until the clusters are known."""
+"""Shingles of documents, the cache of similarities, and comparison of pairs until the clusters are known."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from plinth_text.words import ngram_sets
 
 
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:
-    """Return the signatures [D, K] of every text, and whether it has a shingle [D].
+    """Return the signatures [D, K] of all texts, and [D] True for each text that has a shingle.
 
     Args:
         a, b: coefficients of the permutations, [K] each.
@@ -54,7 +54,7 @@ def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, B
 
 
 def sets(texts: pa.Array, params: MinHash) -> list[U64]:
-    """Return the set of shingle hashes of every text, sorted."""
+    """Return the sorted set of shingle hashes of every text."""
     texts = shortened(texts, params.max_characters)
     if params.shingle_characters is None:
         return ngram_sets(texts, params.shingle_words)
@@ -68,23 +68,25 @@ def sets(texts: pa.Array, params: MinHash) -> list[U64]:
 
 
 def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
-    """Cut every text after `characters`."""
+    """Truncate every text to `characters` characters."""
     if characters is None or int(pc.max(pc.binary_length(texts)).as_py() or 0) <= characters:
         return texts
     return pc.utf8_slice_codeunits(texts, 0, characters)
 
 
 def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
-    """Return the memory for the longest text: folded, its code points, its n-grams."""
+    """Return scratch arrays large enough for the longest text: for its normalized bytes, its code points, and its
+    n-grams.
+    """
     longest = int(np.diff(offsets).max(initial=0)) + 2
     return np.empty(longest, np.uint8), np.empty(longest, np.uint64), np.empty(longest + 2, np.uint64)
 
 
 @compiled
 def hash_characters(data: U8, start: int, end: int, n: int, folded: U8, points: U64, grams: U64) -> int:
-    """Hash the character n-grams of the folded `data[start:end]`, repeats included; returns how many there are.
+    """Hash the character n-grams of the normalized `data[start:end]`, including repeats, and return their number.
 
-    The last three: `_scratch`.
+    `folded`, `points` and `grams` are the arrays from `_scratch`.
     """
 
 
@@ -92,7 +94,9 @@ def hash_characters(data: U8, start: int, end: int, n: int, folded: U8, points: 
 def sign(
     data: U8, offsets: I64, n: int, a: U64, b: U64, folded: U8, points: U64, grams: U64, out: U32, filled: Bools
 ) -> None:
-    """Fill in what `signatures` returns. After `b`: `_scratch`."""
+    """Write the signatures to `out` and the flags to `filled`; see `signatures`. `folded`, `points` and `grams` are the
+    arrays from `_scratch`.
+    """
 
 
 # Similarity cache: similarities of pairs of documents, computed once and valid for ever.
@@ -112,7 +116,7 @@ MERGE_ROWS = 4_000_000
 
 @dataclass(frozen=True)
 class KnownSimilarities:
-    """All cached similarities: two flat columns of uint64, sorted by the first."""
+    """All cached similarities: two flat columns of uint64, sorted by the first column."""
 
     pairs: Part
     values: Part
@@ -123,7 +127,7 @@ class KnownSimilarities:
         return self.pairs.blob.sha256, self.values.blob.sha256
 
     def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return both columns, mapped into memory."""
+        """Return both columns as memory-mapped arrays."""
         pairs, values = (sidecars.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
         return pairs, values
 
@@ -144,7 +148,7 @@ def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | N
 def remember(
     ctx: Context, definition: Mapping[str, Any], known: KnownSimilarities | None, fresh: Sequence[Part]
 ) -> None:
-    """Add the similarities that verification computed."""
+    """Add newly computed similarities to the cache."""
     if not any(part.rows for part in fresh):
         return
     few = narrow(ctx, SIMILARITIES, 2, fresh, "dedup/minhash facts")
@@ -185,7 +189,9 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 
 def ends(high: U64, low: U64) -> U64:
-    """Return each document's share of the hash of its pairs, from the halves of its id."""
+    """Return a 64-bit hash of each document, from the halves of its id. The key of a pair combines the hashes of its
+    two documents.
+    """
     out = np.empty(high.size, dtype=np.uint64)
     pair_ends(high, low, out)
     return out
@@ -193,7 +199,7 @@ def ends(high: U64, low: U64) -> U64:
 
 @compiled
 def pair_ends(high: U64, low: U64, out: U64) -> None:
-    """Do the same as `ends`, into `out`."""
+    """Write the result of `ends` to `out`."""
 
 
 # The pairs of groups of documents, compared until the clusters are known.
@@ -218,9 +224,9 @@ LOOK_UP, MARK, SETS, SIGNATURES, COSINES = 0, 1, 2, 3, 4
 
 @dataclass
 class Payload:
-    """Values that are compared: by document, values[start : start + size]; [N], [N], [all].
+    """Values to compare. Document i has `values[start[i] : start[i] + size[i]]`.
 
-    A signature is `minima` uint32 in half as many values, a vector four int16 in each.
+    A signature is `minima` uint32 numbers, packed two per value. A vector is int16 numbers, packed four per value.
     """
 
     start: I64
@@ -230,18 +236,18 @@ class Payload:
 
 
 def no_payload(count: int) -> Payload:
-    """Return the payload of passes that compare nothing."""
+    """Return an empty payload, for passes that compare nothing."""
     return Payload(np.zeros(count, np.int64), np.zeros(count, np.int64), np.empty(0, np.uint64))
 
 
 @dataclass
 class Links:
-    """State of a partition.
+    """Links between the documents of a partition, found so far.
 
     Args:
         key, node: [R] band keys and indices of documents; the rows of a group are adjacent.
         high, low: [N] halves of the documents' ids.
-        threshold: similarity that connects, compared in FP32.
+        threshold: minimum similarity to link two documents, compared in FP32.
     """
 
     key: U64
@@ -264,7 +270,7 @@ class Links:
         self._refused = np.zeros(1024, dtype=np.uint64)
 
     def walk(self, what: int, known: tuple[Any, Any] | None = None, payload: Payload | None = None) -> tuple[U64, U64]:
-        """Go over all pairs once; return the similarities."""
+        """Visit all pairs of every group once, and return the keys of the compared pairs with their similarities."""
         pairs, values = known or (np.empty(0, np.uint64), np.empty(0, np.uint64))
         payload = payload or no_payload(self.high.size)
         views = payload.values, payload.values.view(np.uint32), payload.values.view(np.int16)
@@ -285,24 +291,24 @@ class Links:
         return found_pairs[:found], found_values[:found]
 
     def roots(self) -> I64:
-        """Return [N] the first document of each document's cluster."""
+        """Return [N] the first document in each document's cluster."""
         flatten(self.parent)
         return self.parent
 
 
 @compiled
 def flatten(parent: I64) -> None:
-    """Make every parent a root."""
+    """Replace every parent by its root."""
 
 
 @compiled
 def smallest(bounds: I64, node: I64, high: U64, low: U64, out: I64) -> None:
-    """Fill in, for each group, the document with the smallest id, of equal ids the first."""
+    """Write to `out`, for each group, the document with the smallest id. If ids are equal, it is the first document."""
 
 
 @compiled
 def move_values(table: U64, larger: U64) -> None:
-    """Put the values of a table (0: none) into a larger one, whose size is a power of two."""
+    """Insert the values of a hash table (0 marks an empty place) into a larger table, whose size is a power of two."""
 
 
 @compiled
@@ -311,15 +317,15 @@ def walk(
     needed: Bools, refused: U64, held: int, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32,
     shorts: I16, minima: int, limit: float, order: I64, found_pairs: U64, found_values: U64, found: int,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Go over the pairs of groups from `group` on, as long as there is room for all pairs of one more.
+    """Visit the pairs of groups from `group` on, until the tables have no room for all pairs of the next group.
 
     Returns:
-        The group to go on with; how many pairs are refused, and how many similarities are found.
+        The group to continue with, the number of rejected pairs, and the number of similarities found.
     """
 
 
 def _grown(table: U64, entries: int) -> U64:
-    """Return the table with room for a number of values, at most half full."""
+    """Return a hash table that stays at most half full with the given number of entries."""
     size = table.size
     while size < 2 * entries:
         size *= 2
@@ -331,7 +337,7 @@ def _grown(table: U64, entries: int) -> U64:
 
 
 def _longer(values: U64, size: int) -> U64:
-    """Return the values with room for `size`, and for at least twice the current number."""
+    """Return the array with room for `size` values. If it must grow, its length is at least doubled."""
     if size <= values.size:
         return values
     return np.concatenate([values, np.empty(max(size, 2 * values.size) - values.size, dtype=np.uint64)])

@@ -1,13 +1,13 @@
-"""Near duplicates: MinHash-LSH over shingles, every candidate verified, over all buckets.
+"""Near duplicates over all buckets: MinHash-LSH over shingles, with every candidate verified.
 
-    signatures   per part, once and for all         here; `linking`, text/minhash
-    index        per part, once and for all         `index`
+    signatures   per part, computed once            here; `linking`, text/minhash
+    index        per part, computed once            `index`
     candidates   documents that share a band key    `candidates`
-    verify       similarity, clusters               `verify`
+    verify       similarity, clusters               `linking`
     sidecar      per part: `clusters.SCHEMA`        `clusters`
 
-A text of fewer words than a shingle is one shingle of all its words: it merges only with a text of the same
-words in the same order. A text without words is never a candidate. Merging is transitive (single linkage).
+A text with fewer words than a shingle is one shingle of all its words. Such a text merges only with a text that has the
+same words in the same order. A text without words is never a candidate. Merging is transitive (single linkage).
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ PARTITION_ROWS = (1_000, 1_000_000)
 
 
 def signature_schema(params: MinHash) -> pa.Schema:
-    """Return one column: the minima of all permutations as little-endian uint32; null for a text without words."""
+    """Return the schema of a signature. The only column contains the minima of all permutations as little-endian
+    uint32, or null for a text without words.
+    """
     return pa.schema([pa.field("signature", pa.binary(4 * params.bands * params.rows))])
 
 
@@ -56,7 +58,7 @@ def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manif
     """Return the MinHash signatures of all documents of a bucket.
 
     Args:
-        params: threshold and verification are not used here.
+        params: MinHash parameters; threshold and verification are not used here.
 
     Returns:
         Manifest of `part-*` with `signature_schema(params)`, aligned with the documents.
@@ -113,11 +115,11 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        signatures: `{b}/minhash` by bucket, of the same parameters.
-        exact_duplicates: `dedup/exact`.
-        quality: `{b}/{annotation}` by bucket, of the annotation that `params.quality` names.
+        signatures: `{b}/minhash` by bucket, computed with the same parameters.
+        exact_duplicates: manifest of `dedup/exact`.
+        quality: `{b}/{annotation}` by bucket, for the annotation named by `params.quality`.
         range_rows: band keys per reduce task; affects memory only.
-        partition_rows: documents per verifying task; affects memory only.
+        partition_rows: documents per verification task; affects memory only.
 
     Returns:
         Manifest of `{b}/part-*` with `clusters.SCHEMA`.
@@ -195,15 +197,15 @@ VERIFY_VERSION = "1"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of candidates.
+    """Method to compare candidates.
 
     Args:
         asset: asset of the stage.
         what: `SETS`, `SIGNATURES` or `COSINES` of `linking`.
-        similarity: identity of the similarity of two documents.
-        threshold: similarity that connects.
+        similarity: parameters that the similarity of two documents depends on.
+        threshold: minimum similarity to link two documents.
         carry: step that writes the compared values.
-        values: reads the values of rows of a part.
+        values: function that reads the values of given rows of a part.
         minima: length of a signature.
     """
 
@@ -217,7 +219,7 @@ class Comparison:
 
     @classmethod
     def of(cls, asset: str, params: MinHash) -> Comparison:
-        """Return the comparison by shingle sets or by signatures."""
+        """Return the comparison of shingle sets or of signatures, as `params.verify` selects."""
         similarity, text = params.similarity(), params.verify == "text"
         carry = Step(
             name=f"{asset}/{params.verify}",
@@ -238,13 +240,13 @@ def cluster(
     found: CandidatePairs,
     ranks: Part,
 ) -> list[Part]:
-    """Return the members of all clusters of look-alikes, as runs by number of document.
+    """Return the members of all clusters of similar documents, as sorted runs by document number.
 
     Args:
-        survivors: identity of the ranks' rule.
-        read: by slot, the part with the data to compare.
-        found: the candidates.
-        ranks: from `clusters.build`.
+        survivors: parameters that the choice of survivors depends on.
+        read: by part of documents, the part with the data to compare.
+        found: candidates to compare.
+        ranks: ids and ranks of documents, from `clusters.build`.
     """
     tasks = [_Partition(found.routed, ranks, low, high, how.threshold) for low, high in found.partitions]
     key = keyed((*found.routed, found.components, ranks, *read))
@@ -289,7 +291,7 @@ class _Partition:
 
 
 def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
-    """Open the partition: its documents by number, and its groups with cached similarities applied."""
+    """Return the document numbers of a partition, and its links with cached similarities applied."""
     key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
     ranks = sidecars.open_flat(store, task.ranks, "<u8", clusters.WIDTH)
