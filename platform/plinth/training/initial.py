@@ -231,7 +231,7 @@ def _mixture(ctx: Context, initial: Manifest) -> Manifest:
         raise RecipeError(
             "training.initial.replay needs the weights of a run",
             found=f"external weights: {', '.join(initial.inputs)}",
-            expected="a `release` or `checkpoint`, with a mixture in its lineage",
+            expected="a `release` or `checkpoint` that has a mixture in its lineage",
             remedy="add your own text as a bucket, and remove replay",
         )
     return _load(ctx, "mixture", _load(ctx, "run", ctx.refs.load(parent)))
@@ -241,18 +241,21 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
     try:
         return ctx.refs.load(of.inputs[key])
     except (KeyError, PlinthError) as error:
-        raise _gone(key, f"the manifest of {of.asset} {of.digest[:12]} lists it, but it is missing") from error
+        found = f"the manifest of {of.asset} {of.digest[:12]} lists {key}, but its manifest is missing"
+        raise _gone(key, found) from error
 
 
 def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -> None:
-    """Refuse shards that are gone, or that were encoded with another tokenizer (compared by the bytes of its file)."""
+    """Raise an error if shards are missing or were encoded with another tokenizer. Tokenizer files are compared by
+    their bytes.
+    """
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(
             f"training.initial.replay: the parent's {bucket} has another tokenizer than this run",
             found=f"{TOKENIZER} {theirs[:12]}",
             expected=f"{TOKENIZER} {ours[:12]}",
-            remedy="set tokenizer.kind: initial to keep the parent's, or remove replay",
+            remedy="set tokenizer.kind: initial to keep the parent's tokenizer, or remove replay",
         )
     if not ctx.store.has_all(part.blob for part in shards.parts):
         raise _gone(f"{bucket}/shards", f"blobs of {shards.digest[:12]} are missing from the store")

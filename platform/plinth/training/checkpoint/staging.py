@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """Position of every tensor in the memory block. Each required byte of a storage is in the block once, without gaps."""
+    """Position of every tensor in the memory block. The block has no gaps and no duplicate bytes of a storage."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]

@@ -147,7 +147,7 @@ class TrainingEngine:
         return model
 
     def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
-        """Initialize this rank's part of the model. A rank creates and reads at most its own part plus one parameter."""
+        """Initialize this rank's part of the model. A rank reads or creates at most its own part plus one parameter."""
         with weight_source(self.config) as initial:
             if self.config.parallel.zero_stage == 3:
                 partition_initialised(model, initial, settings, mpu)

@@ -103,7 +103,7 @@ class TiedEmbedding:
         borrowed.grad = None
 
     def send_weights(self) -> None:
-        """Send the weights of the first stage to the last stage. Call this after a step and after loading a checkpoint."""
+        """Send the first stage's weights to the last stage. Call this after a step and after loading a checkpoint."""
         operations: list[dist.P2POp] = []
         if self._stage.first:
             _send(operations, self._model.embed_tokens.detach(), self._ranks[-1])
@@ -178,7 +178,7 @@ def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> T
 
 
 class PipelineEngine(TrainingEngine):
-    """`TrainingEngine` of one pipeline stage. On every rank, `parameters` and losses are of the whole model."""
+    """`TrainingEngine` of one pipeline stage. `parameters` and losses cover the whole model on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)
@@ -213,9 +213,7 @@ class PipelineEngine(TrainingEngine):
         return total
 
     def _schedule(self, batch: StepBatch) -> Tensor:
-        """Run all forward and backward passes of a step. Return the mean loss on the last stage, and zero on other
-        stages.
-        """
+        """Run all forward and backward passes of a step. Return the mean loss on the last stage, otherwise zero."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)

@@ -1,4 +1,4 @@
-"""Verification of the evidence that a resume is exact. Conclusions are recomputed from the listed values, without torch.
+"""Verification of the evidence that a resume is exact. It recomputes conclusions from the listed values, without torch.
 
 The evidence lists every step and every committed state, both of the replay and of the original run. This module
 compares the values again, and compares the digest of the parameters with the checkpoint to be released.
@@ -144,12 +144,12 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
 
 
 def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
-    """Yield the faults that no tolerance can excuse: missing or extra steps, other skipped steps, other interventions."""
+    """Yield the faults that no tolerance can excuse: wrong compared steps, skipped steps or interventions."""
     skipped, acted = evidence["skipped_steps"], evidence["interventions"]
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
     if listed != expected or not expected:
-        yield f"listed are steps {listed[:1]} to {listed[-1:]}, expected {expected[:1]} to {expected[-1:]} without a gap"
+        yield f"expected steps {expected[:1]} to {expected[-1:]} without a gap, found {listed[:1]} to {listed[-1:]}"
     if skipped["original"] != skipped["replayed"]:
         yield "skipped steps differ"
     if _decisions(acted["original"]) != _decisions(acted["replayed"]):
@@ -219,7 +219,7 @@ def relative(first: float, second: float) -> float:
 
 
 def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one fault per step or state whose decisions (batches, rates, updates, interventions) differ in the replay."""
+    """Yield one fault per step or state in which decisions (batches, rates, updates, interventions) differ."""
     for row in evidence["steps"]:
         exact = [name for name in COMPARED if name not in MEASURED]
         if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:

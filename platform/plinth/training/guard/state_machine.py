@@ -213,18 +213,18 @@ class Guard:
             made = self._intervention(
                 seen, finding, "lower_lr", number=len(self.lowered) + 1, factor=self.policy.lr_factor
             )
-            return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as it may be")
+            return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as allowed")
         return self._intervention(seen, finding, rule.action)
 
     def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
-        """Return an intervention that skips this step. The step's update was not applied, so nothing has to be undone."""
+        """Return an intervention that skips this step. The step's update was not applied, so nothing must be undone."""
         self._streaks.pop(finding.rule, None)
         reason = ""
         if rule.action != "skip":
             reason = "just after a window"
             self._on_probation_skipped = [*self._on_probation_skipped[-LAG:], seen.step]
         made = self._intervention(seen, finding, "skip", number=len(self._skipped), reason=reason)
-        return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
+        return self._bounded(made, self.policy.max_skipped_updates, "too many updates were skipped")
 
     def _roll_back(self, seen: TrainedStep, finding: Finding) -> Intervention:
         """Return a rollback that skips all steps from the first finding of any rule to this step."""
@@ -236,7 +236,7 @@ class Guard:
         return self._bounded(
             made.model_copy(update={"first": first, "last": last}),
             self.policy.max_rollbacks,
-            "the run was rolled back as often as it may be",
+            "the run was rolled back as often as allowed",
         )
 
     def _intervention(self, seen: TrainedStep, finding: Finding, action: Any, **more: Any) -> Intervention:
@@ -251,7 +251,7 @@ class Guard:
 
 
 def _unmeasured(seen: TrainedStep) -> set[str]:
-    """Return the rules whose streaks this step leaves unchanged, because it has no measurements by layer."""
+    """Return the rules whose streaks this step does not change, because the step has no measurements by layer."""
     rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
     return {rule for rule, measured in rules.items() if measured is None}
 
