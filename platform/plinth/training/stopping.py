@@ -239,7 +239,7 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
 def _reuse(bound: float, signals: Signals) -> RuleState:
     """Judge the limit of epochs by the bucket with the most epochs."""
     name, epochs = max(signals.epochs.items(), key=lambda one: one[1], default=("no bucket", 0.0))
-    return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} was read {epochs:.4g} times of {bound:g}")
+    return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} read {epochs:.4g} times of {bound:g}")
 
 
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
@@ -258,7 +258,7 @@ def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit: str = "nats") -> RuleState:
-    """Judge if a curve is flat. It is if the upper confidence bound of the improvement over another window is too small.
+    """Judge if a curve is flat: the upper confidence bound of its improvement over another window is too small.
 
     The slope is fitted by ordinary least squares over the last window of tokens. Its confidence bound is from Student's
     t distribution.

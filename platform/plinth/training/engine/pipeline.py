@@ -178,7 +178,7 @@ def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> T
 
 
 class PipelineEngine(TrainingEngine):
-    """`TrainingEngine` of one pipeline stage. `parameters` and losses cover the whole model on every rank."""
+    """`TrainingEngine` of one pipeline stage. Its `parameters` and losses cover the whole model on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)

@@ -389,7 +389,7 @@ MARKED = frozenset(
 
 
 def scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event by name, the same for every sink. If sinks show none of them, return an empty dict.
+    """Return the numbers of an event by name, the same for every sink, or an empty dict if sinks show none of them.
 
     step        numbers under their own names, and names such as `parts/forward`, `besides/save`, `device_memory/peak`
     evaluated   `heldout/SLICE`, `probe/NAME` (bits per byte), and names such as `probe/NAME/control`

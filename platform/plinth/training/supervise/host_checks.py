@@ -91,7 +91,7 @@ def of_this_node(config: RunConfig) -> Iterator[HostCheck]:
 
 
 def disk(folder: Path, wanted: HostChecks) -> HostCheck:
-    """Check that the run's folder has free space, and that bytes written to it are read back unchanged and fast enough."""
+    """Check that the run's folder has free space, and that bytes written to it are read back unchanged and fast."""
     free = shutil.disk_usage(folder).free
     if free < wanted.free_bytes:
         return _check("disk", "fail", f"{free:,} bytes free in {folder}, at least {wanted.free_bytes:,} required")
@@ -105,7 +105,8 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
     if not same:
         return _check("disk", "fail", f"bytes read back from {folder} differ")
     slow = rate < wanted.disk_bytes_per_s
-    return _check("disk", "fail" if slow else "pass", f"{found}, {wanted.disk_bytes_per_s:,} required" if slow else found)
+    found += f", {wanted.disk_bytes_per_s:,} required" if slow else ""
+    return _check("disk", "fail" if slow else "pass", found)
 
 
 def memory(wanted: HostChecks) -> HostCheck:
@@ -235,7 +236,7 @@ def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
 
 
 def _comes_back(folder: Path, count: int) -> bool:
-    """Write random bytes to the disk, drop their pages from the cache, and return True if they are read back unchanged."""
+    """Write random bytes to disk, drop their pages from the cache, and return True if they are read back unchanged."""
     sent, got = hashlib.sha256(), hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         for begin in range(0, count, _BLOCK):

@@ -94,13 +94,13 @@ class Leader:
         return [RemoteRank(node, 0) for node in self._nodes]
 
     def failed(self) -> list[int]:
-        """Wait until each node has finished or is lost, and return the nodes whose part of the checkpoint is missing."""
+        """Wait until each node has finished or is lost. Return the nodes whose part of the checkpoint is missing."""
         nodes = self._nodes if self._away else []
         codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
         return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
-        """Return the machine facts that the other nodes have reported, in order. Nodes without a report are left out."""
+        """Return the machine facts that the other nodes have reported, in order, without nodes that have no report."""
         until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
         while self._away:
             found = [node.host(self._order.session) for node in self._nodes]
@@ -250,7 +250,7 @@ class Follower:
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
-        """Start the process that fetches this node's part of a checkpoint. Its exit status is reported like a rank's."""
+        """Start the process that fetches this node's part of a checkpoint. Its exit status is reported as for a rank."""
         command = fetch_command(self._path, step, self.place.node, self.place.nodes)
         process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
         return process

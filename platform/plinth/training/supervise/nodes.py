@@ -1,4 +1,4 @@
-"""Communication between several nodes with one supervisor each. The first node gives orders, and the others execute them.
+"""Communication between several nodes with one supervisor each. The first node gives orders; the others execute them.
 
 The nodes communicate through files in the run's directory, `nodes/`, which all nodes can read:
 
@@ -197,7 +197,7 @@ def start_rank(
 
 
 def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
-    """Return the environment of one rank of this node. The rank may use the trainer's key to sign its own attestations."""
+    """Return the environment of one rank of this node. The rank may use the trainer's key to sign attestations."""
     here = place.ranks(config)
     given = {
         **rank_watch.environment(config.directory),

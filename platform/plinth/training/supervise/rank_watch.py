@@ -1,4 +1,4 @@
-"""Watch of the ranks of one attempt. It forwards a stop, ends hanging ranks, and reports which ranks waited for which."""
+"""Watch of the ranks of one attempt. It forwards a stop, kills hanging ranks, and reports which ranks waited for which."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def collect(run: RunDirectory, ranks: int) -> dict[str, Any]:
 
 
 def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> dict[str, Any]:
-    """Return the ranks that wait in each collective, the ranks that have not reached it, and the ranks without an answer.
+    """Return which ranks wait in which collective, which ranks have not reached it, and which have not answered.
 
     Args:
         entries: flight recorder of each rank that answered.

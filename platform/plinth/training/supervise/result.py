@@ -209,7 +209,7 @@ class LostWork:
         self._begun, self._failure = time.monotonic(), None
 
     def update(self) -> None:
-        """Read new events of the timeline. Call it often, because the time of an event is the time at which it is read."""
+        """Read new events of the timeline. Call this often: the time of an event is the time at which it is read."""
         for event in self._reader.poll():
             self._record(event, time.monotonic())
 

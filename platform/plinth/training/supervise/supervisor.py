@@ -1,4 +1,4 @@
-"""Supervisor within the allocation. It starts and watches the ranks, restarts them within limits, and records the result.
+"""Supervisor within the allocation. It starts and watches the ranks, restarts them within limits, and records the end.
 
 `python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment of DeepSpeed
 (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same on one machine, but
@@ -196,8 +196,8 @@ class Supervisor:
             self.uploader.keep_alive()
 
     def _on_hang(self) -> None:
-        """Log on the timeline which ranks wait for which. A full disk is no error here, because hanging ranks must
-        still be killed.
+        """Log on the timeline which ranks wait for which. If logging fails, continue, because hanging ranks must still
+        be killed.
         """
         try:
             self.events.append("hang", **rank_watch.collect(self.run, self.config.ranks), durable=True)
@@ -205,7 +205,9 @@ class Supervisor:
             print(f"the ranks hang, and the hang analysis failed: {error}", file=sys.stderr, flush=True)
 
     def _take_over(self) -> None:
-        """Clean up after a killed supervisor, report its lost work, and download a checkpoint that only the bucket has."""
+        """Clean up after a killed supervisor, report its lost work, and download a checkpoint that exists only in the
+        bucket.
+        """
         self._clean()
         lost = self.lost.lose_vanished()
         if lost is not None:

@@ -62,8 +62,9 @@ def measure(clock: StepClock) -> None:
 
 @functools.cache
 def install() -> None:
-    """Instrument the communication functions. Call this before DeepSpeed's `init_distributed`, which keeps references
-    to some.
+    """Instrument the communication functions.
+
+    Call this before DeepSpeed's `init_distributed`, which keeps references to some of these functions.
     """
     for name in COLLECTIVES:
         setattr(dist, name, _measured(getattr(dist, name)))
