@@ -62,7 +62,7 @@ def in_words(mean: Manifest) -> str:
     steps, shares = ", ".join(str(one) for one in params["steps"]), params["weights"]
     kept = params["of"] == "ema"
     if kept and len(params["steps"]) == 1:
-        return f"exponential mean of the weights (EMA) from step {steps}"
+        return f"exponential mean of the weights (EMA) that step {steps} kept"
     shown = f", weighted {', '.join(f'{one:g}' for one in shares)}" if len(set(shares)) > 1 else ""
     return f"mean of the {'EMAs' if kept else 'weights'} of steps {steps}{shown}"
 

@@ -102,7 +102,7 @@ def restore(
     beat: Callable[[], object] = int,
     held: FilledTensors | None = None,
 ) -> None:
-    """Load state from any layout into this engine. A collective.
+    """Load state from any layout into this engine. All ranks must call this.
 
     Args:
         engine: a newly opened engine.
@@ -138,7 +138,7 @@ def masters_of(engine: TrainingEngine) -> Captured:
 
 
 def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], object] = int) -> None:
-    """Load all master weights of the engine from one file; keep the optimizer's state. A collective.
+    """Load all master weights of the engine from one file; keep the optimizer's state. All ranks must call this.
 
     Raises:
         CheckpointError: the file cannot be read, or lacks part of a parameter.

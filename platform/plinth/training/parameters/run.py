@@ -254,7 +254,7 @@ class Training(Frozen):
             return self
         for name in not_with(self.parallel, float8=True)[:1]:
             found = f"parallel.{name} {getattr(self.parallel, name)}"
-            raise ValueError(f"float8 {self.float8} with {found}: FP8 needs whole layers; use ZeRO up to 2 or pipelines")
+            raise ValueError(f"float8 {self.float8} with {found}: needs whole layers; use ZeRO up to 2 or pipelines")
         if self.precision not in ("bf16", "auto"):
             raise ValueError(f"float8 {self.float8} with precision {self.precision}: FP8 requires precision bf16")
         return self

@@ -250,7 +250,9 @@ class Follower:
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
-        """Start the process that fetches this node's part of a checkpoint. Its exit status is reported as for a rank."""
+        """Start the process that fetches this node's part of a checkpoint. Its exit status is reported like a rank's
+        status.
+        """
         command = fetch_command(self._path, step, self.place.node, self.place.nodes)
         process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
         return process

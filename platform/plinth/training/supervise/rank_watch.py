@@ -1,4 +1,4 @@
-"""Watch of the ranks of one attempt. It forwards a stop, kills hanging ranks, and reports which ranks waited for which."""
+"""Watch of the ranks of one attempt. It forwards a stop, kills hanging ranks, and reports which ranks waited."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class MeanStep(Frozen):
 
     @property
     def unaccounted(self) -> float:
-        """Fraction of wall-clock time that belongs to no part. It is below 0 if the parts exceed the wall-clock time."""
+        """Fraction of wall-clock time that belongs to no part; below 0 if the parts exceed the wall-clock time."""
         return 1 - self.seconds_together / self.wall_s if self.wall_s > 0 else 0.0
 
 

@@ -31,8 +31,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
     uploaded, upload_failed, downloaded   transfer of a checkpoint to or from a bucket (step, bytes, seconds; tries,
                  reason, retry_s; source)
     vanished     the last supervisor was killed, and its job lost work (from_step, lost_steps, lost_s)
-    refused      a checkpoint was rejected: it differs from its record, or was trained on a window that was skipped later
-                 (step, reason)
+    refused      a checkpoint was rejected: it differs from its record, or was trained on a window that was later
+                 skipped (step, reason)
     withdrawn    a rejected checkpoint was withdrawn from the bucket (step)
     restart      the supervisor restarts the ranks after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
     lost         the supervisor does not restart the ranks: a node is lost, the ranks were stopped too soon to save, or
@@ -219,7 +219,7 @@ def put_before(path: Path, earlier: bytes) -> None:
 
 
 class TimelineReader:
-    """Reader of a growing timeline. Each call of `poll` reads only new lines; a replaced file is read from the start."""
+    """Reader of a growing timeline. Each call of `poll` reads only new lines, or all lines of a replaced file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._offset, self._file = path, 0, 0

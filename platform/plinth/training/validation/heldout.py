@@ -119,7 +119,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 
 
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
-    """Return a bucket's held-out documents, or none if it has no held-out text and the recipe does not name the bucket."""
+    """Return a bucket's held-out documents. A bucket without any returns none if the recipe does not name it."""
     try:
         return choose_documents(store, {name: curated}, params.bytes_per_slice)
     except StageError:

@@ -1,4 +1,4 @@
-"""Probe items that a run scores during training, and the scoring interval. Both are chosen once, when the run is prepared.
+"""Probe items that a run scores during training, and the scoring interval. They are chosen once, before the run starts.
 
 The choice is computed from token counts without timing, so it is the same on every machine. Scoring a token costs a
 third of training on it, because there is no backward pass. All evaluations together may cost a given fraction of the
