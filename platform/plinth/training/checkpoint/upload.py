@@ -47,7 +47,7 @@ class UploadLoop:
         self._withdrawn: set[int] = set()
 
     def follow(self) -> bool:
-        """Upload checkpoints until told to finish. Return True if all checkpoints are in the bucket."""
+        """Upload checkpoints until the supervisor orders the end. Return True if all checkpoints are in the bucket."""
         while True:
             self._withdraw()
             waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]

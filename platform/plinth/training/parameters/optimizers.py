@@ -286,10 +286,8 @@ class RotaryChange(Frozen):
 
 
 class TrainingChange(RunChange):
-    """A change of batch size, row length or rotary positions from a step on.
-
-    With a `reason`, the change amends a started run. It then applies to future steps and replaces later scheduled
-    changes.
+    """A change of batch size, row length or rotary positions from a step on. With a `reason`, it amends a started run:
+    it applies to future steps and replaces later scheduled changes.
     """
 
     rope_theta: float | None = Field(

@@ -81,9 +81,8 @@ class Checkpoints(Frozen):
 # Evaluation of held-out slices and probes during training.
 
 class Validation(Frozen):
-    """Interval and amount of the evaluation of held-out text and probes during training.
-
-    The evaluation does not change the weights.
+    """Interval and amount of the evaluation of held-out text and probes during training. It does not change the
+    weights.
     """
 
     every_steps: int = Field(0, ge=0, description="Evaluation interval in steps. If 0, every checkpoint is evaluated.")

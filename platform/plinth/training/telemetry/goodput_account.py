@@ -320,7 +320,7 @@ class TimedAttempt:
                 self.order.append(_Named(cause, us, turn))
 
     def settle(self, cause: Cause) -> None:
-        """End a phase. Time since the last step gets the causes of its events; the rest of the phase gets this cause."""
+        """End a phase. Time since the last step gets the causes of its events; the rest of the phase gets `cause`."""
         self.name(self._divided(cause))
         self.since.clear()
         self.in_loop = 0
