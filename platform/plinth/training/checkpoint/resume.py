@@ -129,7 +129,7 @@ def restore(engine: TrainingEngine) -> None:
 
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
-    """Raise an error if the optimizer or its weight average differs from the parent's. Their state would have other
+    """Raise an error if the optimizer or its weight average differs from the parent's. The state would have other
     tensors.
     """
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]

@@ -1,7 +1,7 @@
 """Training engine: a small interface to DeepSpeed.
 
     engine              build the model and its optimizer, train one step, evaluate, iterate over whole parameters
-    pipeline            the engine of one pipeline stage (one forward, one backward); `open_engine` picks a run's engine
+    pipeline            engine of one pipeline stage, one-forward-one-backward; `open_engine` picks a run's engine
     skipped_update      skipping of a bad update, in any ZeRO stage, without a host wait
     deepspeed_engine    changes to DeepSpeed's engine that avoid rounding of gradients and host waits
     device_measurements norm, clipping and finiteness of a step's gradient; gradient norm and activations by layer

@@ -47,7 +47,10 @@ def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float
 
 
 def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
-    """Return the position of the learning rate between its minimum (0) and its peak (1). It is 1 after warm-up."""
+    """Return the position of the learning rate between its minimum (0) and its peak (1).
+
+    It falls from 1 after the warm-up to 0 at the end.
+    """
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":

@@ -132,14 +132,13 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
         faults = (*skeleton, *_differences(evidence), *_another(evidence, parameters_sha256, "replayed"))
         compared = len(evidence["steps"])
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        return ResumeProof(compared_steps=0, faults=(f"the evidence lists no replay: {error!r}",))
+        return ResumeProof(compared_steps=0, faults=(f"it lists no replay: {error!r}",))
     if not faults or not evidence.get("tolerance"):
         return ResumeProof(compared_steps=compared, faults=faults)
     try:
         tolerance = _tolerance(evidence, (*skeleton, *_another(evidence, parameters_sha256, "original")))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        fault = f"the evidence lists no second replay: {error!r}"
-        return ResumeProof(compared_steps=compared, faults=(*faults, fault))
+        return ResumeProof(compared_steps=compared, faults=(*faults, f"it lists no second replay: {error!r}"))
     return ResumeProof(compared_steps=compared, faults=faults, tolerance=tolerance)
 
 
@@ -149,14 +148,14 @@ def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
     if listed != expected or not expected:
-        yield f"expected steps {expected[:1]} to {expected[-1:]} without a gap, found {listed[:1]} to {listed[-1:]}"
+        yield f"it lists steps {listed[:1]} to {listed[-1:]}, not {expected[:1]} to {expected[-1:]} without a gap"
     if skipped["original"] != skipped["replayed"]:
         yield "skipped steps differ"
     if _decisions(acted["original"]) != _decisions(acted["replayed"]):
         yield "interventions differ"
     ends = int(evidence["commits"][-1]["step"])
     if ends != step:
-        yield f"the replay ends at step {ends}, but the checkpoint is of step {step}"
+        yield f"the replay ends at step {ends}, not at that of the checkpoint, {step}"
 
 
 def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -174,7 +173,7 @@ def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 def _another(evidence: Mapping[str, Any], parameters: str, side: str) -> Iterator[str]:
     if evidence["commits"][-1]["parts"][PARAMETERS][side] != parameters:
-        yield f"the final parameters of the replay ({side}) differ from the checkpoint"
+        yield f"the replay ends with other parameters ({side}) than the checkpoint"
 
 
 def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Tolerance:

@@ -35,8 +35,8 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
                  skipped (step, reason)
     withdrawn    a rejected checkpoint was withdrawn from the bucket (step)
     restart      the supervisor restarts the ranks after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
-    lost         the supervisor does not restart the ranks: a node is lost, the ranks were stopped too soon to save, or
-                 all restarts are used (reason, from_step, lost_steps, lost_s)
+    lost         the supervisor does not restart the ranks: a node is lost, not all ranks stopped in time after a stop
+                 request, or all restarts are used (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was received (signal, step)
     rank_failed  a rank reported a named failure (rank, attempt, kind, what, found, expected, remedy)
     hang         ranks hang and are killed (waiting: ranks, collective, number, group; behind, silent, at, files;

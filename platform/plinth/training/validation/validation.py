@@ -266,7 +266,7 @@ class Validator:
         return {one.name: sum(own) / math.log(2) / one.bytes for one, own in zip(self.slices, sums, strict=True)}
 
     def _arrays(self, index: int | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Return tokens [M, S + 1] and a mask of scored targets [M, S]. Without a micro batch, the mask is all False."""
+        """Return tokens [M, S + 1] and a mask of scored targets [M, S]. Without a micro batch, no target is scored."""
         rows, unit = self.config.micro_batch_sequences, _unit(self.config)
         micro = None if index is None else self._micros[index]
         longest = unit if micro is None else max(window.length for _, window in micro.jobs)
