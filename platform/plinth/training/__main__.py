@@ -1,6 +1,6 @@
 """One rank of a run: `python -m plinth.training CONFIG --attempt N [--audit]`, started by the supervisor.
 
-Exit status: 0 means done, 75 stopped by a signal after the state was committed, 77 that another rank has exited. An
+Exit status: 0 means done, 75 means stopped by a signal after a commit, 77 means that another rank has exited. An
 error that a retry would not fix exits with the status of its PlinthError. Any other status is a crash.
 """
 

@@ -56,10 +56,10 @@ class HostFacts(Frozen):
     dirty: bool | None = Field(None, description="True if files differ from the commit; None if no commit is known.")
     no_commit: str = Field("", description="Reason why no commit is known.")
     code: Mapping[str, str] = Field(description="SHA-256 of the Python files of each package of Plinth.")
-    lockfile: str = Field(UNKNOWN, description="SHA-256 of the pinned versions next to the code.")
+    lockfile: str = Field(UNKNOWN, description="SHA-256 of the lock file next to the code.")
     distributions: str = Field(UNKNOWN, description="SHA-256 of names and versions of all installed distributions.")
     libraries: Mapping[str, str] = Field(default_factory=dict, description="Versions of a few libraries.")
-    image: str = Field(UNKNOWN, description=f"Container image, as `${IMAGE_VARIABLE}` names it.")
+    image: str = Field(UNKNOWN, description=f"Container image: the value of `${IMAGE_VARIABLE}`.")
     python: str
     system: str
     cpu: str = UNKNOWN
@@ -68,7 +68,9 @@ class HostFacts(Frozen):
 
     @property
     def image_digest(self) -> str:
-        """SHA-256 of the image if its name contains one; a tag alone can move to a different image."""
+        """SHA-256 of the image if its name contains a digest, otherwise unknown. A tag alone can move to a different
+        image.
+        """
         found = _IMAGE_DIGEST.search(self.image)
         return found[1] if found else UNKNOWN
 
@@ -108,7 +110,7 @@ def this_host() -> HostFacts:
 
 
 def hardware() -> tuple[str, str, int, tuple[str, ...]]:
-    """Return system, processor, number of processors and GPUs of this machine: `HostFacts.hardware`."""
+    """Return the system, processor, number of processors and GPUs of this machine, as in `HostFacts.hardware`."""
     gpus = _called(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines()
     return f"{platform.system()} {platform.machine()}", _processor(), os.cpu_count() or 0, tuple(gpus)
 
@@ -171,7 +173,7 @@ SUFFIXES = (".py", ".c", ".h")
 
 
 def code_digests() -> dict[str, str]:
-    """Return SHA-256 by package, over names and bytes of its code files. Files are read again at each call."""
+    """Return one SHA-256 per package, over the names and bytes of its code files. Files are read again at each call."""
     return {name: _of_tree(root) for name, root in _roots()}
 
 
@@ -250,7 +252,7 @@ def state(
 
     Raises:
         LineageError: an earlier attestation was changed or removed.
-        SignatureError: this machine has no key as trainer.
+        SignatureError: this machine has no trainer key.
     """
     trust, earlier = Trust.of(Workspace(run.workspace)), known(run)
     if earlier:
@@ -302,24 +304,24 @@ def unpacked(data: bytes) -> tuple[Envelope, ...]:
         found = json.loads(data)["attempts"]
         return tuple(dict(one) for one in found)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise LineageError(f"{BUNDLE} holds no statements of a run", found=error) from error
+        raise LineageError(f"{BUNDLE} contains no attestations of a run", found=error) from error
 
 
 def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tuple[AttemptRecord, ...]:
-    """Return the attestations of a run after checking that the trainer signed each and that each links to its
-    predecessor.
+    """Verify a run's attestations and return their records. The trainer must have signed each, and each must link to
+    the previous one.
 
     Raises:
-        LineageError: there is none, one is missing or out of order, or they belong to another run.
-        SignatureError: the trainer did not sign one of them.
+        LineageError: the list is empty, an attestation is missing or out of order, or it belongs to another run.
+        SignatureError: the trainer did not sign one of the attestations.
     """
     found = tuple(_opened(envelopes, authority))
     expected = [(run, at + 1, fingerprint.digest(envelopes[at - 1]) if at else "") for at in range(len(envelopes))]
     if not found or [(one.run, one.number, one.previous) for one in found] != expected:
         raise LineageError(
-            f"the attempts of run {run} do not form the signed chain",
-            found=", ".join(f"{one.number} of {one.run}" for one in found) or "no statement",
-            expected=f"statements 1 to {max(len(found), 1)} of {run}, each with the digest of the previous one",
+            f"the attestations of run {run} do not form a complete chain",
+            found=", ".join(f"{one.number} of {one.run}" for one in found) or "no attestation",
+            expected=f"attestations 1 to {max(len(found), 1)} of {run}, each with the digest of the previous one",
             remedy="restore runs/<run>/attempts from a backup; without them the run has no provenance",
         )
     return found
@@ -348,7 +350,7 @@ def _record(content: Mapping[str, Any], where: str) -> AttemptRecord:
     try:
         return AttemptRecord.model_validate(content["predicate"])
     except (ValidationError, KeyError) as error:
-        raise LineageError(f"{where} is not the statement of an attempt", found=error) from error
+        raise LineageError(f"{where} is not the attestation of an attempt", found=error) from error
 
 
 def _committed(run: RunDirectory) -> list[Path]:

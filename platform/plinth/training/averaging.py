@@ -4,10 +4,10 @@
     step 950 ──┼──► sum of w_i x_i / sum of w_i in FP64 ──► model.safetensors in FP32, config.json, tokenizer
     step 1000 ─┘
 
-The result is a manifest of the asset `checkpoint` in the workspace, named by its digest: it can be evaluated, sampled
-from, used as initial weights, and released, with a signed attestation of the mean (mean_record). Its inputs are the
-manifests of all parents, with their steps and the run. It cannot be resumed. If the run has finished, the result has
-the resume proof of the run.
+The result is a manifest of the asset `checkpoint` in the workspace, named by its digest. The average can be evaluated,
+sampled from and used as initial weights. With a signed attestation of the mean (mean_record) it can be released. Its
+inputs are the manifests of all parent checkpoints, with their steps and the run. Training cannot resume from an
+average. If the run has finished, the average carries the resume proof of the run.
 
 Every byte of the parents is compared with their signed records before use. Two tensors are in memory at a time.
 """
@@ -45,15 +45,15 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
     """Average committed checkpoints, save the result, sign its attestation, and return its manifest.
 
     Args:
-        steps: steps of the run, each once.
-        weights: one per step, above 0; normalized by their sum.
-        ema: True to average the exponential means of the weights that the checkpoints keep, instead of the weights.
+        steps: steps of the checkpoints to average, without duplicates.
+        weights: positive averaging weight of each step; they are normalized by their sum.
+        ema: True to average the EMA weights in the checkpoints instead of the weights.
 
     Raises:
-        CheckpointError: a duplicate step, weights that do not match the steps, a checkpoint that fails verification or
-            keeps no mean.
+        CheckpointError: a step is a duplicate, the number of weights differs from the number of steps, or a checkpoint
+            fails verification or has no EMA.
         MissingError: the run has no such checkpoint.
-        SignatureError: this machine has no key as trainer.
+        SignatureError: this machine has no trainer key.
     """
     _require(steps, weights)
     if ema and config.optimizer.ema_decay is None:
@@ -92,10 +92,10 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
 
 
 def asked(ctx: Context, config: RunConfig, params: Average) -> Manifest:
-    """Return the mean that a recipe requests, for a finished run.
+    """Return the checkpoint average that the recipe of a finished run requests.
 
     Raises:
-        CheckpointError: fewer checkpoints are committed than requested; as `average`.
+        CheckpointError: fewer checkpoints are committed than requested, or `average` fails.
     """
     last = last_step(config)
     known = [step for step in checkpoint.committed(config.directory) if config.saves_at(step) or step == last]
@@ -115,7 +115,9 @@ def _params(steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> dic
 
 
 def _final(ctx: Context, config: RunConfig, parents: Mapping[str, Manifest]) -> Manifest | None:
-    """Return the last checkpoint of a finished run, which holds its resume proof; None for any other run."""
+    """Return the last checkpoint of a finished run, or None if the run has not finished. This checkpoint has the run's
+    resume proof.
+    """
     last = last_step(config)
     if not config.directory.evidence.exists() or last not in checkpoint.committed(config.directory):
         return None

@@ -1,7 +1,7 @@
 """Run configuration: the recipe's training section, bound to the data of the run.
 
-The run key covers everything that affects the parameters (model, optimizer, global batch, seed, precision, data), and
-excludes placement, division, checkpoint frequency and supervision.
+The run key covers all settings that affect the trained parameters (model, optimizer, global batch, seed, precision,
+data). It excludes placement, parallel layout, checkpoint frequency and supervision.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RunConfig(Frozen):
     length_schedule: tuple[LengthChange, ...] = ()
     rotary_schedule: tuple[RotaryChange, ...] = Field((), exclude_if=lambda given: not given)
     amendments: tuple[Amendment, ...] = ()
-    sequences: int = Field(0, ge=0, description="Number of sequences; 0: total_steps batches of constant size.")
+    sequences: int = Field(0, ge=0, description="Number of sequences; 0 means total_steps batches of constant size.")
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]
@@ -101,27 +101,27 @@ class RunConfig(Frozen):
 
     @property
     def directory(self) -> RunDirectory:
-        """The files of this run."""
+        """Paths of this run's files."""
         return RunDirectory(Path(self.workspace) / "runs" / self.run_id)
 
     @property
     def ranks(self) -> int:
-        """Processes that train together, one per device."""
+        """Number of processes that train together, one per device."""
         return self.launch.ranks
 
     @property
     def data_ranks(self) -> int:
-        """Ranks that see different sequences; the others divide the work of one model replica."""
+        """Number of ranks that see different sequences. The other ranks divide the work of one model replica."""
         return self.parallel.data_ranks(self.ranks)
 
     @property
     def steps(self) -> Steps:
-        """Positions in the data order that each step takes. Training step n is step n - 1 of the order."""
+        """Positions in the data order of each step. Training step n is step n - 1 of the order."""
         return self._scheduled(self.amendments)
 
     @property
     def draws(self) -> Steps:
-        """Positions that each step actually takes: the same as `steps`, unless a hook draws them.
+        """Positions in the data order that each step actually uses: those of `steps`, unless a hook samples others.
 
         Raises:
             SignatureError: the key of a private run is not on this machine.
@@ -130,11 +130,14 @@ class RunConfig(Frozen):
         return next(drawn, self.steps)
 
     def model_at(self, step: int) -> Model:
-        """Return the model at a step; 0 is before the first step. Its rotary positions may change during the run."""
+        """Return the model configuration at a step; step 0 is before the first step.
+
+        The rotary position settings may change during the run.
+        """
         return model_at(self.model, self.rotary_schedule, step)
 
     def accumulation(self, step: int = 1) -> int:
-        """Return the micro batches per rank of optimizer step `step` (1 … total_steps)."""
+        """Return the number of micro batches per rank in optimizer step `step` (1 … total_steps)."""
         return self.steps.batch(step - 1) // (self.data_ranks * self.micro_batch_sequences)
 
     def step_tokens(self, step: int = 1) -> int:
@@ -147,8 +150,10 @@ class RunConfig(Frozen):
 
     @property
     def schedule_tokens(self) -> int:
-        """Total tokens of the learning rate schedule. They come from the original configuration, so an amendment does
-        not change the rate of a past step.
+        """Total tokens of the learning rate schedule.
+
+        The total comes from the original configuration, so an amendment does not change the learning rate of a past
+        step.
         """
         return self._scheduled(()).used * self.sequence_tokens
 
@@ -163,7 +168,7 @@ class RunConfig(Frozen):
 
     @property
     def audit_step(self) -> int:
-        """Step whose checkpoint is kept for the proof that a resumed run is exact; at least 1."""
+        """Step of the checkpoint that is kept for the proof that a resumed run is exact; at least 1."""
         return max(1, self.total_steps - self.checkpoints.audit_steps, self.total_steps // 2)
 
     def saves_at(self, step: int) -> bool:
@@ -188,7 +193,7 @@ def identified(training: Training, *more: str) -> dict[str, Any]:
     content.
 
     Args:
-        more: further sections to identify.
+        more: names of further sections to include.
     """
     out: dict[str, Any] = {name: True for name in UNIDENTIFIED if name not in more}
     out |= {"initial": set(NAMES), **_unidentified(training)}
@@ -196,7 +201,7 @@ def identified(training: Training, *more: str) -> dict[str, Any]:
 
 
 def _unidentified(section: Training | RunConfig) -> dict[str, set[str]]:
-    """Return the parameters of hooks outside the identity."""
+    """Return the parameters of hooks that are not part of the run's identity."""
     return {hook.name: set(hook.unidentified) for hook, _ in hooks.asked(section) if hook.unidentified}
 
 
@@ -212,9 +217,7 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
 
 
 def _identified(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dump without DeepSpeed settings that have no effect on numbers, and without disabled
-    screening.
-    """
+    """Return the fields of a dump without disabled screening and without DeepSpeed settings that change no numbers."""
     block = identified_settings(fields.pop("deepspeed", {}))
     if "guard" in fields and fields["guard"].get("screening") is None:
         fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}
@@ -233,7 +236,7 @@ def load(path: Path | str) -> RunConfig:
 
     Raises:
         MissingError: the file does not exist.
-        TrainingError: not a run's configuration.
+        TrainingError: the file is not a run configuration.
     """
     try:
         return _where_it_lies(RunConfig.model_validate_json(Path(path).read_bytes()), Path(path).absolute().parent)
@@ -245,8 +248,9 @@ def load(path: Path | str) -> RunConfig:
 
 
 def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
-    """Return the configuration with the workspace whose `runs/ID` is `folder`, or unchanged if `folder` has another
-    form.
+    """Return the configuration with the workspace that contains `folder`, if `folder` has the form `runs/ID`.
+
+    Otherwise return the configuration unchanged.
     """
     if (folder.parent.name, folder.name) != ("runs", config.run_id):
         return config
@@ -254,11 +258,11 @@ def _where_it_lies(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def identity(config: RunConfig, step: int = 0) -> str:
-    """Return the digest of everything that a checkpoint after `step` must share with the run that loads it.
+    """Return the digest of all settings that a checkpoint after `step` must share with the run that loads it.
 
-    It excludes paths, policies and the number of ranks. It covers the batches and lengths of past steps only. An
-    amendment of later steps therefore leaves earlier checkpoints valid, and is part of the identity of every later
-    checkpoint.
+    The digest excludes paths, policies and the number of ranks. It includes batch sizes and sequence lengths of past
+    steps only. An amendment of later steps therefore leaves earlier checkpoints valid, and is part of the identity of
+    every later checkpoint.
     """
     names = ("workspace", "batches", "total_steps", "heldout", "probes", "blocks", *UNIDENTIFIED)
     unidentified: dict[str, Any] = dict.fromkeys(names, True) | _unidentified(config)

@@ -32,11 +32,12 @@ READING = Reading()
 
 
 class Examination(NamedTuple):
-    """One replica's share of two sums over ranks: the batch fingerprint, and the rows that violate screening rules.
+    """One replica's part of two sums over ranks: the batch fingerprint, and the number of rows that violate each
+    screening rule.
 
     Attributes:
         words: two 32-bit words that identify content and position (`fingerprint_of`).
-        broken: number of rows that violate each rule of screening.
+        broken: number of rows that violate each screening rule.
     """
 
     words: tuple[int, int]
@@ -49,16 +50,16 @@ class StepBatch:
 
     A  micro batches    M  rows of a micro batch    l  tokens of a row
 
-    Every token is a target, also the first token of a document after the end-of-text token of the previous one, so the
-    model learns to begin a text, as generation and evaluation need. Padding is not scored. Neither is the context that
-    precedes a piece from the middle of a document.
+    Every token is a target, including the first token of a document after the previous end-of-text token. The model
+    thus learns to begin a text, which generation and evaluation need. Padding is not scored. If a piece starts in the
+    middle of a document, the context before the piece is not scored either.
 
     Attributes:
         micro: [A] sequences of each micro batch, as stored (`tokens.reading.compact_batch`).
         length: l, which divides S: batch expansion cuts a sequence into S / l rows.
-        scored_tokens: scored targets of the whole step, over all ranks; None if all are scored.
-        hook_inputs: [A] additional input of each hook that reads more than the text, by its name.
-        examination: examination of the rows, if the loading thread has done it.
+        scored_tokens: number of scored targets in the whole step, over all ranks; None if all targets are scored.
+        hook_inputs: [A] additional input of each hook that reads more than the text, by the hook's name.
+        examination: examination of the rows, if the loading thread has examined them.
         numbered: True if each row has a number in the global batch; False if a step is an unordered set of rows.
     """
 
@@ -77,7 +78,7 @@ class StepBatch:
         scored: npt.NDArray[np.bool_] | None = None,
         scored_tokens: int | None = None,
     ) -> StepBatch:
-        """Create a batch from arrays token by token: ids [A, M, S + 1], and a mask of scored targets [A, M, S]."""
+        """Create a batch from arrays with one entry per token: ids [A, M, S + 1], mask of scored targets [A, M, S]."""
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
         micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
         return cls(micro, tokens.shape[-1] - 1, scored_tokens)
@@ -87,16 +88,16 @@ class StepBatch:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """A, M and l + 1."""
+        """Shape of the expanded ids: A, M and l + 1."""
         rows, width = self.micro[0].tokens.shape
         return len(self), rows * (width - 1) // self.length, self.length + 1
 
     def expanded(self) -> ExpandedBatch:
-        """Return the batch token by token: ids [A, M, l + 1], and a mask of scored targets [A, M, l].
+        """Return the batch with one entry per token: ids [A, M, l + 1], and a mask of scored targets [A, M, l].
 
-        Neighboring rows cut from one sequence share a token, as neighboring sequences do, so every target occurs once.
-        They keep the document numbers of the sequence. Attention and positions restart in each row (Li et al.,
-        arXiv:2108.06084, "sequence length warmup").
+        Neighboring rows that are cut from one sequence share a token, as neighboring sequences do. Every target thus
+        occurs once. The rows keep the document numbers of the sequence. Attention and positions restart in each row (Li
+        et al., arXiv:2108.06084, "sequence length warmup").
         """
         each = [rows.expanded() for rows in self.micro]
         tokens, segments = (
@@ -107,11 +108,13 @@ class StepBatch:
         return ExpandedBatch(tokens, segments, np.stack(scored) if scored else None)
 
     def weights(self, data_ranks: int) -> list[float] | None:
-        """Return the factor of each micro batch's mean loss, such that the mean over micro batches and data ranks is
-        the sum over all scored targets of the step divided by their number. Return None if every target is scored,
-        because all factors are then 1.
+        """Return the factor of each micro batch's mean loss, or None if every target is scored and all factors are 1.
 
-        n scored targets of N, A micro batches, R ranks: n A R / N, since (1 / A R) sum(w mean) = sum(n mean) / N.
+        With these factors, the mean over micro batches and data ranks equals the mean over all scored targets of the
+        step.
+
+        For n scored targets of N, A micro batches and R ranks the factor w is n A R / N, because (1 / A R) sum(w mean)
+        = sum(n mean) / N.
         """
         if self.scored_tokens is None:
             return None
@@ -120,7 +123,7 @@ class StepBatch:
 
 
 class Batches(Protocol):
-    """Batches of one rank, beginning at any step (steps count from 1)."""
+    """Batches of one rank, from any start step (steps count from 1)."""
 
     def __call__(self, first_step: int) -> Iterator[StepBatch]: ...
 
@@ -160,7 +163,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 
 def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
-    """Return the loader of the run's order, for rank `rank` of `world` data ranks.
+    """Return the loader of the run's data order, for rank `rank` of `world` data ranks.
 
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
@@ -190,7 +193,7 @@ def open_loader(
     rank: int = 0,
     world: int = 1,
 ) -> Loader:
-    """Return the loader of a mixture's order, by the digests of the manifests.
+    """Return the loader of a mixture's data order. The manifests are given by their digests.
 
     Args: as in `open_shards` and `Loader`.
 
@@ -211,7 +214,7 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
     """Open the source of batches that the configuration names.
 
     Raises:
-        TrainingError: the function does not exist.
+        TrainingError: the configured function does not exist.
     """
     module, _, function = config.batches.partition(":")
     try:
@@ -224,10 +227,10 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
 
 
 def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Sequence[str] = ()) -> Examination:
-    """Return this rank's examination of the rows of a step; empty if another rank counts the same rows.
+    """Return this rank's examination of the rows of a step, or an empty one if another rank counts the same rows.
 
     Args:
-        streams: name of the stream of every row, in the order of the micro batches.
+        streams: name of each row's stream, in the order of the micro batches.
     """
     if not place.leads:
         return Examination((0, 0), NONE_BROKEN)
@@ -242,10 +245,10 @@ def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Seq
 
 
 def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
-    """Return two 32-bit words that identify content and position; summed over ranks they stay exact in FP64.
+    """Return two 32-bit words that identify content and position. Their sum over ranks is exact in FP64.
 
-    The sum over the rows of the global batch of a hash of row number and row is independent of the number of ranks and
-    of their layout. If several ranks see the same rows, only one of them adds to the sum.
+    Each row of the global batch is hashed with its row number, and the hashes are summed. The sum does not depend on
+    the number of ranks or on their layout. If several ranks see the same rows, only one of them adds to the sum.
     """
     if not place.leads or not batch.micro:
         return 0, 0

@@ -11,27 +11,27 @@ from plinth.storage.atomic import require_no_link
 
 
 class RunDirectory:
-    """Paths of one run. Creating the object touches nothing.
+    """Paths of one run. Creating the object reads and writes no file.
 
     config.json     the resolved configuration
-    handle.json     the submitted job: how to find it again
+    handle.json     handle of the submitted job, used to find the job again
     allowance.json  rank-seconds that the ledger grants the run's jobs, if limited
     forecast.json   the planner's prediction of a step, before the first job
-    measured.json   measurements of the ended run, input of later plans
-    lock            held by the supervisor and its ranks while any of them lives
+    measured.json   measurements of the ended run, used by later plans
+    lock            locked by the supervisor and its ranks while any of them is alive
     job.log         standard output and error of supervisor and ranks
     events.jsonl    the timeline
     result.json     how the job ended, written last
     resume.json     evidence that a resumed run equals the uninterrupted one
     attempts/       0001.json …: signed attestations, one per start of the ranks
-    audits/         0001.json …: all evidence, newest last
+    audits/         0001.json …: all evidence of exact resumes, newest last
     checkpoints/    step-00000100/ and its commit record step-00000100.json
-    means/          signed attestations of means of its checkpoints, named by the digest's prefix
+    means/          signed attestations of averages of the run's checkpoints, named by a prefix of the digest
     staging/        checkpoints in progress; never read
     profiles/       requests for traces, and the traces: 0001.json, 0001-steps-100-103-rank-0000.json.gz …
     sinks/          bookmarks and files of sinks: tensorboard/, wandb/, plinth.prom
     hangs/          0001/ …: stacks and collectives of ranks that hung, captured before they were killed
-    federated/      step-00000500.json …: signed round of other sites' weights, adopted after a step
+    federated/      step-00000500.json …: signed federated round; its weights from other sites were adopted after a step
     devices/        node-0000.jsonl …: samples of the GPUs of each node
     writers/        locks of the writer processes
     """
@@ -61,7 +61,7 @@ class RunDirectory:
         self.federated = self.root / "federated"
 
     def require_no_links(self) -> None:
-        """Refuse symbolic links in place of the run's folder, or of folders in which files are deleted.
+        """Raise an error if the run's folder, or a folder in which files are deleted, is a symbolic link.
 
         Raises:
             WorkspaceError: one of these folders is a link.
@@ -69,10 +69,10 @@ class RunDirectory:
         require_no_link(self.root, self.checkpoints, self.staging, self.writers, self.hangs)
 
     def reopen(self) -> None:
-        """Remove the result of the last job before another one starts; the modification time of `runs/` changes, as
-        with a new run.
+        """Remove the result of the last job before another job starts. This changes the modification time of `runs/`,
+        as a new run does.
 
-        While that time is unchanged, no ended run has been resumed, so a watcher can skip the files of ended runs.
+        If that time is unchanged, no ended run has been resumed, so a watcher can skip the files of ended runs.
         """
         if self.result.exists():
             self.result.unlink(missing_ok=True)
@@ -81,7 +81,7 @@ class RunDirectory:
 
 
 def without_result(runs: Path) -> Iterator[RunDirectory]:
-    """Yield the runs that have a submitted job and no result, sorted by name. Only these can have a live job.
+    """Yield the runs that have a submitted job and no result, sorted by name. Only such runs can have a live job.
 
     No file is opened: a workspace may have a hundred thousand runs.
     """

@@ -1,20 +1,20 @@
 """Training hooks: features of a run that need no code in the training loop.
 
-    TrainingHook   the record of a feature, found by entry points `plinth.training_hooks`; imports no torch
-    RankHook       the rank side (rank_hook): optional methods that the loop calls
+    TrainingHook   the record of a feature, registered as an entry point `plinth.training_hooks`; imports no torch
+    RankHook       the part on each rank (rank_hook): optional methods that the loop calls
 
 Order of calls:
 
     recipe        problems, models, assets                inputs of the run, and checks of the rest of the recipe
-    preparation   prepare                                 parameters become the state in the run's configuration
+    preparation   prepare                                 converts parameters to the state in the run's configuration
     start         attach, then reset or restore           a new engine; the first step, or a checkpoint
     step          before_step, inputs, loss, after_backward, after_step; or gradient in place of inputs and loss
-    between       due, settle (in a replay: adopt)        pending work of a round or of the end
+    between       due, settle (in a replay: adopt)        pending work of a round, or at the end of the run
     checkpoint    state, saved
     manifest      inputs, facts
 
-A built-in hook has a section of its own in `training`, and one in `run`, the run's configuration, for its state. A
-hook from another package is listed in `training.extensions`, and its origin enters the identity of the run. See
+A built-in hook has its own section in `training`, and a section for its state in `run`, the run's configuration. A
+hook from another package is listed in `training.extensions`, and its origin is part of the run's identity. See
 docs/extending.md.
 """
 
@@ -36,8 +36,8 @@ RESERVED = (
 
 
 class Hooked(Protocol):
-    """Object with hooks: a recipe's `training` section (with their parameters), or a run's configuration (with their
-    states).
+    """Object with hooks: a recipe's `training` section, which has their parameters, or a run's configuration, which has
+    their states.
     """
 
     @property
@@ -45,47 +45,47 @@ class Hooked(Protocol):
 
 
 def no_problems(training: Any, params: Any) -> tuple[()]:
-    """Return no problems. Default `problems` of a hook that is compatible with every run."""
+    """Return no problems. This is the default `problems` of a hook that is compatible with every run."""
     return ()
 
 
 def nothing(params: Any) -> dict[str, Any]:
-    """Return an empty mapping. Default `models` and `inputs` of a hook that reads none."""
+    """Return an empty mapping. This is the default `models` and `inputs` of a hook that reads no models or inputs."""
     return {}
 
 
 def no_assets(params: Any) -> tuple[()]:
-    """Return no assets. Default `assets` of a hook that reads none."""
+    """Return no assets. This is the default `assets` of a hook that reads no assets."""
     return ()
 
 
 def no_facts(history: Any, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return no facts. Default `facts` of a hook that has none."""
+    """Return no facts. This is the default `facts` of a hook without facts."""
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHook:
-    """A feature of training. Its module imports no torch: recipes, plans and the pipeline use it too.
+    """A feature of training. Its module imports no torch, because recipes, plans and the pipeline use it too.
 
     Args:
-        name: key of its parameters, and of its state in checkpoints.
+        name: key of the hook's parameters in recipes and of its state in checkpoints.
         rank: `(configuration, rank, state)` -> the `RankHook` for a rank.
-        params: model of its recipe parameters.
-        state: model of the state that `prepare` returns, if it differs from `params`.
-        prepare: `(preparation, params)` -> state, in the run's configuration and identity.
+        params: pydantic model of the hook's recipe parameters.
+        state: pydantic model of the state that `prepare` returns, if it differs from `params`.
+        prepare: `(preparation, params)` -> state, which is part of the run's configuration and identity.
         problems: `(training, params)` -> reasons why the recipe cannot run.
-        models: `(params)` -> models that the run reads, by asset: verified and hashed like `training.initial`.
-        assets: `(params)` -> other assets that it reads.
-        inputs: `(state)` -> digests of everything that it reads, by asset.
-        draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the order.
-        reads: `(configuration, place, state)` -> `(step, rows)` -> additional input of each micro batch of a step, read
-            by the loading thread; in `StepBatch.hook_inputs`.
-        facts: `(timeline or None, state of the checkpoint)` -> statistics of the run's manifest, and without the
-            timeline of its checkpoint's.
-        unidentified: parameters outside the identity.
+        models: `(params)` -> models that the run reads, by asset; they are verified and hashed like `training.initial`.
+        assets: `(params)` -> other assets that the hook reads.
+        inputs: `(state)` -> digests of all inputs that the hook reads, by asset.
+        draws: `(configuration, state)` -> the `Steps` that are actually taken, if they differ from the data order.
+        reads: `(configuration, place, state)` -> `(step, rows)` -> additional input of each micro batch of a step. The
+            loading thread reads it into `StepBatch.hook_inputs`.
+        facts: `(timeline or None, state of the checkpoint)` -> statistics for the run's manifest, or without a timeline
+            for the checkpoint's manifest.
+        unidentified: parameters that are not part of the run's identity.
         undivided: keys of `training.parallel` that must not divide the model; for `zero_stage` the maximum is then 1.
-        one_by_one: True if its gradient is computed from single sequences.
+        one_by_one: True if the hook computes its gradient from single sequences.
         position: order among hooks, the lowest first.
     """
 
@@ -133,7 +133,7 @@ def asked(section: Hooked, *, usable: bool = False) -> list[tuple[TrainingHook, 
 
 
 def origins(section: Hooked) -> dict[str, str]:
-    """Return the packages of the hooks that are not built in, by hook: part of a run's identity."""
+    """Return the package of each hook that is not built in. The packages are part of a run's identity."""
     return {name: str(HOOKS.origin(name)) for name in sorted(section.extensions)}
 
 

@@ -1,6 +1,6 @@
 """Initial weights from a release, a checkpoint, or a folder in Hugging Face's layout.
 
-    recipe ─► asset `initial`: verified, hashed, in the store ─► agreement with the recipe ─► every rank reads its share
+    recipe ─► asset `initial`: verified, hashed, in the store ─► comparison with the recipe ─► every rank reads its part
 
 This module creates the asset's manifest, compares it with a recipe, and replays the parent's text. It needs no torch;
 ranks read the weights through `engine.weights`.
@@ -48,7 +48,7 @@ def of_checkpoint(ctx: Context, parent: Manifest, asset: str = ASSET) -> Manifes
     """Return a manifest of a checkpoint's files. The caller must have verified the checkpoint's signature and lineage.
 
     Raises:
-        CheckpointError: our decoder does not support the model, or a file is missing.
+        CheckpointError: Plinth's decoder does not support the model, or a file is missing.
     """
     known = {name: parent.stats[name] for name in ("run_id", "step") if name in parent.stats}
     return _manifest(ctx, asset, "checkpoint", parent, {}, known)
@@ -59,7 +59,7 @@ def of_folder(ctx: Context, folder: Path, licence: str, asset: str = ASSET) -> M
 
     Raises:
         MissingError: the folder lacks weights in safetensors, a configuration or a tokenizer.
-        CheckpointError: our decoder does not support the model.
+        CheckpointError: Plinth's decoder does not support the model.
     """
     held = weights(ctx, folder)
     ctx.refs.save(held)
@@ -80,8 +80,9 @@ def _holds_weights(name: str) -> bool:
 
 
 def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
-    """Return the content of the configuration. If it lists several end-of-text tokens, the one that ends documents
-    comes first.
+    """Return the content of the model's configuration.
+
+    If it lists several end-of-text tokens, the token that ends documents comes first.
     """
     try:
         ((config,), (_,)) = (parent.named(CONFIG), parent.named(TOKENIZER))
@@ -116,10 +117,10 @@ SHAPE = (
 def require_agreement(
     store: Store, params: InitialWeights, model: Model, initial: Manifest, tokenizer: Manifest
 ) -> None:
-    """Refuse a recipe whose model or vocabulary does not match the weights.
+    """Raise an error if a recipe's model or vocabulary does not match the initial weights.
 
     Raises:
-        RecipeError: lists every difference, and the expected values.
+        RecipeError: the error lists every difference, and the expected values.
     """
     own, theirs = _shape(model), _shape(Model.model_validate(initial.stats["model"]))
     differing = [name for name in own if own[name] != theirs[name]]
@@ -141,16 +142,16 @@ def require_agreement(
 
 
 def require_same_vocabulary(store: Store, initial: Manifest, tokenizer: Manifest, key: str, remedy: str) -> None:
-    """Refuse weights whose embedding rows do not match the tokens of the run's tokenizer.
+    """Raise an error if the embedding rows of the weights do not match the tokens of the run's tokenizer.
 
     Raises:
-        RecipeError: names the recipe's `key`.
+        RecipeError: the vocabularies differ; the error names the recipe's `key`.
     """
     (ours,), (theirs,) = (one.named(TOKENIZER) for one in (tokenizer, initial))
     rows = tokenizer.stats["vocab_size"], initial.stats["vocab_size"]
     if rows[0] != rows[1] or not same_tokenizer(store, ours.blob, theirs.blob):
         raise RecipeError(
-            f"the run's tokenizer differs from that of {key}",
+            f"the run's tokenizer differs from the tokenizer of {key}",
             found=f"{TOKENIZER} {ours.blob.sha256[:12]}, {rows[0]} tokens",
             expected=f"{TOKENIZER} {theirs.blob.sha256[:12]}, {rows[1]} rows of embeddings",
             remedy=remedy,
@@ -179,14 +180,15 @@ STEP: Final = Step(name="training.replay", version="1")
 
 
 class ReplayedText(NamedTuple):
-    """Replayed shards by bucket, and the number of tokens of each stream in the parent's mixture."""
+    """Replayed shards by bucket, and the number of tokens in each stream of the parent's mixture."""
 
     shards: dict[str, Manifest]
     tokens: dict[str, int]
 
     def sequences(self, share: float, sequences: int) -> dict[str, int]:
-        """Return how many sequences to take from each stream for a share of a run, as close to the parent's
-        proportions as possible.
+        """Return the number of sequences to take from each stream, so that replayed text is a given share of the run.
+
+        The numbers are as close to the parent's proportions as possible.
         """
         total, names = sum(self.tokens.values()), sorted(self.tokens)
         counts = largest_remainder([Fraction(self.tokens[name], total) for name in names], round(share * sequences))
@@ -197,8 +199,8 @@ def of_parent(ctx: Context, initial: Manifest, tokenizer: Manifest) -> ReplayedT
     """Return the training text of the run that produced the initial weights, as shards of this run.
 
     Raises:
-        RecipeError: the weights have no run in this workspace, or its text has another tokenizer.
-        MissingError: its shards no longer exist.
+        RecipeError: the weights have no run in this workspace, or the run's text has another tokenizer.
+        MissingError: the run's shards no longer exist.
     """
     mixture = _mixture(ctx, initial)
     planted = set(mixture.stats.get("planted", ()))
@@ -229,7 +231,7 @@ def _mixture(ctx: Context, initial: Manifest) -> Manifest:
         raise RecipeError(
             "training.initial.replay needs the weights of a run",
             found=f"external weights: {', '.join(initial.inputs)}",
-            expected="a `release` or `checkpoint`, with a mixture in its lineage",
+            expected="a `release` or `checkpoint` that has a mixture in its lineage",
             remedy="add your own text as a bucket, and remove replay",
         )
     return _load(ctx, "mixture", _load(ctx, "run", ctx.refs.load(parent)))
@@ -239,18 +241,21 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
     try:
         return ctx.refs.load(of.inputs[key])
     except (KeyError, PlinthError) as error:
-        raise _gone(key, f"the manifest of {of.asset} {of.digest[:12]} lists it, but it is missing") from error
+        found = f"the manifest of {of.asset} {of.digest[:12]} lists {key}, but its manifest is missing"
+        raise _gone(key, found) from error
 
 
 def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -> None:
-    """Refuse shards that are gone, or that were encoded with another tokenizer (compared by the bytes of its file)."""
+    """Raise an error if shards are missing or were encoded with another tokenizer. Tokenizer files are compared by
+    their bytes.
+    """
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(
             f"training.initial.replay: the parent's {bucket} has another tokenizer than this run",
             found=f"{TOKENIZER} {theirs[:12]}",
             expected=f"{TOKENIZER} {ours[:12]}",
-            remedy="set tokenizer.kind: initial to keep the parent's, or remove replay",
+            remedy="set tokenizer.kind: initial to keep the parent's tokenizer, or remove replay",
         )
     if not ctx.store.has_all(part.blob for part in shards.parts):
         raise _gone(f"{bucket}/shards", f"blobs of {shards.digest[:12]} are missing from the store")

@@ -38,8 +38,9 @@ def command(config: RunConfig) -> list[str]:
 
 
 def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object] = lambda: None) -> Handle:
-    """Return the job of this run: the live job, a finished job whose final checkpoint verifies, or else a new job,
-    which resumes. If the recipe amends the run, a live job is stopped first.
+    """Return the live job of this run, or its finished job if the final checkpoint verifies.
+
+    Otherwise submit a new job, which resumes the run. If the recipe amends the run, a live job is stopped first.
 
     Args:
         before: called before a new job is submitted; an exception prevents the submission. Commands pass
@@ -73,9 +74,9 @@ def submit_or_find(ctx: Context, config: RunConfig, before: Callable[[], object]
 
 
 def _is_announced(config: RunConfig) -> bool:
-    """Return True if the last event already announces the submission of this job and no handle was written since.
+    """Return True if the last event already announces the submission of this job, but no handle was written since.
 
-    The earlier submission was refused or its process died. If that process started a job, the launcher adopts the job.
+    The earlier submission was rejected or its process died. If that process started a job, the launcher adopts the job.
     """
     run, last = config.directory, last_event(config.directory.events)
     if last is None or (last["event"], last.get("launcher")) != ("submitted", config.launch.kind):
@@ -84,7 +85,9 @@ def _is_announced(config: RunConfig) -> bool:
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
-    """Stop the job at the end of a step, then record the amendment, unless it affects a step that was already taken."""
+    """Stop the job at the end of a step, then record the amendment. Raise an error if the amendment affects a past
+    step.
+    """
     check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
@@ -93,12 +96,12 @@ def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
 
 
 def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | None = None) -> JobResult:
-    """Pass all events of the timeline to `on_event` until the job ends. The job itself does not depend on being
-    followed.
+    """Pass all events of the timeline to `on_event` until the job ends. The job runs on if this process ends.
 
     Raises:
         PlinthError: the error that a rank reported, in its own class.
-        TrainingError: the job failed in another way, was stopped, or vanished. The error has the end of the job's log.
+        TrainingError: the job failed in another way, was stopped, or vanished. The error contains the end of the job's
+            log.
     """
     run, launcher = config.directory, launcher_of(config)
     reader, handle = TimelineReader(run.events), launcher.find(run.root)
@@ -157,7 +160,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
 
 
 def current(config: RunConfig) -> RunConfig | None:
-    """Return the configuration that the run's jobs use, or None before the first."""
+    """Return the configuration that the run's jobs use, or None before the first job."""
     try:
         return configuration.load(config.directory.config)
     except MissingError:
@@ -178,10 +181,10 @@ def reached(config: RunConfig) -> int:
 
 
 def check(config: RunConfig) -> None:
-    """Refuse an amendment of past steps.
+    """Raise an error if an amendment affects past steps.
 
     Raises:
-        RecipeError: a past step would have been different, or the run would end before its resume proof.
+        RecipeError: the amendment changes a past step, or the run would end before its resume proof.
     """
     known, done = current(config), reached(config)
     if known is None:

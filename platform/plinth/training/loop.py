@@ -5,8 +5,8 @@
     next step ─┘                   ▼
                      read ─► monitor, timeline, guard ─► run · roll back · stop      on the host
 
-On GPUs the host reads a step while the next one runs; before a checkpoint, and on CPUs, it reads the step at once.
-Step n always takes batch n: batches that the guard skips are not trained, and the run still ends at its last step.
+On GPUs the host reads a step while the next step runs. Before a checkpoint, and on CPUs, it reads the step at once.
+Step n always takes batch n. The run does not train on batches that the guard skips, and still ends at its last step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from plinth.training.validation.validation import Validator
 
 
 class Interrupt:
-    """Signal handler that holds SIGTERM and SIGINT until the end of the step."""
+    """Signal handler that delays SIGTERM and SIGINT until the end of the step."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -52,14 +52,14 @@ class Interrupt:
 
 
 def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
-    """Train to the last step, beginning at the newest committed checkpoint if there is one.
+    """Train to the last step, from the newest committed checkpoint if there is one.
 
-    Return True if the last step was reached, or False if a signal ended the run; the state is then committed.
+    Return True if the last step was reached. Return False if a signal ended the run; the state is then committed.
 
     Raises:
         TrainingError: the loss or the gradient is not finite and the guard is off, or the guard stops the run.
         CheckpointError, ResumeError: no committed checkpoint can be used.
-        DiskFullError, StorageError: a checkpoint could not be written; the last one is intact.
+        DiskFullError, StorageError: a checkpoint could not be written; the last checkpoint is intact.
     """
     run = TrainingRun(config, rank)
     done = run.resume(attempt)
@@ -74,7 +74,7 @@ def train(config: RunConfig, rank: Rank, attempt: int) -> bool:
 
 
 class TrainingRun:
-    """Runs a trainer: timeline, checkpoints, and the interventions of the guard."""
+    """One run of a trainer, with its timeline, checkpoints, and the interventions of the guard."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
@@ -93,8 +93,10 @@ class TrainingRun:
         self._in_flight: deque[Launched] = deque()
 
     def run(self, done: int) -> int:
-        """Train on after step `done`; return the last valid step: the run's last step, the last step before a signal,
-        or after a rollback the step of the restored checkpoint.
+        """Continue training after step `done`, and return the last valid step.
+
+        That is the run's last step, the last step before a signal, or after a rollback the step of the restored
+        checkpoint.
         """
         if self.owes(done) and not self._settle_earlier(done):
             return done
@@ -151,7 +153,9 @@ class TrainingRun:
             self._emit(event, step=step, **fields, durable=True)
 
     def resume(self, attempt: int) -> int:
-        """Load the newest committed checkpoint that verifies; return its step, or 0 for a fresh start."""
+        """Load the newest committed checkpoint that verifies. Return its step, or 0 if the run starts from the
+        beginning.
+        """
         begun = time.monotonic()
         step, rollbacks = self.verification.select(self.events)
         verified: dict[str, Any] = {} if step is None else {"verified_s": round(time.monotonic() - begun, 3)}
@@ -177,8 +181,8 @@ class TrainingRun:
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
-        """Restore the state from before an intervention's window, and skip the window from then on; return the
-        restored step.
+        """Restore the state from before an intervention's window, and return the restored step. The window is skipped
+        from then on.
         """
         self._in_flight.clear()
         self.stragglers.forget()
@@ -197,7 +201,7 @@ class TrainingRun:
         return step or 0
 
     def _launch(self, stream: Iterator[StepBatch], step: int) -> bool:
-        """Launch a step, or skip its batch if a rollback's window contains it; return True if it is trained."""
+        """Launch a step and return True. If a rollback's window contains the step, skip its batch and return False."""
         left_out = self.trainer.guard.leaves_out(step)
         if left_out is None:
             with self.profiler.span(step):
@@ -210,7 +214,7 @@ class TrainingRun:
         return left_out is None
 
     def _drain(self, in_flight: int) -> Intervention | None:
-        """Read steps until at most `in_flight` steps are left; return a rollback if one of the read steps demands it.
+        """Read steps until at most `in_flight` steps are left. Return a rollback if one of the steps requires it.
 
         Raises:
             TrainingError: the guard stops the run.
@@ -227,7 +231,7 @@ class TrainingRun:
         return None
 
     def _record(self, measured: Measured) -> list[Intervention]:
-        """Log on the timeline a step that was read; return the interventions, the most severe last."""
+        """Log a finished step on the timeline, and return the interventions, the most severe last."""
         self.signal = max(self.signal, measured.signal)
         self.profiler.learn(measured.trace)
         self._save_again = self._save_again or measured.signal == SAVE_AGAIN
@@ -274,15 +278,15 @@ class TrainingRun:
 
     @property
     def _pending(self) -> int:
-        """Return this rank's request to all ranks: a received signal, the end of the run by a stopping rule, or a new
-        save after a failed one.
+        """Return this rank's request to all ranks: a received signal, a stop by a stopping rule, or a new save after a
+        failed save.
         """
         if self.interrupt.signal or self.verdict is not None:
             return self.interrupt.signal or STOP_REQUESTED
         return SAVE_AGAIN if self.saver.failed else 0
 
     def _emit_stop(self, step: int) -> None:
-        """Log why the run ends at this step: a signal, or a stopping rule (the leading rank has its verdict)."""
+        """Log why the run ends at this step: a signal or a stopping rule. The leading rank has the rule's verdict."""
         if self.signal != STOP_REQUESTED:
             self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
         elif self.verdict is not None:
@@ -339,7 +343,7 @@ def _last_step(config: RunConfig) -> int:
 
 
 def require_finite(config: RunConfig, measured: Measured) -> None:
-    """Refuse a step with non-finite numbers if the guard is off.
+    """Raise an error if a step has non-finite numbers and the guard is off.
 
     Raises:
         TrainingError: loss or gradient norm is not finite, and the guard is off.
@@ -356,7 +360,7 @@ def require_finite(config: RunConfig, measured: Measured) -> None:
 
 
 def stopped(made: Intervention) -> TrainingError:
-    """Return the error of a run that the guard stops, with the window to inspect."""
+    """Return the error of a run that the guard stops. It names the window to inspect."""
     rows = " of the batch's rows" if made.rule in TEXT_RULES else ""
     return TrainingError(
         f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),

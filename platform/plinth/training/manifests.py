@@ -1,6 +1,6 @@
-"""Manifests of a finished run: asset `run` has the timeline and the loss curve, asset `checkpoint` the final model.
+"""Manifests of a finished run: asset `run` has the timeline and the loss curve, asset `checkpoint` has the final model.
 
-Manifests contain functions of the inputs only; times, restarts and speeds are `facts`.
+Manifests contain only values that the inputs determine. Times, restarts and speeds are `facts`.
 """
 
 from __future__ import annotations
@@ -74,11 +74,10 @@ def run_manifest(ctx: Context, config: RunConfig) -> Manifest:
 
 
 def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manifest:
-    """Return the manifest of asset `checkpoint`: the files of the final model, and those that verify it, in the
-    content store.
+    """Return the manifest of asset `checkpoint`: the final model's files, and the files that verify the model.
 
     Raises:
-        CheckpointError: the final checkpoint differs from its commit.
+        CheckpointError: the final checkpoint differs from its commit record.
         TrainingError: the resume evidence is missing.
     """
     last = last_step(config)
@@ -108,7 +107,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
 
 def committed_step(config: RunConfig, number: int | None = None) -> int:
-    """Return the step of a committed checkpoint that is still on disk; by default the newest.
+    """Return the step of a committed checkpoint that is still on disk, by default of the newest one.
 
     Raises:
         MissingError: the run has no such checkpoint.
@@ -133,7 +132,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 
     Raises:
         MissingError: the run has no such checkpoint.
-        CheckpointError: it differs from its commit.
+        CheckpointError: the checkpoint differs from its commit record.
     """
     chosen = committed_step(config, number)
     if config.directory.evidence.exists() and chosen == last_step(config):
@@ -157,8 +156,9 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 
 
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
-    """Return facts that differ each time a run is repeated, such as waits, restarts and memory. They are for people
-    and plots; figures for comparing runs are in `telemetry.timeline`.
+    """Return facts that differ each time a run is repeated, such as waits, restarts and memory.
+
+    They are for display and plots. Use the figures in `telemetry.timeline` to compare runs.
     """
     history = timeline(config.directory.events)
     steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
@@ -188,7 +188,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
 
 
 def _device_facts(steps: list[Event]) -> dict[str, Any]:
-    """Return the peak device memory, if the leading rank has a device."""
+    """Return the peak device memory if the leading rank has a device."""
     peaks = [event["device_memory"]["peak"] for event in steps if "device_memory" in event]
     return {"peak_device_memory_bytes": max(peaks)} if peaks else {}
 
@@ -201,14 +201,14 @@ def _finished_history(config: RunConfig) -> History:
         raise TrainingError(
             f"run {config.run_id} has not finished",
             found=f"{len(history.steps)} steps in {config.directory.events}, first missing {missing[:1] or 'none'}",
-            expected=f"{last} steps and a committed checkpoint of the last",
+            expected=f"{last} steps and a committed checkpoint of the last step",
             remedy="run the same command again to resume from the last committed checkpoint",
         )
     return history
 
 
 def _of_hooks(config: RunConfig, history: History | None, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return statistics of the run's hooks, from the timeline and from the state of a committed checkpoint."""
+    """Return the statistics of the run's hooks, from the timeline and from the state in a committed checkpoint."""
     found = (hook.facts(history, state["monitor"].get(hook.name, {})) for hook, _ in hooks.asked(config))
     return {name: value for facts in found for name, value in facts.items()}
 
@@ -236,7 +236,7 @@ def _step(config: RunConfig) -> Step:
 
 
 def _model_parts(ctx: Context, folder: Path, listed: Mapping[str, str]) -> list[Part]:
-    """Return the files of the model: its weights in one file or in several with an index, and its configuration."""
+    """Return the files of the model: its configuration, and its weights in one file or several files with an index."""
     names = sorted(path for path in listed if path.startswith("model/"))
     return [_stored(ctx, path.removeprefix("model/"), folder / path, listed[path]) for path in reversed(names)]
 

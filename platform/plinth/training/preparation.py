@@ -1,7 +1,7 @@
-"""Preparation of a run: the recipe's training section, bound to data and weights; creates and writes `RunConfig`.
+"""Preparation of a run: bind the recipe's training section to data and weights, and write the `RunConfig`.
 
-Refuses runs that would fail later: a mixture that is too short, weights of another shape or vocabulary, an exceeded
-privacy budget. Does not belong here: the resolved run and its identity (config).
+Runs that would fail later are rejected: a mixture that is too short, weights of another shape or vocabulary, an
+exceeded privacy budget. Does not belong here: the resolved run and its identity (config).
 """
 
 from __future__ import annotations
@@ -64,18 +64,19 @@ def prepare(
 ) -> RunConfig:
     """Resolve a run and write `runs/<run_id>/config.json`.
 
-    Placement, supervision and retention of an existing run can change between jobs. Everything else determines its id.
+    Placement, supervision and retention of an existing run can change between jobs. All other settings determine the
+    run's id.
 
     Args:
         curated: held-out text by bucket, needed only for validation.
-        canaries: planted text to measure memorization, if there is any.
+        canaries: planted text to measure memorization, if the recipe plants any.
         probes: items of probes and their comparison with training text (`probe_sets`, `protected`).
-        initial: initial weights in the recipe.
-        read: assets of its training hooks (`hooks.assets`), by name.
+        initial: manifest of the recipe's initial weights.
+        read: assets of the recipe's training hooks (`hooks.assets`), by name.
 
     Raises:
-        TrainingError: the mixture is too short for two steps, or would not draw all planted copies.
-        RecipeError, StageError: there is no held-out text to validate on; or the recipe's model or vocabulary differs
+        TrainingError: the mixture is too short for two steps, or the run would not train on all planted copies.
+        RecipeError, StageError: there is no held-out text to validate on, or the recipe's model or vocabulary differs
             from the initial weights.
     """
     begun = _initial_state(ctx, training, initial, tokenizer)
@@ -125,7 +126,7 @@ def prepare(
 def _initial_state(
     ctx: Context, training: Training, initial: Manifest | None, tokenizer: Manifest
 ) -> InitialState | None:
-    """Check and return the initial weights of the run."""
+    """Check the initial weights of the run and return their resolved source."""
     if training.initial is None or initial is None:
         return None
     require_agreement(ctx.store, training.initial, training.model, initial, tokenizer)
@@ -134,7 +135,7 @@ def _initial_state(
 
 
 def _states(given: Preparation) -> dict[str, Any]:
-    """Return the hook states for the run's configuration: those of packages under `extensions`.
+    """Return the hook states for the run's configuration. States of hooks from packages are under `extensions`.
 
     Raises: as the hooks do.
     """
@@ -163,7 +164,7 @@ def _total_steps(training: Training, mixture: Manifest) -> int:
 def _require_drawn(
     ctx: Context, config: RunConfig, mixture: Manifest, shards: Mapping[str, Manifest], canaries: Manifest
 ) -> None:
-    """Check that every planted copy is trained on completely within one step."""
+    """Check that the run trains on every planted copy, each one completely within one step."""
     from plinth.tokens.order.batch import draws, require_drawn  # compiled kernels, which ranks must not load
 
     require_drawn(draws(ctx, mixture, shards[bucket_of(canaries.asset)], canaries, config.steps))
@@ -206,14 +207,15 @@ def notices(ctx: Context, config: RunConfig) -> list[str]:
 def _unused(config: RunConfig) -> Iterator[str]:
     if (rest := config.sequences - config.steps.used) > 0:
         yield (
-            f"{rest:,} of {config.sequences:,} sequences are not used, as they do not fill a step of "
+            f"{rest:,} of {config.sequences:,} sequences are not used, because they do not fill a step of "
             f"{config.steps.take(config.total_steps - 1)[1]:,}"
         )
 
 
 def _not_continued(ctx: Context, config: RunConfig) -> Iterator[str]:
-    """Before the first job of a run, yield a notice if it does not continue an earlier run: more text or a longer
-    schedule gives a new run key.
+    """Before the first job of a run, yield a notice if the run does not continue an earlier run.
+
+    More text or a longer schedule results in a new run key.
     """
     if config.directory.events.exists():
         return
@@ -225,6 +227,6 @@ def _not_continued(ctx: Context, config: RunConfig) -> Iterator[str]:
                 earlier.append(f"{other.run_id} ({other.total_steps:,} steps)")
     if earlier:
         yield (
-            f"run {config.run_id} starts from new weights and continues none of {', '.join(earlier)}; "
-            "`training.changes` amends a run, `training.initial` begins from its weights"
+            f"run {config.run_id} starts from new weights and does not continue {', '.join(earlier)}; "
+            "use `training.changes` to amend a run, or `training.initial` to start from its weights"
         )

@@ -1,5 +1,5 @@
-"""Rank side of a training hook: the methods that the loop calls, in the order that `hooks` describes. Imports no
-torch.
+"""The part of a training hook that runs on each rank: methods that the loop calls, in the order that `hooks` describes.
+It imports no torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class RankHook:
-    """Rank side of a feature. Override the methods that it needs; methods that are not overridden cost nothing per
-    step.
+    """The part of a training feature on one rank. Override the methods that the feature needs; other methods cost
+    nothing.
 
     All ranks call the same methods in the same order, so a method may be a collective. Methods within a step must not
-    wait for the device (`.item()`, `print` of a tensor), except `after_step`, which is called once the step has been
-    read.
+    wait for the device (`.item()`, `print` of a tensor). The exception is `after_step`, which is called after the host
+    has read the step.
     """
 
     def attach(self, engine: TrainingEngine) -> None:
-        """Attach to a new engine. Called at the start, and after a rollback to the beginning."""
+        """Attach to a new engine. Called at the start, and after a rollback to the beginning of the run."""
 
     def reset(self) -> None:
         """Reset to the state before the first step."""
@@ -39,10 +39,10 @@ class RankHook:
         """Continue from the state in a checkpoint."""
 
     def saved(self, state: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-        """Return the timeline event, with its fields, to log after a checkpoint with this state."""
+        """Return the timeline event and its fields to log after a checkpoint with this state."""
 
     def before_step(self, step: int) -> None:
-        """Prepare for a step, before it takes its batch.
+        """Prepare for a step before the step takes its batch.
 
         Raises:
             TrainingError: the step must not be taken.
@@ -53,7 +53,7 @@ class RankHook:
 
         Args:
             inputs: the micro batch on the device.
-            whole: True if each of its rows is one document.
+            whole: True if each row of the micro batch is one document.
         """
         return {}
 
@@ -62,10 +62,10 @@ class RankHook:
         return loss
 
     def gradient(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
-        """Return the loss of the step (FP64) and the scalar to backpropagate, in place of the passes over micro
+        """Return the loss of the step (FP64) and the scalar to backpropagate. This replaces the passes over micro
         batches.
 
-        At most one hook of a run can override it; `inputs` and `loss` of the other hooks are then not called.
+        At most one hook of a run can override this method. `inputs` and `loss` of the other hooks are then not called.
         """
         raise AssertionError("called without an override")
 
@@ -77,16 +77,17 @@ class RankHook:
         """
 
     def after_step(self, measured: Measured) -> Mapping[str, float]:
-        """Return metrics of a step that was read. The timeline and all sinks show them as `NAME/metric`."""
+        """Return metrics of a finished step. The timeline and all sinks show them as `NAME/metric`."""
         return {}
 
     def due(self, step: int) -> bool:
-        """Return True while work after this step is pending and keeps the run from continuing or ending."""
+        """Return True if work after this step is pending, so that the run must not continue or end yet."""
         return False
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, Mapping[str, Any]] | int:
-        """Finish the pending work after a step; return the event for the timeline, or the signal that ended the wait.
-        A collective.
+        """Finish the pending work after a step. Return the event for the timeline, or the signal that ended the wait.
+
+        All ranks must call this.
 
         Args:
             asked_to_stop: returns the signal that this rank has received, or 0.

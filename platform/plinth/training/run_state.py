@@ -1,4 +1,4 @@
-"""State of a run, for the index, checklists, metrics, `status` and `job`, and a watch over the runs of a workspace."""
+"""State of a run for the index, checklists, metrics, `status` and `job`, and a watch over the runs of a workspace."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def run_state(config: RunConfig) -> RunState:
 
 
 def launcher_of(config: RunConfig) -> Launcher:
-    """Return the launcher of the run's job: the launcher in its handle or, without a handle, in its recipe.
+    """Return the launcher of the run's job: the launcher in the job's handle or, without a handle, the recipe's
+    launcher.
 
     If the recipe now names another launcher, the job stays with the launcher that submitted it.
     """
@@ -79,7 +80,7 @@ def launcher_of(config: RunConfig) -> Launcher:
 
 
 def result(config: RunConfig) -> JobResult | None:
-    """Return the result of the last job, or None while it runs or if it was killed."""
+    """Return the result of the last job, or None if the job is running or was killed."""
     try:
         return JobResult.model_validate_json(config.directory.result.read_bytes())
     except FileNotFoundError:
@@ -96,7 +97,7 @@ _RACY_NS = 2_000_000_000
 
 
 class TimelineFile(NamedTuple):
-    """A timeline in a folder listing: modification time (Unix time in nanoseconds) and size in bytes."""
+    """Attributes of a timeline file in a folder: modification time (Unix time in nanoseconds) and size in bytes."""
 
     written_ns: int
     size: int
@@ -107,7 +108,7 @@ class RunWatch:
 
     Args:
         runs: `runs/` of the workspace.
-        kept_s: seconds after their last write for which ended runs stay listed by name; counts cover all runs.
+        kept_s: seconds after its last write for which an ended run stays listed by name; counts include all runs.
     """
 
     def __init__(self, runs: Path, kept_s: float = math.inf) -> None:
@@ -118,8 +119,9 @@ class RunWatch:
         self._ended_count = self.looked_at = 0
 
     def look(self) -> RunWatch:
-        """Update from changed files. Open runs are always checked; all runs are checked after one was created, removed
-        or restarted.
+        """Update the watch from changed files.
+
+        Open runs are always checked. All runs are checked after a run was created, removed or restarted.
         """
         try:
             folder = os.open(self._runs, os.O_RDONLY | os.O_DIRECTORY)
@@ -145,8 +147,8 @@ class RunWatch:
         return [self._folder_ns, self._ended_count, sorted([name, *seen] for name, seen in self._open.items())]
 
     def timelines(self) -> dict[str, TimelineFile]:
-        """Return the timeline file of each run that is open or still listed by name; its fields are 0 if there is no
-        timeline.
+        """Return the timeline file of each run that is open or still listed by name. If a run has no timeline, the
+        fields are 0.
         """
         return self._ended | self._open
 
@@ -155,7 +157,7 @@ class RunWatch:
         return sorted(self._open)
 
     def newest(self) -> list[str]:
-        """Return the runs with a timeline, the one with the newest event first."""
+        """Return the runs with a timeline; the run with the newest event is first."""
         found = {name: seen.written_ns for name, seen in self.timelines().items() if seen.written_ns}
         return sorted(found, key=lambda name: (-found[name], name))
 

@@ -1,8 +1,8 @@
-"""Documents of a training step with their sources, from the run's manifests alone, without torch.
+"""Documents of a training step with their sources, read from the run's manifests only, without torch.
 
     step ─► positions (Steps) ─► sequences (Order) ─► documents (index) ─► uri and source (curated parts)
 
-Does not belong here: their tokens (data), their losses (forensics.replay).
+Does not belong here: the documents' tokens (data) and losses (forensics.replay).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class StepDocument:
 
     Attributes:
         row: row of the global batch, in sequences.
-        first, tokens: position in the sequence of S + 1 tokens, and length.
+        first, tokens: position of the first token in the sequence of S + 1 tokens, and number of tokens.
         source: domain that the document's source declares.
-        part, index: where its text is in the bucket's curated parts.
+        part, index: part of the bucket's curated text with this document, and index in that part.
     """
 
     step: int
@@ -139,11 +139,11 @@ _NAMED_ACTIONS = ("skip", "rollback", "stop")
 
 
 class WindowReporter:
-    """Lists documents in the background on the leading rank; does nothing on other ranks.
+    """Background thread that lists documents of interventions on the leading rank. It does nothing on other ranks.
 
     Args:
         config: the run, or None to list nothing.
-        events: destination of events.
+        events: timeline that receives the lists as events.
     """
 
     def __init__(self, config: RunConfig | None, events: Timeline) -> None:
@@ -152,7 +152,7 @@ class WindowReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, made: Intervention) -> None:
-        """Queue the window of an intervention for listing; return at once."""
+        """Queue the window of an intervention for listing, and return at once."""
         if self.config is None or (made.action not in _NAMED_ACTIONS and made.rule not in TEXT_RULES):
             return
         if self._thread is None:
@@ -210,8 +210,9 @@ def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
 
 
 def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
-    """Return the rows of a step's global batch that violate a rule of screening, with their documents, the most extreme
-    first.
+    """Return the rows of a step's global batch that violate a screening rule, with their documents.
+
+    The most extreme row comes first.
 
     Raises:
         MissingError, IntegrityError: the data of the run is not in its workspace, or has changed.
@@ -229,8 +230,9 @@ def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
 
 
 def rank_sources(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
-    """Rank sources by how much their share of tokens is higher in the window than in the steps before it, the largest
-    first.
+    """Rank sources by the increase of their fraction of tokens, from the steps before the window to the window.
+
+    The largest increase comes first.
     """
     now, then = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     documents = Counter[tuple[str, str]]()

@@ -1,4 +1,4 @@
-"""Stopping rules: a pure function from the signals of a timeline to a verdict with every rule's state."""
+"""Stopping rules. A pure function maps the signals of a timeline to a verdict with the state of every rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook, valu
 
 @dataclass(frozen=True)
 class RuleState:
-    """State of one stopping rule: current value and bound. `value` is None while there is too little data."""
+    """State of one stopping rule: current value and bound. If there is too little data, `value` is None."""
 
     rule: str
     holds: bool
@@ -48,8 +48,10 @@ class Point(NamedTuple):
 
 @dataclass
 class Signals:
-    """Numbers that the rules judge. `tokens` is the position in the run; `spent_tokens` also counts repeated steps.
-    `epochs` is how often each bucket was read so far; it is not on the timeline.
+    """Numbers that the stopping rules judge.
+
+    `tokens` is the position in the run; `spent_tokens` also counts repeated steps. `epochs` is the number of times that
+    each bucket was read so far; the timeline does not contain it.
     """
 
     tokens: int = 0
@@ -63,7 +65,7 @@ class Signals:
 
 
 class Gatherer:
-    """Gathers signals from events, in order."""
+    """Collector of the signals in a timeline; it receives the events in order."""
 
     def __init__(self, window_tokens: int = 0) -> None:
         self.signals = Signals()
@@ -72,7 +74,7 @@ class Gatherer:
         self._probes = ProbeCurves()
 
     def add(self, event: Event) -> None:
-        """Add one event; events without a signal are ignored."""
+        """Add one event. Events without a signal are ignored."""
         kind = event["event"]
         if kind == "run_started":
             self._ranks = int(event["ranks"])
@@ -138,26 +140,26 @@ ERRORS = 6.0
 
 
 def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleState:
-    """Judge whether the last scores are worse than the best scores by more than the bound and the noise."""
+    """Judge if the last scores are worse than the best scores by more than the bound and the noise."""
     rule_name, before = f"regression of {name}", looks[:-AVERAGED]
     if len(looks) < FEWEST:
-        return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too little seen to judge")
+        return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too few values to judge")
     if not value(before).decides:  # an unlearned probe has no signal left
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: its signal is within its noise")
     scores = [look.score for look in looks]
     means = [math.fsum(scores[n : n + AVERAGED]) / AVERAGED for n in range(len(scores) - AVERAGED + 1)]
     error = _deviation(scores[:-AVERAGED][-WINDOW:]) * math.sqrt(2 / AVERAGED)
     worse = means[-1] - min(means[:-AVERAGED]) - ERRORS * error
-    reason = f"{rule_name}: at least {worse:.3g} bits per byte worse than at its best, allowed {rule.bits_per_byte:g}"
+    reason = f"{rule_name}: at least {worse:.3g} bits per byte worse than its best, allowed {rule.bits_per_byte:g}"
     return RuleState(rule_name, worse > rule.bits_per_byte, worse, rule.bits_per_byte, reason)
 
 
 def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> RuleState | None:
-    """Judge the plateau of a probe: it is flat unless it is known to gain more over another window than the bound for
-    the loss. Return None if it cannot be judged.
+    """Judge the plateau of a probe, or return None if it cannot be judged.
 
-    Losses must be shown to be flat. Probes have few scores, so they must be shown not to be flat. A probe can
-    therefore keep a run alive, but never end it.
+    The probe is flat unless its improvement over another window is known to exceed the bound for the loss. Losses must
+    be shown to be flat. Probes have few scores, so they must be shown not to be flat. A probe can therefore keep a run
+    alive, but never end it.
     """
     rule_name, end = f"plateau of probe {name}", looks[-1].tokens if looks else 0
     window = [look for look in looks if look.tokens > end - rule.window_tokens]
@@ -166,13 +168,14 @@ def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> Rule
         return None
     fit = slope([one.tokens for one in window], [one.score for one in window], level=2 * rule.confidence - 1)
     known = -fit.high * rule.window_tokens
-    reason = f"{rule_name}: at least {known:.3g} bits per byte more in {rule.window_tokens:,} tokens, asked {bound:g}"
+    gain = f"at least {known:.3g} bits per byte better in {rule.window_tokens:,} tokens"
+    reason = f"{rule_name}: {gain}, required {bound:g}"
     return RuleState(rule_name, known < bound, known, bound, reason)
 
 
 def _deviation(scores: Sequence[float]) -> float:
-    """Return the standard deviation about a slowly varying curve, from second differences, whose variance is six times
-    as large.
+    """Return the standard deviation around a slowly varying curve. It is computed from second differences, whose
+    variance is six times as large.
     """
     bends = [a - 2 * b + c for a, b, c in zip(scores, scores[1:], scores[2:], strict=False)]
     return math.sqrt(math.fsum(bend**2 for bend in bends) / (6 * len(bends)))
@@ -207,12 +210,12 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons of the rules that demand a stop, as sentences."""
+        """Reasons of the rules that require a stop, as sentences."""
         return [state.reason for state in self.states if state.holds]
 
 
 def judge(rules: Stopping, signals: Signals) -> Verdict:
-    """Return the verdict, a deterministic function of the arguments."""
+    """Return the verdict of all rules. It depends only on the arguments."""
     alone, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
     if rules.epochs is not None:
         alone += (_reuse(rules.epochs, signals),)
@@ -234,13 +237,14 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
 
 
 def _reuse(bound: float, signals: Signals) -> RuleState:
-    """Judge the epoch limit by the bucket with the most epochs."""
+    """Judge the limit of epochs by the bucket with the most epochs."""
     name, epochs = max(signals.epochs.items(), key=lambda one: one[1], default=("no bucket", 0.0))
     return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} read {epochs:.4g} times of {bound:g}")
 
 
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
-    """Yield the plateau states of the loss, of every slice, and of every probe; the run stops only if all are flat.
+    """Yield the plateau states of the loss, of every slice, and of every probe. The run stops only if all are flat.
+
     Probes, and slices that the recipe does not name, keep a run alive only if they can be judged.
     """
     yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
@@ -254,27 +258,26 @@ def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit: str = "nats") -> RuleState:
-    """Judge whether a curve is flat: even the upper confidence bound of the improvement over another window is too
-    small.
+    """Judge if a curve is flat: the upper confidence bound of its improvement over another window is too small.
 
-    The slope is fitted by ordinary least squares over the last window of tokens; its bound is from Student's t
-    distribution.
+    The slope is fitted by ordinary least squares over the last window of tokens. Its confidence bound is from Student's
+    t distribution.
     """
     end = points[-1].tokens if points else 0
     window = [point for point in points if point.tokens > end - rule.window_tokens]
     # an incomplete window is not judged
     short = len(window) < least or window[-1].tokens - window[0].tokens < rule.window_tokens * (1 - 2 / least)
     if short:
-        return RuleState(name, False, None, rule.min_improvement, f"{name}: too little seen to judge")
+        return RuleState(name, False, None, rule.min_improvement, f"{name}: too few values to judge")
     fit = slope([p.tokens for p in window], [p.value for p in window], level=2 * rule.confidence - 1)
     hopeful = -fit.low * rule.window_tokens
     bound = rule.min_improvement
-    reason = f"{name}: at most {hopeful:.3g} {unit} more in {rule.window_tokens:,} tokens, asked {bound:g}"
+    reason = f"{name}: at most {hopeful:.3g} {unit} better in {rule.window_tokens:,} tokens, required {bound:g}"
     return RuleState(name, hopeful < bound, hopeful, bound, reason)
 
 
 def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
-    """Return means of the losses over whole blocks of window / BLOCKS tokens, without the incomplete block."""
+    """Return the means of the losses over whole blocks of window / BLOCKS tokens. An incomplete block is left out."""
     size, sums = max(1, window // BLOCKS), dict[int, list[float]]()
     for point in losses:
         sums.setdefault((point.tokens - 1) // size, []).append(point.value)
@@ -287,7 +290,7 @@ def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
 
 
 class Watch:
-    """Stopping rules of one run over its growing timeline, on the leading rank."""
+    """Watch on the leading rank that applies a run's stopping rules to its growing timeline."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.rules = config, config.stopping
@@ -295,8 +298,8 @@ class Watch:
         self._reader = TimelineReader(config.directory.events)
 
     def verdict_at(self, step: int) -> Verdict | None:
-        """Return the verdict if a rule demands a stop. Return None otherwise, and at steps where the rules are not
-        evaluated.
+        """Return the verdict if a rule requires a stop. Otherwise, and at steps where no rule is evaluated, return
+        None.
         """
         if not self.rules.asked or step % self.rules.every_steps:
             return None
@@ -312,7 +315,7 @@ class Watch:
         return Order(Refs(Workspace(self.config.workspace)).load(self.config.mixture))
 
     def _sequences(self, step: int) -> int:
-        """Return how many sequences of the mixture a run has taken after a step; for a private run this is an
+        """Return the number of sequences of the mixture that a run has taken after a step. For a private run it is an
         estimate.
         """
         return self.config.tokens_through(step) // self.config.sequence_tokens
@@ -325,7 +328,7 @@ def stopped_event(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any
 
 
 def digest(rules: Stopping) -> str:
-    """Return the identity of a set of rules. A run that one set has stopped continues under a different set."""
+    """Return the identity of a set of rules. If one set has stopped a run, the run continues under a different set."""
     return fingerprint.digest(rules)[:16]
 
 

@@ -1,6 +1,6 @@
-"""The steps of one rank: the same for a run, an audit and a replay.
+"""Training steps of one rank, shared by runs, audits and replays.
 
-    launch   take the next batch, compute its gradient, update unless the guard's limits forbid it; without a wait
+    launch   take the next batch, compute its gradient, update unless the guard's limits forbid it; does not wait
     read     read the numbers of the step on the host
     record   judge the step with the guard
 
@@ -39,18 +39,18 @@ JUDGED = ("step", "loss", "grad_norm", "vetoed")
 
 @dataclass
 class Monitor:
-    """Smoothed numbers; part of the checkpoint, so that a resumed curve continues where it was."""
+    """Smoothed numbers of a run. They are part of the checkpoint, so that a resumed curve continues where it was."""
 
     loss_ema: float | None = None
 
     def update(self, loss: float) -> None:
-        """Update the exponential mean, with a half-life of about 14 steps."""
+        """Update the exponential mean of the loss, which has a half-life of about 14 steps."""
         if math.isfinite(loss):
             self.loss_ema = loss if self.loss_ema is None else 0.95 * self.loss_ema + 0.05 * loss
 
 
 class Trainer:
-    """Steps of one rank: the engine, and all other state in a checkpoint."""
+    """Training steps of one rank, with the engine and all other state in a checkpoint."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
@@ -66,7 +66,7 @@ class Trainer:
         self._timed_step, self._timed_s = 0, 0.0
 
     def begin(self) -> None:
-        """Reset to the state before the first step, also after other steps."""
+        """Reset to the state before the first step, even if steps were already taken."""
         seed(self.config.seed + self.rank.index)
         self.monitor, self.guard = Monitor(), Guard(self.config.guard)
         self.hooks.reset()
@@ -74,7 +74,7 @@ class Trainer:
         self.keep_optimizer()
 
     def keep_optimizer(self) -> None:
-        """Restore, before the first step, the optimizer's state of the parent, if the run keeps it."""
+        """Restore the parent's optimizer state before the first step, if the recipe asks for it."""
         resume.restore(self.engine)
 
     def load(self, step: int) -> None:
@@ -85,7 +85,7 @@ class Trainer:
         self.hooks.restore(state)
 
     def state(self) -> dict[str, Any]:
-        """Return the host's part of a checkpoint: monitor, guard and hooks."""
+        """Return the host's part of a checkpoint: the state of monitor, guard and hooks."""
         return {"loss_ema": self.monitor.loss_ema, "guard": self.guard.state(), **self.hooks.state()}
 
     def launch(
@@ -94,7 +94,7 @@ class Trainer:
         """Take the next batch and train on it, unless the guard's limits forbid the update.
 
         Args:
-            in_flight: number of steps launched before and not recorded yet.
+            in_flight: number of earlier steps that are launched but not recorded yet.
         """
         for hook in self.hooks.before_step:
             hook(step)
@@ -117,7 +117,7 @@ class Trainer:
         return Launched(step, rate, self.skipper.result(*numbers), waited, marks, self._timed_step)
 
     def record(self, measured: Measured) -> list[Intervention]:
-        """Judge a step that was read; return the interventions, the most severe last."""
+        """Judge a finished step, and return the interventions, the most severe last."""
         self._timed_step, self._timed_s = measured.step, measured.time.seconds
         layers = self.engine.stats.at(measured.step)
         fields = {name: getattr(measured, name) for name in JUDGED}
@@ -143,7 +143,7 @@ class RankHooks:
         gradients = self._having("gradient")
         if len(gradients) > 1:
             raise TrainingError(
-                "two features make the gradient of a step", found=", ".join(gradients), expected="one of them"
+                "two hooks compute the gradient of a step", found=", ".join(gradients), expected="one of them"
             )
         self.of_passes = PassHooks(
             inputs=tuple(self._having("inputs").values()),
@@ -175,11 +175,11 @@ class RankHooks:
             self._hooks[name].restore(monitor[name])
 
     def saved(self, monitor: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the events after a checkpoint with this state."""
+        """Return the events to log after a checkpoint with this state."""
         return [event for name in self._state if (event := self._hooks[name].saved(monitor[name])) is not None]
 
     def after_step(self, measured: Measured) -> dict[str, Any]:
-        """Return the numbers of a step, by hook."""
+        """Return the metrics of a step, by hook."""
         return {name: numbers(measured) for name, numbers in self._after_step.items()}
 
     def due(self, step: int) -> RankHook | None:
@@ -198,15 +198,15 @@ def open_hooks(config: RunConfig, rank: Rank) -> RankHooks:
     """Open the hooks of a run, on a rank.
 
     Raises:
-        TrainingError: this machine has another version of a package than the run was prepared with.
+        TrainingError: the run was prepared with another version of a package than this machine has.
         ExtensionError, RecipeError: a hook cannot be used.
     """
     ours, prepared = hooks.origins(config), config.provenance.get("extensions", {})
     if ours != prepared:
         raise TrainingError(
-            "the training hooks of this machine are not those of the run",
+            "the training hooks of this machine differ from the hooks of the run",
             found=", ".join(ours.values()) or "none",
             expected=", ".join(prepared.values()) or "none",
-            remedy="install the same versions where the ranks run, or start another run",
+            remedy="install the same versions on the machines of the ranks, or start another run",
         )
     return RankHooks({hook.name: hook.rank(config, rank, state) for hook, state in hooks.asked(config)})

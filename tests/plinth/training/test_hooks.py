@@ -87,7 +87,7 @@ def test_a_step_calls_what_a_hook_has() -> None:
     found.restore({"counted": {"steps": 7}, "loss_ema": 1.0})
     assert counted.steps == 7
     assert (found.due(2), found.due(3)) == (None, counted)
-    with pytest.raises(TrainingError, match="two features make the gradient"):
+    with pytest.raises(TrainingError, match="two hooks compute the gradient"):
         RankHooks({"a": OwnGradient(), "b": OwnGradient()})
 
 
@@ -134,5 +134,5 @@ def test_another_version_of_a_hook_trains_nothing(site: list[str], tmp_path: Pat
     config = run_of(tiny, tmp_path / "workspace", extensions=WEIGHT)
     earlier = {"extensions": {"small_embeddings": "plinth-example 0.0.9 sha256:0"}}
     (said,) = run_ranks(1, hooked_run.refused, site, config.model_copy(update={"provenance": earlier}))
-    assert "are not those of the run" in said
+    assert "differ from the hooks of the run" in said
     assert "plinth-example 0.0.9" in said

@@ -76,7 +76,7 @@ def test_the_template_of_an_export_makes_no_other_vocabulary() -> None:
         ({"folder": "llama"}, "`folder` needs `licence`"),
         ({"checkpoint": "b", "licence": "MIT"}, "`licence` is for `folder` only"),
         ({"folder": "a", "licence": "MIT", "optimizer": "kept"}, "needs a `release` or `checkpoint`"),
-        ({"checkpoint": "b", "vocabulary": "mean", "optimizer": "kept"}, "and its vocabulary"),
+        ({"checkpoint": "b", "vocabulary": "mean", "optimizer": "kept"}, "and `vocabulary: same`"),
     ],
 )
 def test_one_source_with_its_licence(given: dict[str, str], message: str) -> None:

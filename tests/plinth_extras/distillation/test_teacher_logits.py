@@ -214,7 +214,7 @@ def test_what_cannot_be_stored_is_refused(ctx: Context, line: Line) -> None:
     with pytest.raises(TrainingError, match="exceeds the vocabulary"):
         teacher_logits.run(ctx, told(top_k=VOCABULARY + 1), mixed, sharded, trained, manifest)
     other = trained.model_copy(update={"stats": {**trained.stats, "vocab_size": VOCABULARY - 1}})
-    with pytest.raises(RecipeError, match="tokenizer differs from that of"):
+    with pytest.raises(RecipeError, match="tokenizer differs from the tokenizer of"):
         teacher_logits.run(ctx, told(top_k=3), mixed, sharded, other, manifest)
     with pytest.raises(ValueError, match="logits are stored for whole sequences"):
         Training.model_validate(

@@ -98,13 +98,14 @@ def commit(
     """Commit the staged files of a step as its checkpoint.
 
     Args:
-        files: files of the run that the writers have already hashed and flushed. If given, the commit reads no file.
+        files: files of the run that the writers have already hashed and flushed. If `files` is given, the commit does
+            not read files.
         ranks: the report of each rank's writer on its own files.
 
     Raises:
-        CheckpointError: the folder does not hold the files that the writers reported.
-        DiskFullError, WorkspaceError, StorageError: nothing becomes visible.
-        SignatureError: this machine has no trainer's key; nothing becomes visible.
+        CheckpointError: the folder does not contain the files that the writers reported.
+        DiskFullError, WorkspaceError, StorageError: the commit failed; no checkpoint becomes visible.
+        SignatureError: this machine has no trainer key; no checkpoint becomes visible.
     """
     staged, target = run.staging / name(step), path(run, step)
     with named_failures(staged):
@@ -167,7 +168,7 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
     expected = {file.path for file in files}
     if present != expected:
         raise CheckpointError(
-            f"checkpoint {name(step)} lacks files of its manifest, or has others",
+            f"checkpoint {name(step)} lacks files of its manifest or contains unlisted files",
             found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
         )
     _compare(step, folder, files, beat, threads=4)
@@ -175,14 +176,15 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
 
 
 def verify_share(run: RunDirectory, step: int, index: int, count: int, beat: Beat = silent) -> None:
-    """Compare the bytes that are assigned to reader `index` of `count`. Together the readers compare every listed byte.
+    """Compare the files of reader `index` of `count` with their digests. Together the readers compare every listed
+    file.
 
-    A reader's share is the files of ranks `index`, `index + count`, …; if there are as many readers as ranks, each
-    reader compares its own rank's files. The first reader also compares the files of the run. Every reader compares
-    `state.json`, because every reader loads it.
+    Reader `index` compares the files of ranks `index`, `index + count`, and so on. If there are as many readers as
+    ranks, each reader compares the files of its own rank. The first reader also compares the files of the run. Every
+    reader compares `state.json`, because every reader loads it.
 
     Raises:
-        CheckpointError, SignatureError: as `verify`, except that files missing from the manifests are not detected.
+        CheckpointError, SignatureError: as `verify`, except that files that no manifest lists are not detected.
     """
     folder, root = path(run, step), read_root(run, step)
     files = [file for file in root.files if index == 0 or file.path == STATE]
@@ -207,8 +209,8 @@ def _compare(step: int, folder: Path, files: Sequence[File], beat: Beat, threads
 
 
 def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
-    """Return the SHA-256 of each file of a checkpoint, or of one of its folders, by file name, for callers that hash
-    on load.
+    """Return the SHA-256 of each file in a checkpoint, or in one folder of it, by file name. Callers compare the
+    digests when they load the files.
 
     Files that only ranks read have no SHA-256 and are left out.
 
@@ -235,7 +237,7 @@ def rank_manifests(run: RunDirectory, step: int, ranks: Sequence[RankFiles]) -> 
     """Return the manifests of the given ranks.
 
     Raises:
-        CheckpointError: one has changed or is missing.
+        CheckpointError: a manifest has changed or is missing.
     """
     return [digest_tree.manifest_in(path(run, step), one, name(step)) for one in ranks]
 
@@ -291,27 +293,30 @@ def newest_valid(
         raise CheckpointError(
             f"no committed checkpoint in {run.checkpoints} can be trusted",
             found="; ".join(f"{name(step)}: {error.what}" for step, error in refused),
-            expected="at least one that matches its record",
+            expected="at least one checkpoint that matches its record",
             remedy="check the storage for faults; delete the directory `checkpoints` to train from the beginning",
         )
     return None, refused
 
 
 def refuse(run: RunDirectory, step: int) -> None:
-    """Rename the commit record, so that the checkpoint is ignored. Its files stay until the step is saved again."""
+    """Rename the commit record of a checkpoint, so that the checkpoint is ignored.
+
+    The checkpoint's files stay until the step is saved again.
+    """
     record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
 
 def refused(run: RunDirectory) -> list[int]:
-    """Return the steps with a refused checkpoint, oldest first."""
+    """Return the steps with a rejected checkpoint (see `refuse`), oldest first."""
     return sorted(int(file.name[5:13]) for file in run.checkpoints.glob("step-*.refused.json"))
 
 
 def delete(run: RunDirectory, step: int) -> None:
-    """Delete a checkpoint, its record first, so that a half-deleted directory is ignored.
+    """Delete a checkpoint. The commit record goes first, so that a half-deleted directory is ignored.
 
     Raises:
-        WorkspaceError, StorageError: it cannot be deleted, or a folder of the run is a link.
+        WorkspaceError, StorageError: the checkpoint cannot be deleted, or a folder of the run is a link.
     """
     run.require_no_links()
     with named_failures(run.checkpoints):
@@ -332,7 +337,7 @@ def is_uploaded(run: RunDirectory, step: int) -> bool:
 
 
 def clean(run: RunDirectory) -> None:
-    """Delete what interrupted writers left: the staging folder, and directories without a record.
+    """Delete the leftovers of interrupted writers: the staging folder, and directories without a commit record.
 
     Raises:
         WorkspaceError: a folder of the run is a link.

@@ -1,13 +1,13 @@
-"""Commit record of a checkpoint: an attestation of the digest of its manifest, signed as trainer.
+"""Commit record of a checkpoint: an attestation of the digest of its manifest, signed with the trainer's key.
 
     step-00000100.json           DSSE envelope; subject RUN/step-00000100/manifest.json, predicate `Commit`
     step-00000100.events.json    in a bucket: DSSE envelope; subject RUN/step-00000100.events.jsonl, its timeline
 
-The leading rank's writer signs, which requires the pinned root and the trainer's key on that machine
+The leading rank's writer signs the record. Its machine needs the pinned root and the trainer's key
 (`plinth.trust.root`). Restore, resume, rollback, evaluation and export verify the record before they read or fetch
-anything else. A record that is unsigned, or that belongs to another run, step or signer, is refused.
+other files. A record is rejected if it is unsigned or belongs to another run, step or signer.
 
-Does not belong here: the files (checkpoint), the root (plinth.trust).
+Does not belong here: the files of a checkpoint (checkpoint), the root of trust (plinth.trust).
 """
 
 from __future__ import annotations
@@ -42,16 +42,17 @@ class Commit(Frozen):
 
 
 def trainer_of(run: RunDirectory) -> Signer:
-    """Return this machine's key for signing the commits of a run. A job loads it before its first step, to fail early.
+    """Return this machine's key for signing the commits of a run. A job loads the key before its first step, to fail
+    early.
 
     Raises:
-        SignatureError: no root is pinned here, or there is no key as trainer.
+        SignatureError: no root of trust is pinned on this machine, or it has no trainer key.
     """
     return _trust(run).signer(TRAINER)
 
 
 def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple[Commit, bytes]:
-    """Return the commit of a step and the bytes of its signed record.
+    """Return the content of a step's commit record, and the bytes of the signed record.
 
     Raises:
         SignatureError: as `trainer_of`, or the key cannot be used.
@@ -66,8 +67,8 @@ def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
     """Return the content of a record after checking that a trainer signed it for this step of this run.
 
     Raises:
-        CheckpointError: not signed, signed by another key, or about another run or step.
-        SignatureError: no root is pinned here, so nothing can be verified.
+        CheckpointError: the record is not signed, is signed by another key, or is about another run or step.
+        SignatureError: no root of trust is pinned on this machine, so no record can be verified.
     """
     trust = _trust(run)
     try:
@@ -96,8 +97,8 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
     """Check that a trainer signed exactly this timeline for this step of this run.
 
     Raises:
-        CheckpointError: not signed, signed by another key, or another timeline.
-        SignatureError: no root is pinned here, so nothing can be verified.
+        CheckpointError: the signature is missing, is by another key, or is for another timeline.
+        SignatureError: no root of trust is pinned on this machine, so no signature can be verified.
     """
     trust = _trust(run)
     try:
@@ -151,5 +152,5 @@ def _foreign(where: str, found: str) -> CheckpointError:
         f"{where} is void: no trainer of this root signed it for this run",
         found=found,
         expected="a record signed by the leading rank",
-        remedy="an older checkpoint is used; ask the writer of this one if it should count (0.3 signed none)",
+        remedy="an older checkpoint is used; ask who wrote this checkpoint (Plinth 0.3 did not sign checkpoints)",
     )

@@ -1,16 +1,16 @@
 """Digest tree of a checkpoint: a signed root over one manifest per rank.
 
     step-00000100.json                    commit record, signed: SHA-256 of the root
-    step-00000100/manifest.json           the root: files of the run, SHA-256 of each rank's manifest, and the
-                                          files of its part of the model, which leave the run
+    step-00000100/manifest.json           the root: files of the run, SHA-256 of each rank's manifest, and each
+                                          rank's model files, which can be released
     step-00000100/ranks/rank-00000.json   the files of a rank, their digests, and the ranges of the state in them
     step-00000100/…                       the files
 
 Each rank hashes its own files and writes its own manifest; the commit adds a digest per rank and reads no file. A
-restore reads the root and the manifests of its share. The bytes that a rank reads therefore do not grow with the
-number of ranks, except for the root, which has one line per rank.
+rank that restores reads the root and the manifests of the files that it needs. The bytes that a rank reads therefore
+do not grow with the number of ranks, except for the root, which has one line per rank.
 
-Does not belong here: the record (commit_record), the bytes of a file (file_digests).
+Does not belong here: the commit record (commit_record), the bytes of a file (file_digests).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Beat = Callable[[], object]
 
 
 def silent() -> None:
-    """Do nothing. Used as the callback of a phase without a watchdog."""
+    """Do nothing. Use it as the callback of a phase without a watchdog."""
 
 
 class File(Frozen):
-    """One file of a checkpoint, by its path inside the directory, with one of the two digests."""
+    """One file of a checkpoint: its path in the directory, its size, and either its SHA-256 or its BLAKE3 digest."""
 
     path: str
     bytes: int = Field(ge=0)
@@ -73,7 +73,7 @@ class File(Frozen):
         return self.sha256 or self.blake3 or ""
 
     def hasher(self) -> Any:
-        """Return an empty hash of the file's kind."""
+        """Return a new hash object of the file's digest algorithm."""
         return hashlib.sha256() if self.sha256 is not None else blake3()
 
     def entry(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class File(Frozen):
 
 
 def hasher_of(path: str) -> Any:
-    """Return an empty hash of the kind that a new checkpoint file at this path gets."""
+    """Return a new hash object for a checkpoint file at this path: BLAKE3 for files of ranks, otherwise SHA-256."""
     return blake3() if path.startswith(_OF_RANKS) else hashlib.sha256()
 
 
@@ -92,7 +92,7 @@ def made(path: str, size: int, digest: str) -> File:
 
 
 def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANIFEST,)) -> list[File]:
-    """Return the files in a list after checking that their names stay below its directory.
+    """Parse a list of files, and check that every path is inside the directory of the list.
 
     Raises:
         CheckpointError: an entry is not a file, or a name is unsafe or occurs twice.
@@ -123,7 +123,9 @@ def listed(folder: Path) -> list[str]:
 
 
 def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]:
-    """Hash the named files in parallel, each with its `hasher_of`; with `flush`, wait until their bytes are on disk."""
+    """Hash the named files in parallel, each with its `hasher_of`. If `flush` is set, wait until their bytes are on
+    disk.
+    """
 
     def one(item: str) -> File:
         size, digest = _hash(path_in(folder, item), hasher_of(item), flush, silent)
@@ -134,8 +136,7 @@ def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]
 
 
 def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads: int = 1) -> tuple[File, str] | None:
-    """Return the first file whose bytes differ from the list, with a record of its actual content, or None if all
-    match.
+    """Return the first file whose bytes differ from the list, with its actual digest and size, or None if all match.
 
     Raises:
         CheckpointError: a name leaves the folder through a link.
@@ -158,7 +159,7 @@ def require_total(folder: Path, files: Mapping[str, int], count: int, size: int)
     `files`.
 
     Raises:
-        CheckpointError: they differ.
+        CheckpointError: the numbers or sizes differ.
     """
     found = {item: (folder / item).stat().st_size for item in listed(folder)}
     wrong = sorted(item for item, expected in files.items() if found.get(item) != expected)
@@ -194,8 +195,9 @@ RANKS = "ranks"
 
 
 class RankFiles(Frozen):
-    """Entry of a rank in the root: its manifest, the number and total size of its files, and its model files. Model
-    files are listed so that the root alone proves to the registry that they were committed.
+    """Entry of one rank in the root: its manifest, the number and total size of its files, and its model files.
+
+    The root lists the model files, so that it alone proves to the registry that they were committed.
     """
 
     rank: int = Field(ge=0)
@@ -242,7 +244,7 @@ class RankManifest(Frozen):
 
 
 def of_model(files: Sequence[File]) -> tuple[File, ...]:
-    """Return the model files among a rank's files; they leave the run."""
+    """Return the model files among a rank's files. Only model files leave the run."""
     return tuple(file for file in files if file.path.startswith(MODEL))
 
 
@@ -335,7 +337,7 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
     """Return all files of a checkpoint except the root, sorted by path.
 
     Raises:
-        CheckpointError: two manifests name the same file.
+        CheckpointError: two manifests list the same file.
     """
     files = [*root.files, *(one.manifest for one in root.ranks), *(file for one in manifests for file in one.files)]
     if len({file.path for file in files}) < len(files):
@@ -344,7 +346,9 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
 
 
 def share(root: CheckpointRoot, index: int, count: int) -> tuple[RankFiles, ...]:
-    """Return the ranks whose files reader `index` of `count` must check; with one reader per rank, its own rank."""
+    """Return the ranks whose files reader `index` of `count` must check. With one reader per rank, it is the reader's
+    own rank.
+    """
     return root.ranks[index::count]
 
 

@@ -3,8 +3,9 @@
     runs/<run>/means/<digest 16>.json    DSSE envelope: subjects `checkpoint` (the manifest) and each of its files by
                                          SHA-256, predicate `MeanRecord`
 
-The averaging process signs as trainer after it has compared every byte of the parents with their signed records. Such
-a mean can be released like a checkpoint. A mean without an attestation cannot. This module needs no torch.
+The averaging process signs with the trainer's key after it has compared every byte of the parents with their signed
+records. A mean with an attestation can be released like a checkpoint. A mean without an attestation cannot be
+released. This module needs no torch.
 
 Does not belong here: the arithmetic (averaging).
 """
@@ -32,7 +33,7 @@ AVERAGE, PARENT = "average", "checkpoint/"
 
 
 class MeanParent(Frozen):
-    """A parent checkpoint of a mean: its step, its share, and the digest in its commit record."""
+    """A parent checkpoint of a mean: its step, its weight in the mean, and the digest in its commit record."""
 
     step: int = Field(ge=1)
     weight: float = Field(gt=0)
@@ -56,7 +57,7 @@ def is_mean(one: Manifest) -> bool:
 
 
 def in_words(mean: Manifest) -> str:
-    """Describe a mean in words: `mean of the weights of steps 900, 950, 1000`."""
+    """Describe a mean as text, for example `mean of the weights of steps 900, 950, 1000`."""
     params = mean.params
     steps, shares = ", ".join(str(one) for one in params["steps"]), params["weights"]
     kept = params["of"] == "ema"
@@ -71,7 +72,7 @@ def state(run: RunDirectory, mean: Manifest) -> None:
 
     Raises:
         CheckpointError: a parent is not committed by a trainer.
-        SignatureError: this machine has no key as trainer.
+        SignatureError: this machine has no trainer key.
     """
     target = path(run, mean.digest)
     parents = tuple(

@@ -1,4 +1,6 @@
-"""The model as whole parameters, divided among ranks by bytes: the share that a rank writes, hashes and compares."""
+"""Division of the model's whole parameters among ranks, by bytes. Each rank writes, hashes and compares its own
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ LEAST_FILE_BYTES = 1 << 20
 
 
 class WholeParameter(NamedTuple):
-    """A whole parameter: its name in `Decoder`, and its bytes."""
+    """Name of a whole parameter in `Decoder`, and its size in bytes."""
 
     name: str
     bytes: int
@@ -46,8 +48,8 @@ def divide(
     """Return the rank that writes each parameter.
 
     Args:
-        stages: the parameters of each stage, and its ranks.
-        least: minimum bytes per file; smaller files are not divided further.
+        stages: the parameters and the ranks of each pipeline stage.
+        least: minimum bytes per file; a model is not divided into smaller files.
     """
     found = {}
     for parameters, ranks in stages:
@@ -63,8 +65,9 @@ def divide(
 
 
 def file_names(division: Mapping[str, int]) -> dict[int, str]:
-    """Return the file name of each rank that writes: numbered in rank order as in `transformers`, or unnumbered for a
-    single file.
+    """Return the model file name of each rank that writes one.
+
+    Names are numbered in rank order as in `transformers`; a single file has no number.
     """
     writers = sorted(set(division.values()))
     if len(writers) == 1:
@@ -74,7 +77,9 @@ def file_names(division: Mapping[str, int]) -> dict[int, str]:
 
 
 def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
-    """Return the name and text of the index that maps tensors to files; an empty dict if one file has all tensors."""
+    """Return the name and text of the index that maps tensors to files. If one file contains all tensors, return an
+    empty dict.
+    """
     names = file_names(division)
     if len(names) == 1:
         return {}
@@ -103,9 +108,7 @@ class ModelDivision(NamedTuple):
 
 
 def division_of(engine: TrainingEngine) -> ModelDivision:
-    """Return the division of the engine's model. It is the same on every rank, and is computed once, without
-    communication.
-    """
+    """Return the division of the engine's model. Every rank computes the same division once, without communication."""
     config = engine.config
     size = next(engine.module.parameters()).element_size()
     return _division(config.model, config.vocab_size, config.parallel, config.ranks, size)
@@ -126,9 +129,9 @@ def _division(model: Model, vocab_size: int, parallel: Parallel, ranks: int, ele
 
 
 def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) -> Iterator[tuple[str, Tensor]]:
-    """Yield whole parameters of this rank's share, one at a time. All ranks must iterate together.
+    """Yield the whole parameters that this rank writes, one at a time. All ranks must iterate together.
 
-    A parameter that this rank holds whole is yielded without a copy; others are assembled on the CPU.
+    A parameter that this rank already has in full is yielded without a copy; others are assembled on the CPU.
     """
     for name, parameter in engine.module.named_parameters():
         plain = plain_name(name)
@@ -141,7 +144,7 @@ def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) 
 
 
 def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
-    """Return the whole parameter on the rank that writes it, None elsewhere."""
+    """Return the whole parameter on the rank that writes it, and None on all other ranks."""
     topology, here = engine.topology, engine.rank.index == writer
     if hasattr(parameter, "ds_tensor"):
         return _ranges_at(parameter, topology.replicas, topology.replica_ranks, writer, engine.rank.device)

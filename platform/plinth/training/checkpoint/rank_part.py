@@ -1,6 +1,6 @@
 """One rank's part of a checkpoint, written from memory, and the commit once the parts of all ranks exist.
 
-    staging/step-00000100/            the files of all ranks; ranks/rank-00000.json lists those of one, with digests
+    staging/step-00000100/            the files of all ranks; ranks/rank-00000.json lists one rank's files with digests
     staging/step-00000100.parts/      rank-00000.json: digests of that list and of the engine's state
 
 A part is described by a `WritePlan`, plain JSON over one block of memory, so that the same function writes it in
@@ -35,7 +35,7 @@ from plinth.training.telemetry.timeline import Timeline
 
 
 class Tensor(Frozen):
-    """A tensor in the block: its place, and its dtype by the names of safetensors and of torch."""
+    """Position of a tensor in the memory block, its shape, and its dtype as safetensors and torch name it."""
 
     name: str
     dtype: str
@@ -46,7 +46,7 @@ class Tensor(Frozen):
 
 
 class TensorsFile(Frozen):
-    """A file of tensors, in order."""
+    """A file with tensors, in file order."""
 
     path: str
     metadata: Mapping[str, str]
@@ -54,7 +54,7 @@ class TensorsFile(Frozen):
 
 
 class Lead(Frozen):
-    """Additional data for the writer of the leading rank, which commits."""
+    """Additional data for the writer of the leading rank, which commits the checkpoint."""
 
     ranks: int
     state: Mapping[str, Any]  # content of `state.json`, without digests
@@ -103,10 +103,10 @@ def part_path(run: RunDirectory, step: int, rank: int) -> Path:
 
 
 def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
-    """Write and flush the files of a rank, then the report on its part. `do` runs most of the work in small pieces.
+    """Write and flush the files of a rank, then its report. `do` runs most of the work in small pieces.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: the operating system refused.
+        DiskFullError, WorkspaceError, StorageError: the operating system reported an error.
     """
     folder = plan.directory.staging / checkpoint.name(plan.step)
     files = []
@@ -142,7 +142,7 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
 
 
 class Timing(NamedTuple):
-    """Start time of a save (`time.monotonic`), and the seconds that it took before the first file was written."""
+    """Start time of a save (`time.monotonic`), and the seconds until it started to write the first file."""
 
     begun: float
     stall_s: float
@@ -150,13 +150,13 @@ class Timing(NamedTuple):
 
 
 def missing(plan: WritePlan, lead: Lead) -> list[int]:
-    """Return the ranks whose part is missing; the checkpoint can be committed when there are none."""
+    """Return the ranks that have not written their part yet. If there are none, the checkpoint can be committed."""
     ranks = range(lead.ranks)
     return [rank for rank in ranks if not part_path(plan.directory, plan.step, rank).exists()]
 
 
 def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
-    """Commit the parts of all ranks, log it on the timeline, and delete checkpoints by the retention policy.
+    """Commit the parts of all ranks, log the commit on the timeline, and apply the retention policy.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError, CheckpointError, SignatureError: nothing was committed.
@@ -189,7 +189,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
 
 
 def _state_text(lead: Lead, parts: Sequence[RankPart]) -> str:
-    """Return `state.json`, with the digests of the parts."""
+    """Return the content of `state.json`, with the digests of all parts."""
     lines = {name: line for part in parts for name, line in part.parameters.items()}
     proof = {
         "parameters_sha256": digest_of_lines(lines[name] for name in sorted(lines)),

@@ -1,13 +1,13 @@
 """Committed checkpoints in a bucket: the same files as on disk, verified by digest on upload and download.
 
     s3://bucket/prefix/RUN/step-00000100/…            files and manifest
-    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline up to that step, and its signed digest:
-    s3://bucket/prefix/RUN/step-00000100.events.json
-    s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, last: makes it committed
+    s3://bucket/prefix/RUN/step-00000100.events.jsonl the timeline up to that step
+    s3://bucket/prefix/RUN/step-00000100.events.json  the signed digest of the timeline
+    s3://bucket/prefix/RUN/step-00000100.json         the signed commit record, uploaded last; it completes the commit
 
 Endpoint and credentials come from the environment of boto3.
 
-Does not belong here: when to upload, and what to do when it fails (upload).
+Does not belong here: the time of an upload, and retries after a failure (upload).
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ TRIES = 3
 
 
 class OtherNodes(Protocol):
-    """The other nodes of a job; each can fetch a share of a checkpoint."""
+    """The other nodes of a job. Each can fetch a part of a checkpoint."""
 
     @property
     def count(self) -> int:
         """Number of nodes, including the calling one."""
 
     def begin(self, step: int) -> None:
-        """Tell each node to fetch its share."""
+        """Tell each node to fetch its part of the checkpoint."""
 
     def failed(self) -> list[int]:
-        """Wait for the nodes; return the nodes that failed to fetch their share."""
+        """Wait for the nodes, and return the nodes that failed to fetch their part."""
 
 
 class _There(NamedTuple):
@@ -91,9 +91,9 @@ class RemoteCheckpoints:
         """Upload a committed checkpoint and return its size in bytes. The upload is idempotent.
 
         Raises:
-            MissingError: the checkpoint is gone.
+            MissingError: the checkpoint no longer exists.
             IntegrityError: a file differs from the manifest, either on this disk or in the bucket.
-            StorageError: the bucket is unreachable or refuses.
+            StorageError: the bucket is unreachable or rejects the request.
         """
         folder, name = checkpoint.path(run, step), checkpoint.name(step)
         try:
@@ -115,10 +115,10 @@ class RemoteCheckpoints:
         return commit_record.stated(record, name).bytes
 
     def withdraw(self, step: int) -> bool:
-        """Delete the commit record of a step, so that the checkpoint is ignored; return True if there was one.
+        """Delete the commit record of a step, so that the checkpoint is ignored; return True if it had a record.
 
         Raises:
-            StorageError: the bucket is unreachable or refuses.
+            StorageError: the bucket is unreachable or rejects the request.
         """
         if step not in self.steps():
             return False
@@ -137,18 +137,20 @@ class RemoteCheckpoints:
         return sorted(int(found[1]) for key in keys if (found := pattern.fullmatch(key)))
 
     def download(self, run: RunDirectory, step: int, others: OtherNodes | None = None) -> None:
-        """Download a checkpoint and commit it here: first its record, whose signature is verified, then the lists of
-        its files, then the files. Every byte is compared with its digest.
+        """Download a checkpoint and commit it on this machine.
+
+        The commit record comes first and its signature is verified. The lists of files follow, then the files. Every
+        byte is compared with its digest.
 
         Args:
             run: directory of the run.
             step: step of the checkpoint.
-            others: nodes that each fetch a share into the same directory; files that a node fails to fetch are
-                fetched here.
+            others: nodes that each fetch a part into the same directory; this node fetches the files that they fail to
+                fetch.
 
         Raises:
-            CheckpointError: no trainer signed its record or its timeline, a file differs from its digest, or a file is
-                gone.
+            CheckpointError: no trainer signed the record or the timeline, a file is missing, or a file differs from its
+                digest.
             SignatureError: no root of trust is pinned on this machine.
             StorageError: the bucket is unreachable.
         """
@@ -177,7 +179,7 @@ class RemoteCheckpoints:
         write_bytes(checkpoint.record_path(run, step), there.record)
 
     def fetch(self, run: RunDirectory, step: int, index: int, count: int) -> None:
-        """Fetch the share of node `index` of `count` into the directory that the first node has staged.
+        """Fetch the files of node `index` of `count` into the directory that the first node has staged.
 
         Raises:
             CheckpointError, SignatureError, StorageError: as `download`.
@@ -199,7 +201,7 @@ class RemoteCheckpoints:
     def _fetch(
         self, pool: ThreadPoolExecutor, there: _There, staged: Path, index: int, count: int, events: Path
     ) -> None:
-        """Fetch the files of the ranks in a node's share; the first node also fetches the files of the run."""
+        """Fetch the rank files that are assigned to a node. The first node also fetches the files of the run."""
         beat, ranks = Pulse(events), digest_tree.share(there.root, index, count)
         manifests = list(pool.map(lambda one: self._get_manifest(one, staged, there.name), ranks))
         files = [*there.root.files] if index == 0 else []
@@ -242,17 +244,17 @@ class RemoteCheckpoints:
         _require_same(answer, checksum, key)
 
     def _get(self, key: str, most: int | None = None) -> bytes:
-        """Return an object's bytes, reading at most `most` plus one, so that a longer object is noticed."""
+        """Return an object's bytes. At most `most` + 1 bytes are read, so that a longer object is detected."""
         data: bytes = self._body(key).read(None if most is None else most + 1)
         return data
 
     def _body(self, key: str) -> Any:
-        """Return the content of an object as a stream. A missing object invalidates its own checkpoint only."""
+        """Return the content of an object as a stream. If the object is missing, only its checkpoint is invalid."""
         try:
             return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         except self.client.exceptions.NoSuchKey as error:
             raise CheckpointError(
-                f"{key} is not in {self.bucket}", expected="all parts", remedy="an older one is used"
+                f"{key} is not in {self.bucket}", expected="all parts", remedy="an older checkpoint is used"
             ) from error
 
     def _get_manifest(self, one: RankFiles, folder: Path, name: str) -> RankManifest:
@@ -264,7 +266,7 @@ class RemoteCheckpoints:
         return found
 
     def _get_file(self, key: str, folder: Path, file: File, beat: Beat) -> None:
-        """Fetch a file and compare its digest; a broken connection is retried from the beginning of the file."""
+        """Fetch a file and compare its digest. If the connection breaks, the whole file is fetched again."""
         for left in reversed(range(TRIES)):
             try:
                 found = self._received(key, folder, file, beat)
@@ -303,7 +305,7 @@ def _broken_lines() -> tuple[type[Exception], ...]:
 
 
 class _named:
-    """Context that converts errors of boto3 to a StorageError."""
+    """Context manager that converts boto3 errors to a StorageError."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
@@ -345,8 +347,9 @@ def _require_digest(path: Path, found: str, file: File) -> None:
 
 
 def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
-    """Compare a checksum with the server's SHA-256. If the server returns none, the bytes are checked when the
-    checkpoint is read.
+    """Compare a local checksum with the SHA-256 that the server returned.
+
+    If the server returns no checksum, the bytes are checked when the checkpoint is read.
     """
     found = answer.get("ChecksumSHA256", checksum)
     if found != checksum:

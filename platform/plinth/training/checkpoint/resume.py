@@ -1,4 +1,6 @@
-"""Collective steps before loading: shared verification of a checkpoint, and the parent's optimizer state."""
+"""Collective steps before loading: joint verification of a checkpoint by all ranks, and restore of the parent's
+optimizer state.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,14 @@ from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
 
 class SharedVerification:
-    """The ranks of a run during shared verification of checkpoints. Its public methods are collectives."""
+    """Verification of checkpoints by all ranks of a run together. Its public methods are collectives."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
         self._pulse = Pulse(config.directory.events)
 
     def select(self, events: Timeline) -> tuple[int | None, list[Intervention]]:
-        """Return the newest checkpoint that no rank refuses, and the rollbacks of the run; the same on every rank.
+        """Return the newest checkpoint that every rank accepts, and the rollbacks of the run. All ranks agree.
 
         Raises:
             CheckpointError: checkpoints are committed, but none can be trusted. It is raised on every rank.
@@ -54,11 +56,11 @@ class SharedVerification:
         return chosen
 
     def verify(self, step: int, run: RunDirectory | None = None) -> None:
-        """Verify one committed checkpoint of this run or of another.
+        """Verify one committed checkpoint of this run or of another run.
 
         Raises:
-            CheckpointError, SignatureError: the error of the first rank that refuses the checkpoint. It is raised on
-                every rank.
+            CheckpointError, SignatureError: the error of the first rank that rejects the checkpoint. Every rank raises
+                it.
         """
         failure: RankFailure | None = None
         try:
@@ -72,12 +74,12 @@ class SharedVerification:
             raise first.error()
 
     def _ask(self, run: RunDirectory, step: int) -> None:
-        """Tell every rank to verify its share of a candidate (leading rank only)."""
+        """Tell every rank to verify its files of a candidate. Only the leading rank calls this."""
         _sent(step)
         self.verify(step)
 
     def _answer(self) -> tuple[int | None, list[Intervention]]:
-        """Verify candidates until the leading rank has chosen. The leading rank handles refusals."""
+        """Verify candidate checkpoints until the leading rank has chosen one. It handles rejected candidates."""
         while True:
             said = _sent(None)
             if isinstance(said, RankFailure):
@@ -105,7 +107,7 @@ def _sent(value: Any) -> Any:
 
 
 def restore(engine: TrainingEngine) -> None:
-    """Restore the parent's optimizer state if the recipe keeps it; otherwise do nothing. A collective.
+    """Restore the parent's optimizer state if the recipe asks for it; otherwise do nothing. All ranks must call this.
 
     Raises:
         CheckpointError: the parent's checkpoint is missing, was changed, or lacks a parameter's state.
@@ -127,7 +129,7 @@ def restore(engine: TrainingEngine) -> None:
 
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
-    """Raise if the optimizer or its weight average differs from the parent's, because the state would then have other
+    """Raise an error if the optimizer or its weight average differs from the parent's. The state would have other
     tensors.
     """
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
@@ -142,7 +144,9 @@ def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
 
 
 def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
-    """Compare this rank's share of the checkpoint with its record; a refusal is raised on every rank."""
+    """Compare this rank's files of the checkpoint with their record. If a rank finds a difference, every rank raises an
+    error.
+    """
     try:
         SharedVerification(engine.config, engine.rank).verify(step, run)
     except CheckpointError as error:

@@ -1,16 +1,16 @@
 """Saving of the full state of a run during training.
 
     save()   all ranks agree and start copying their state to host memory                          ─▶ training
-    copy     parallel to forward and backward of the next step, which do not change the state; the update waits for the
-             end of the copy, which then orders the writer to write
-    writer   writes, hashes, flushes its rank's files; the leading writer commits once all are complete
-    poll()   receives the outcome; a failed save is an event, and the loop saves again, synchronously, within a step or
-             two (`failed`): at most one checkpoint interval is lost
+    copy     runs parallel to forward and backward of the next step, which do not change the state; the update waits
+             for the end of the copy, and then the writer starts
+    writer   writes, hashes, flushes its rank's files; the leading writer commits once all files are complete
+    poll()   receives the outcome; a failed save is logged, and the loop saves again, synchronously, within a step or
+             two (`failed`), so at most one checkpoint interval is lost
     drain()  waits for the commit; if it failed, writes the same staged state again, synchronously
 
 Saves never overlap. A second save waits for the first and logs the wait as `wait_s`. With `checkpoints.mode: sync`, or
-after a failure, the rank itself writes, and a failure raises. The stall is the time that training waits: in `save`
-itself, and before an update.
+after a failure, the rank itself writes, and a failed write raises an error. The stall is the time that training waits
+in `save` and before an update.
 
 Does not belong here: the content of the state (snapshot), the copy (staging), files and commit (rank_part), the process
 that writes (writer/).
@@ -35,7 +35,7 @@ from plinth.training.telemetry.timeline import Pulse, RankFailure, Timeline
 
 
 class Saver:
-    """Checkpoints of one rank. All its methods but `poll` are collectives."""
+    """Checkpoint saves of one rank. All methods except `poll` are collectives."""
 
     def __init__(self, engine: TrainingEngine, events: Timeline) -> None:
         self.engine, self.events = engine, events
@@ -54,7 +54,7 @@ class Saver:
         """Stage the full state after `step` and have it committed.
 
         Raises:
-            DiskFullError, StorageError, CheckpointError: nothing was committed, and this save is synchronous.
+            DiskFullError, StorageError, CheckpointError: a synchronous save failed, and nothing was committed.
         """
         begun = time.monotonic()
         self._receive(wait=True)
@@ -82,7 +82,7 @@ class Saver:
         self._stage(layout, len(text))
 
     def poll(self) -> None:
-        """Receive the writer's answer without waiting. Not a collective; call it at any rate."""
+        """Receive the writer's answer without waiting. Ranks may call this at different times."""
         self._receive(wait=False)
 
     def drain(self) -> None:
@@ -111,7 +111,7 @@ class Saver:
         self._arena.close()
 
     def _prepare_staging(self, step: int) -> None:
-        """Create an empty staging directory; if the disk is short, delete checkpoints that await their upload."""
+        """Create an empty staging directory; if disk space is low, delete checkpoints that await upload."""
         policy, always = self.config.checkpoints, {self.config.audit_step, self.config.total_steps}
         if policy.upload is not None:
             removed = selection.free_space(self.run, policy, always, checkpoint.size_of_last(self.run))
@@ -120,8 +120,7 @@ class Saver:
         checkpoint.stage(self.run, step)
 
     def _stage(self, layout: StagingLayout, plan_bytes: int) -> None:
-        """Copy the state and order the writer to save it. On CPUs the copy overlaps with the next step, up to its
-        update.
+        """Copy the state and tell the writer to save it. On CPUs the copy overlaps with the next step until its update.
 
         On GPUs the copy to page-locked memory runs at bus speed, so it completes before this method returns.
         """
@@ -147,7 +146,7 @@ class Saver:
             self.wait_until_copied()
 
     def _write_here(self, timing: Timing) -> None:
-        """Write in this process, all ranks together; the error of one rank is raised on all."""
+        """Write the checkpoint in this process, on all ranks together. An error of one rank is raised on every rank."""
         assert self._plan is not None
         plan, failure = self._plan, None
         self._on_any_rank(False)  # the staging directory exists

@@ -1,6 +1,7 @@
-"""Selection of the checkpoint to resume from, and retention of checkpoints. Resume uses the newest checkpoint that
-verifies and was not trained on skipped windows. Retention keeps the last, every n-th, the best, audited, final and not
-yet uploaded checkpoints.
+"""Selection of the checkpoint to resume from, and retention of checkpoints.
+
+Resume uses the newest checkpoint that verifies and was not trained on skipped windows. Retention keeps the newest and
+the best checkpoints, every n-th one, and all that are audited, final or not uploaded yet.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def select_checkpoint(
 ) -> tuple[int | None, list[Intervention]]:
     """Clean up, then return the newest checkpoint that passes `check`, and the rollbacks. Leading rank only.
 
-    A checkpoint is refused if its step is within or after a skipped window and it was saved before the skip: it was
-    trained on the data of that window.
+    A checkpoint is rejected if it was trained on the data of a skipped window. Its step is then within or after the
+    window, and it was saved before the skip.
 
     Raises:
         CheckpointError: checkpoints are committed, but none can be trusted.
@@ -58,7 +59,7 @@ def rollbacks_of(config: RunConfig) -> list[Intervention]:
 
 
 def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention]) -> Intervention | None:
-    """Return the rollback whose skipped window a checkpoint was trained on, or None."""
+    """Return the rollback that skips a window on which the checkpoint was trained, or None."""
     known = {made["number"] for made in checkpoint.read_state(config.directory, step)["monitor"]["guard"]["rollbacks"]}
     return next((made for made in rollbacks if made.first <= step and made.number not in known), None)
 
@@ -81,7 +82,7 @@ def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always
 
 
 def retain(run: RunDirectory, policy: Checkpoints, always: set[int]) -> list[int]:
-    """Delete the checkpoints that the policy does not keep; return the deleted steps.
+    """Delete the checkpoints that the retention policy does not keep, and return the deleted steps.
 
     If checkpoints are uploaded, a checkpoint that is not in the bucket yet is kept, whatever its age.
     """
@@ -94,7 +95,7 @@ def retain(run: RunDirectory, policy: Checkpoints, always: set[int]) -> list[int
 
 
 def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed: int) -> list[int]:
-    """Delete checkpoints that only wait for their upload, oldest first, until `needed` bytes are free."""
+    """Delete checkpoints that are kept only until their upload, oldest first, until `needed` bytes are free."""
     steps = checkpoint.committed(run)
     staying = kept(policy, steps, scores(run, steps) if policy.keep_best else {}, always)
     deleted = []

@@ -3,14 +3,15 @@
     rank-00000.safetensors      written by one rank, read by every rank that needs part of it
         layers.0.mlp.up_proj.weight/exp_avg/0.0.1/4096      parameter / kind / shard / first element
         layers.0.mlp.up_proj.weight/master/0.0.1/4096       FP32 master weights
-    its metadata                the writer's header, JSON, with the shape of every shard in it
+    metadata of the file        JSON header with the shape of every shard in the file
 
 ZeRO divides a flattened parameter into ranges; tensor parallelism first divides it along a dimension into shards;
 pipeline parallelism assigns whole layers. Every number has one address (parameter, kind, shard, element), so a run in
 any layout can read files that another layout wrote. Numbers are copied exactly, never recomputed, and nothing is
 pickled.
 
-A rank opens its own file if that file has everything it needs, otherwise the files that the index of all pieces names.
+A rank opens only its own file if that file has all the pieces that it needs. Otherwise it opens the files that the
+index of pieces lists.
 
 Does not belong here: the location of these numbers in an engine (universal).
 """
@@ -47,7 +48,7 @@ MASTER = "master"
 
 
 class Shard(NamedTuple):
-    """Part `part` of a whole parameter that is divided along `dim` into `parts`, as by `torch.chunk`."""
+    """Shard number `part` of a parameter that is divided along `dim` into `parts` shards, as by `torch.chunk`."""
 
     dim: int
     part: int
@@ -73,7 +74,9 @@ class Share:
 
 
 class Piece(NamedTuple):
-    """Elements `first` … `end` of part `part` of a parameter that is divided along `dim` into `parts`, flattened."""
+    """Elements `first` to `end` of a flattened shard: shard `part` of a parameter that is divided along `dim` into
+    `parts`.
+    """
 
     dim: int
     part: int
@@ -111,7 +114,7 @@ def metadata_of(captured: Captured) -> dict[str, str]:
 
 
 def write(captured: Captured, folder: Path, rank: int) -> None:
-    """Write one rank's file. Plain CPU work if the tensors are on the CPU; any thread or process may call it."""
+    """Write one rank's file. If the tensors are on the CPU, any thread or process may call this."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in captured.tensors.items()}
     save_file(tensors, folder / file_name(rank), metadata=metadata_of(captured))
@@ -130,7 +133,7 @@ class ShardedState:
         files: files to open instead, with any names.
 
     Raises:
-        CheckpointError: there is no file, or a file has another format.
+        CheckpointError: no file exists, or a file has another format.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class ShardedState:
             self._index(stack, path)
             beat()
         if not every:
-            raise CheckpointError(f"no engine state in {folder}", expected="rank-00000.safetensors and its like")
+            raise CheckpointError(f"no engine state in {folder}", expected="files such as rank-00000.safetensors")
 
     def kinds_of(self, name: str) -> set[str]:
         """Return the kinds of state of one parameter: master weights, and the optimizer's moments by name."""
@@ -173,10 +176,11 @@ class ShardedState:
         return tuple(sizes)
 
     def fill(self, target: Tensor, share: Share, kind: str, held: FilledTensors | None = None) -> None:
-        """Copy the numbers of a share into `target` [elements], and add them to the digest `held`.
+        """Copy one range of a parameter's state into `target` [elements], and add the copied bytes to the digest
+        `held`.
 
         Raises:
-            CheckpointError: some are missing.
+            CheckpointError: some elements are missing.
         """
         if share.shard in self._ranges.get((share.name, kind), {}):
             self._copy(target, share.start, share.name, kind, share.shard, held)
@@ -191,7 +195,7 @@ class ShardedState:
         """Return one whole parameter's state on the CPU, in the shape of the parameter.
 
         Raises:
-            CheckpointError: some of it is missing.
+            CheckpointError: part of the state is missing.
         """
         shards = sorted(self._ranges.get((name, kind), {}), key=lambda shard: shard.part)
         if not shards or [shard.part for shard in shards] != list(range(shards[0].parts)):
@@ -222,7 +226,7 @@ class ShardedState:
                 f"{self.folder} lacks {kind} of {name}",
                 found=f"elements up to {done}",
                 expected=f"up to {stop}",
-                remedy="a rank's file is missing; an earlier committed checkpoint may be whole",
+                remedy="a rank's file is missing; an earlier committed checkpoint may be complete",
             )
 
     def _index(self, stack: ExitStack, path: Path) -> None:
@@ -231,7 +235,7 @@ class ShardedState:
             self.header = json.loads(file.metadata()["plinth"])
             stream, places = stack.enter_context(path.open("rb", buffering=0)), tensor_file.places(path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is not a file of an engine's state", found=error) from error
+            raise CheckpointError(f"{path} is not a file with engine state", found=error) from error
         if self.header["format"] != FORMAT:
             raise CheckpointError(f"{path} has another format", found=self.header["format"], expected=FORMAT)
         for group in self.header.get("groups", []):
@@ -315,9 +319,9 @@ def table_of(manifests: Iterable[RankManifest]) -> Table:
 
 
 def ranks_for(table: Table, wanted: Mapping[str, Piece]) -> list[int]:
-    """Return the ranks whose files hold any of the wanted pieces, in order.
+    """Return the ranks whose files contain any of the wanted pieces, in order.
 
-    If no rank wrote exactly that shard, the whole parameter is needed.
+    If no rank wrote exactly that shard, all pieces of the whole parameter are needed.
     """
     ordered = table[np.argsort(table["name"], kind="stable")]
     found: set[int] = set()

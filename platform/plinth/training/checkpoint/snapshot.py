@@ -7,9 +7,9 @@
     state.json     step, data position, monitor, digests of parameters and of every rank's optimizer state
     config.json    the run's configuration;  data.json  the manifests it reads
 
-Nothing is pickled. Every byte is compared with the manifests before it is read (resume). During loading, each rank
-also compares the digests of its share of the engine's state: the optimizer state as it is read, and the derived
-weights at the end.
+Nothing is pickled. Every byte is compared with the manifests before it is read (resume). Each rank also compares
+digests while it loads its part of the engine's state: of the optimizer state as it is read, and of the derived weights
+at the end.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ from plinth.training.telemetry.timeline import Pulse
 
 
 def plan(engine: TrainingEngine, step: int, monitor: dict[str, Any], mode: str) -> tuple[WritePlan, StagingLayout]:
-    """Return the write plan of this rank for the checkpoint after `step`, and its tensors, which the engine still owns.
+    """Return this rank's write plan for the checkpoint after `step`, and the layout of the tensors to copy.
 
-    A collective. Copy the tensors (`StagingLayout.copy`) before the next update of the optimizer changes them.
+    All ranks must call this. The engine still owns the tensors: copy them (`StagingLayout.copy`) before the next
+    optimizer update changes them.
     """
     rank, run = engine.rank, engine.config.directory
     division = model_share.division_of(engine)
@@ -100,7 +101,7 @@ _TEXTS: WeakKeyDictionary[TrainingEngine, dict[Model, dict[str, str]]] = WeakKey
 
 
 def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivision) -> dict[str, str]:
-    """Return the text files that accompany the tensors. They are cached, since training waits for them."""
+    """Return the text files of a checkpoint. They are cached, because training waits for them."""
     config, held = engine.config, _TEXTS.setdefault(engine, {})
     model = config.model_at(step)
     if model not in held:
@@ -124,8 +125,8 @@ def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
 def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     """Load the state of a *verified* checkpoint into the engine and the generators, and return its `state.json`.
 
-    A collective. In the layout that saved the checkpoint, all digests are compared. In another layout only those of
-    the whole parameters are, since each rank's share of the rest differs.
+    All ranks must call this. In the layout that saved the checkpoint, all digests are compared. In another layout only
+    the digests of whole parameters are compared, because each rank has a different part of the other state.
 
     Raises:
         ResumeError: the checkpoint belongs to another run or precision.
@@ -156,10 +157,10 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
 def ranks_needed(
     engine: TrainingEngine, step: int, beat: Beat = silent, other: RunDirectory | None = None
 ) -> list[int]:
-    """Return the ranks whose state files this rank must open: only itself if it wrote everything that it now needs.
+    """Return the ranks whose state files this rank must open: only itself if it wrote all the state that it now needs.
 
-    A collective. If some rank needs more than its own file, each rank reads a share of the manifests, and the ranks
-    exchange their content. `other` is the run of the checkpoint if it is not the engine's own run.
+    All ranks must call this. If some rank needs more than its own file, each rank reads some of the manifests, and the
+    ranks exchange their content. `other` is the run of the checkpoint if it is not the engine's own run.
     """
     run, rank = other or engine.config.directory, engine.rank
     root, wanted = checkpoint.read_root(run, step), universal.pieces_of(engine)
@@ -177,7 +178,7 @@ DIGESTS = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
 
 
 class _Own(NamedTuple):
-    """One rank's part of the digests."""
+    """Digests that one rank contributes."""
 
     parameters: dict[str, str]
     optimizer_sha256: str
@@ -185,11 +186,10 @@ class _Own(NamedTuple):
 
 
 def digests(engine: TrainingEngine, held: FilledTensors | None = None) -> dict[str, Any]:
-    """Return the digests of the whole parameters (each hashed by the rank that writes it) and of every rank's
-    optimizer state and generators.
+    """Return the digests of the whole parameters, and of the optimizer state and generators of every rank.
 
-    A collective. The digest of the parameters is independent of the layout. `held` is the digest of the optimizer's
-    state, computed while the state was filled.
+    All ranks must call this. Each parameter is hashed by the rank that writes it, so the digest of the parameters is
+    independent of the layout. `held` is the digest of the optimizer's state, computed while the state was filled.
     """
     beat = Pulse(engine.config.directory.events)
     share = model_share.share(engine, model_share.division_of(engine), beat)
@@ -214,7 +214,9 @@ def recorded_digests(run: RunDirectory, step: int) -> dict[str, Any]:
 
 
 def parameters_digest(parameters: Iterable[tuple[str, Tensor]]) -> str:
-    """Return SHA-256 over names, dtypes, shapes and BLAKE3 of whole parameters, by name, as in `digests`."""
+    """Return one SHA-256 over the names, dtypes, shapes and BLAKE3 digests of whole parameters, sorted by name, as in
+    `digests`.
+    """
     lines = {name: line_of(name, tensor) for name, tensor in parameters}
     return digest_of_lines(lines[name] for name in sorted(lines))
 
@@ -234,7 +236,7 @@ def generators() -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any]) -> None:
-    """Set every random generator of this process."""
+    """Set the state of every random generator of this process."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]
@@ -260,7 +262,7 @@ def _json(value: Any) -> str:
 
 
 def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]) -> None:
-    """Refuse a saved state from which this run cannot continue exactly.
+    """Raise an error if this run cannot continue exactly from a saved state.
 
     Raises:
         ResumeError: the state belongs to another run or precision.

@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """Place of every tensor in the block. Each required byte of a storage is in the block once, without gaps."""
+    """Position of every tensor in the memory block. The block has no gaps and no duplicate bytes of a storage."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
@@ -68,7 +68,7 @@ class StagingLayout:
             self.spans += spans
 
     def describe(self, index: int, name: str) -> rank_part.Tensor:
-        """Return the description, under a given name, of the tensor at an index of the list."""
+        """Return the description of the tensor at an index of the list, under a given name."""
         tensor = self.tensors[index]
         key, begin, end = _place(tensor)
         begins, starts = self._starts[key]
@@ -83,7 +83,7 @@ class StagingLayout:
         )
 
     def copy(self, block: Tensor) -> None:
-        """Copy every span to its place in a block of bytes on the CPU, and wait until all are copied."""
+        """Copy every span to its position in a block of bytes on the CPU, and wait until all spans are copied."""
         at = 0
         for span in self.spans:
             size = span.end - span.begin
@@ -112,7 +112,7 @@ class BackgroundCopy(Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Copy the state. The interpreter's lock is needed only between storages."""
+        """Copy the state. The thread needs the GIL only between storages."""
         try:
             assert self._layout is not None
             self._layout.copy(self._block)
@@ -132,7 +132,7 @@ class BackgroundCopy(Thread):
 
 
 class Arena:
-    """Block of shared memory that grows with the state and keeps one descriptor."""
+    """Block of shared memory that grows with the state and keeps the same file descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("plinth-checkpoint", os.MFD_CLOEXEC)
@@ -209,15 +209,15 @@ def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
 
 
 def line_of(name: str, tensor: Tensor, beat: Beat = silent) -> str:
-    """Return one tensor's line for a digest over many tensors."""
+    """Return one tensor's line for a digest over many tensors: name, dtype, shape, and the digest of its bytes."""
     return _Hashed(tensor).line(name, beat)
 
 
 class FilledTensors:
     """Tensors that are hashed while they are filled, front to back, in pieces of any size.
 
-    The result equals `tensors_digest` after the last piece. A tensor on a device, or one that was written again after
-    it was hashed, is hashed at the end.
+    The result equals `tensors_digest` after the last piece. A tensor is hashed at the end if it is on a device, or if
+    it was written again after it was hashed.
     """
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class FilledTensors:
         self._addresses: list[int] = []
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
-        """Start to follow tensors that are not filled yet."""
+        """Start to track tensors that are not filled yet."""
         self._tensors = [_Hashed(tensor) for tensor in tensors]
         on_host = (one for one in self._tensors if one.tensor.is_cpu and one.tensor.is_contiguous())
         self._by_address = sorted(on_host, key=lambda one: one.address)
@@ -235,7 +235,7 @@ class FilledTensors:
     def filled(self, address: int, size: int) -> None:
         """Record that `size` bytes of a tensor were filled. Hash them, and any earlier bytes that were not hashed yet.
 
-        Memory on a device, and memory outside the followed tensors, is ignored.
+        Memory on a device, and memory outside the tracked tensors, is ignored.
         """
         index = bisect_right(self._addresses, address) - 1
         if index >= 0 and address + size <= self._addresses[index] + self._by_address[index].bytes:
@@ -280,5 +280,5 @@ class _Hashed:
 
 
 def bytes_of(tensor: Tensor) -> Any:
-    """Return the bytes of a tensor; for a host tensor without a copy."""
+    """Return the bytes of a tensor. The bytes of a host tensor are not copied."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

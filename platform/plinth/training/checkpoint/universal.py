@@ -1,10 +1,10 @@
 """Loading of a checkpoint from any layout into any other: DeepSpeed's memory in a layout-independent form.
 
     capture   this rank's master weights and Adam moments as pieces of whole parameters, without a copy
-    restore   the pieces this rank needs, whichever rank wrote them, back into DeepSpeed's flat partitions
+    restore   copies the pieces that this rank needs, from any writer, into DeepSpeed's flat partitions
 
 Ranks, ZeRO stage, tensor and pipeline degree may differ between saving and loading. With an equal layout every rank
-reads its own file only. DeepSpeed's own `ds_to_universal` converts offline, through pickles.
+reads its own file only. DeepSpeed's own tool `ds_to_universal` converts offline and uses pickles.
 
 Does not belong here: the form of the files (sharded_state).
 """
@@ -33,7 +33,7 @@ _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class _Slot(NamedTuple):
-    """Place of one parameter's range in the flat tensors that the optimizer updates."""
+    """Position of one parameter's range in the flat tensors that the optimizer updates."""
 
     start: int  # first element of the flattened parameter
     flat: Tensor  # master weights
@@ -42,14 +42,14 @@ class _Slot(NamedTuple):
 
 
 def layout_of(config: RunConfig) -> dict[str, int]:
-    """Return how state and sums are divided over ranks. A run resumes bit for bit in an equal layout."""
+    """Return how state and gradient sums are divided over ranks. A run resumes bit for bit if the layout is equal."""
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
 
 
 def capture(engine: TrainingEngine) -> Captured:
-    """Return this rank's contribution to a checkpoint: views of the engine's memory. Not a collective."""
+    """Return this rank's contribution to a checkpoint: views of the engine's memory. One rank may call this alone."""
     tensors: dict[str, Tensor] = {}
     shapes: dict[str, list[int]] = {}
     pieces: dict[str, Piece] = {}
@@ -87,7 +87,7 @@ def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
 
 
 def pieces_of(engine: TrainingEngine) -> dict[str, Piece]:
-    """Return the range of each parameter's state that this rank holds."""
+    """Return the range of each parameter's state that this rank has."""
     return {
         share.name: Piece(*share.shard, share.start, share.start + size)
         for share in shares(engine)
@@ -102,7 +102,7 @@ def restore(
     beat: Callable[[], object] = int,
     held: FilledTensors | None = None,
 ) -> None:
-    """Load state from any layout into this engine. A collective.
+    """Load state from any layout into this engine. All ranks must call this.
 
     Args:
         engine: a newly opened engine.
@@ -112,7 +112,7 @@ def restore(
         held: receives the digest of the optimizer's state.
 
     Raises:
-        CheckpointError: a file cannot be read, or some of a parameter's state is missing.
+        CheckpointError: a file cannot be read, or part of a parameter's state is missing.
     """
     outer = engine.deepspeed
     with ExitStack() as stack:
@@ -131,14 +131,14 @@ def restore(
 
 
 def masters_of(engine: TrainingEngine) -> Captured:
-    """Return the contribution of `capture`, limited to the master weights."""
+    """Return this rank's master weights, in the form that `capture` returns."""
     captured = capture(engine)
     masters = {key: values for key, values in captured.tensors.items() if key.split("/")[1] == MASTER}
     return Captured(masters, {"shapes": captured.header["shapes"]})
 
 
 def replace_masters(engine: TrainingEngine, file: Path, beat: Callable[[], object] = int) -> None:
-    """Load all master weights of the engine from one file; keep the optimizer's state. A collective.
+    """Load all master weights of the engine from one file; keep the optimizer's state. All ranks must call this.
 
     Raises:
         CheckpointError: the file cannot be read, or lacks part of a parameter.
@@ -193,7 +193,9 @@ def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | 
 
 
 def _unfused_masters(outer: Any) -> dict[int, Tensor]:
-    """Return the FP32 master of each parameter, by the parameter's id, for runs in reduced precision without ZeRO."""
+    """Return the FP32 master weights of each parameter by the parameter's id, for runs in reduced precision without
+    ZeRO.
+    """
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         return {}
     pairs = zip(getattr(outer, "fp16_groups", []), getattr(outer, "fp32_groups", []), strict=True)
@@ -206,14 +208,16 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
-    """Return True if another rank holds and writes the same numbers, as for parameters that tensor ranks do not
-    divide.
+    """Return True if another rank has and writes the same numbers. This is so if tensor ranks do not divide the
+    parameter.
     """
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
 def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
-    """Return the range of a share that this rank writes. Without ZeRO each replica writes one part."""
+    """Return the elements that this rank writes from its range of a parameter. Without ZeRO each replica writes one
+    part.
+    """
     size = share.state[MASTER].numel()
     if share.copy:
         return 0, 0
@@ -225,7 +229,9 @@ def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
 
 
 def _flats(outer: Any) -> list[tuple[Tensor, dict[str, Any]]]:
-    """Return the tensors that the optimizer updates, with their groups. ZeRO-3 empties its groups between steps."""
+    """Return the tensors that the optimizer updates, with their parameter groups. ZeRO-3 empties its groups between
+    steps.
+    """
     groups, three = outer.basic_optimizer.param_groups, getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
     if three:
         return [(flat, groups[outer.optimizer.sub_group_to_group_id[number]]) for number, flat in enumerate(three)]
@@ -253,16 +259,16 @@ def _prepare(outer: Any, step: int, pieces: ShardedState) -> None:
 
 
 def _scaler(outer: Any) -> Any:
-    """Return the object that holds the loss scale."""
+    """Return the object that has the loss scale."""
     return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _NoLossScaler()
 
 
 class _NoLossScaler:
-    """Stand-in for the loss scaler of runs without loss scaling."""
+    """Placeholder for the loss scaler in runs without loss scaling."""
 
 
 def _refresh_weights(outer: Any) -> None:
-    """Refresh the weights of the forward pass from their masters. A collective."""
+    """Recompute the weights of the forward pass from the master weights. All ranks must call this."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         for group in range(len(outer.fp32_partitioned_groups_flat)):
             outer._reassign_or_swap_out_partitioned_parameters(group)

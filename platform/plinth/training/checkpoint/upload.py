@@ -1,10 +1,11 @@
-"""Upload of committed checkpoints during training, and restore from the bucket on a machine that has none.
+"""Upload of committed checkpoints during training, and restore from the bucket on a machine without checkpoints.
 
 `python -m plinth.training.checkpoint.upload CONFIG` follows the run's checkpoints and uploads each, newest first, with
-exponential backoff after failures. The supervisor starts the process. At the end of the run it orders the process to
-finish by a line on standard input; the process exits when its standard input closes. With `--fetch STEP NODE NODES` it
-fetches that node's share of a checkpoint instead. Training never waits for an upload, because retention keeps
-checkpoints that are not yet uploaded. The file `step-….uploaded.json` next to a checkpoint marks uploaded ones.
+exponential backoff after failures. The supervisor starts this process. At the end of the run the supervisor writes a
+line to the process's standard input, which tells it to finish. The process exits when its standard input closes. With
+`--fetch STEP NODE NODES` the process fetches that node's part of a checkpoint instead. Training never waits for an
+upload, because retention keeps checkpoints that are not yet uploaded. The file `step-….uploaded.json` next to a
+checkpoint marks it as uploaded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class UploadLoop:
         self._withdrawn: set[int] = set()
 
     def follow(self) -> bool:
-        """Upload until ordered to finish; return True if everything is in the bucket."""
+        """Upload checkpoints until the supervisor orders the end. Return True if all checkpoints are in the bucket."""
         while True:
             self._withdraw()
             waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]
@@ -59,7 +60,7 @@ class UploadLoop:
             self._pause()
 
     def _withdraw(self) -> None:
-        """Withdraw refused checkpoints from the bucket, so that no other machine starts from them."""
+        """Withdraw rejected checkpoints from the bucket, so that no other machine starts from them."""
         for step in checkpoint.refused(self.run):
             if step in self._withdrawn or step in checkpoint.committed(self.run):  # saved again meanwhile
                 continue
@@ -102,7 +103,7 @@ class UploadLoop:
 
 
 class Uploader:
-    """The upload process, as the supervisor sees it."""
+    """Handle of the supervisor for the upload process."""
 
     def __init__(self, config: RunConfig, config_path: Path) -> None:
         self._config, self._path = config, config_path
@@ -116,7 +117,9 @@ class Uploader:
             self._start()
 
     def finish(self, hurry: Callable[[], bool]) -> None:
-        """Upload the remaining checkpoints, then end the process; with `hurry`, within the recipe's grace period."""
+        """Upload the remaining checkpoints, then end the process. Once `hurry()` is true, wait at most the recipe's
+        grace period.
+        """
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -144,8 +147,8 @@ def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
     step.
 
     Raises:
-        StorageError: the bucket is unreachable. The run may have checkpoints there, and it must not start twice.
-        CheckpointError: there are checkpoints, but all differ from their records.
+        StorageError: the bucket is unreachable. It may contain checkpoints, and the run must not start over.
+        CheckpointError: the bucket has checkpoints, but all differ from their records.
     """
     assert config.checkpoints.upload is not None
     remote, run = RemoteCheckpoints(config.checkpoints.upload, config.run_id), config.directory
@@ -164,13 +167,15 @@ def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
 
 
 def fetch_command(config_path: Path, step: int, node: int, nodes: int) -> list[str]:
-    """Return the command that fetches a node's share of a checkpoint."""
+    """Return the command that fetches a node's part of a checkpoint."""
     words = ("--fetch", *map(str, (step, node, nodes)))
     return processes.python("plinth.training.checkpoint.upload", str(config_path), *words)
 
 
 def main() -> int:
-    """Follow the run named on the command line, or fetch a share; return 0 if everything is transferred."""
+    """Follow the run named on the command line, or fetch a node's part of a checkpoint. Return 0 if the transfer is
+    complete.
+    """
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
     remote = RemoteCheckpoints(config.checkpoints.upload, config.run_id)
@@ -192,7 +197,9 @@ def _fetch(config: RunConfig, remote: RemoteCheckpoints, step: int, node: int, n
 
 
 def _read_orders(following: UploadLoop) -> None:
-    """Finish when a line arrives on standard input; exit at once when it closes, since the supervisor is then gone."""
+    """Tell the loop to finish when a line arrives on standard input. Exit at once if the input closes: the supervisor
+    has ended.
+    """
     for _ in sys.stdin:
         following.finishing.set()
     os._exit(2)

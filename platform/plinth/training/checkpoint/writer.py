@@ -7,15 +7,16 @@
 
 Started as `python -m plinth.training.checkpoint.writer RUN RANK DESCRIPTOR`.
 
-The process reads the rank's memory block through the descriptor, needs no torch, and ignores SIGTERM and SIGINT: state
-that is staged on every rank is committed even if the ranks are killed meanwhile. It works while cores are idle, and at
-the lowest priority once a rank waits for it or has exited, or after a time limit (idle). Standard input receives one
-JSON line per save, and an empty line when the rank waits. Standard output answers each save with one JSON line.
+The process reads the rank's memory block through the descriptor and needs no torch. It ignores SIGTERM and SIGINT, so
+state that is staged on every rank is committed even if the ranks are killed meanwhile. It first works only while cores
+are idle. Once a rank waits for it or has exited, or after a time limit (idle), it works at the lowest priority.
+Standard input receives one JSON line per save, and an empty line when the rank waits. Standard output answers each
+save with one JSON line.
 
-While alive it holds a lock, `writers/rank-00000.lock`: the leading writer tests the lock to see whether a missing part
-can still arrive, and the supervisor starts no ranks before the writers of the last attempt have ended.
+A running writer has a lock, `writers/rank-00000.lock`. The leading writer tests the lock to find out if a missing part
+can still arrive. The supervisor starts no ranks before the writers of the last attempt have ended.
 
-Does not belong here: the part itself (rank_part), when to save (saving).
+Does not belong here: the format of a part (rank_part), the time of a save (saving).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ HEARTBEAT_S = 0.5
 
 
 class WriterClient:
-    """The writer process, as its rank sees it."""
+    """Client in a rank for its writer process."""
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
         module = "plinth.training.checkpoint.writer"
@@ -67,21 +68,21 @@ class WriterClient:
         self._buffer, self._work, self._ready = b"", 0, False
 
     def wait_until_ready(self) -> None:
-        """Return once the process holds its lock, or has ended."""
+        """Return once the process has its lock, or has ended."""
         while not self._ready and self.is_alive():
             self._ready = self._line(HEARTBEAT_S) is not None
 
     def order(self, at: int, size: int, total: int, timing: Timing) -> None:
-        """Order a save; `answer` returns its outcome."""
+        """Request a save. `answer` returns its outcome."""
         self._write(json.dumps({"plan_at": at, "plan_bytes": size, "size": total, "timing": timing}))
 
     def hurry(self) -> None:
-        """Send the process an empty line: this rank waits for the answer."""
+        """Send the process an empty line, which means that this rank waits for the answer."""
         self._write("")
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the writer's answer, or None if there is none yet. If the process has ended, that is returned as an
-        answer too.
+        """Return the writer's answer, or None if there is none yet. If the process has ended, return a failure as the
+        answer.
         """
         line = self._line(timeout_s)
         if line is not None:
@@ -103,8 +104,8 @@ class WriterClient:
         return self._process.poll() is None
 
     def made_progress(self) -> bool:
-        """Return True if the writer has written or computed since the last call (on other systems than Linux: if it is
-        alive).
+        """Return True if the writer has made progress since the last call. On systems other than Linux, return True if
+        it is alive.
         """
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -181,8 +182,9 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
 
 
 def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
-    """Report a failure to the leading writer, which waits for this part. The report is a file; on a full disk the
-    process exits instead, which releases the lock.
+    """Report a failure in a file for the leading writer, which waits for this part.
+
+    If the file cannot be written because the disk is full, the process exits, which releases the lock.
     """
     path = failed_path(plan, plan.rank)
     try:
@@ -206,24 +208,26 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
                 raise RankFailure.model_validate_json(text).error()
             if rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
                 raise CheckpointError(
-                    f"step {plan.step} was not committed: the writer of rank {rank} ended without its part",
+                    f"step {plan.step} was not committed: the writer of rank {rank} ended before its part was complete",
                     remedy="training continues; the next checkpoint is written synchronously",
                 )
         time.sleep(POLL_S)
 
 
 def failed_path(plan: WritePlan, rank: int) -> Path:
-    """Return the path of the file by which a writer tells the leading writer that its part will not arrive."""
+    """Return the path of the file by which a writer reports that its part will not arrive."""
     return rank_part.part_path(plan.directory, plan.step, rank).with_suffix(".failed")
 
 
 def lock_path(run: RunDirectory, rank: int) -> Path:
-    """Return the path of the lock that the writer of a rank holds while it runs."""
+    """Return the path of the lock file that the writer of a rank locks while it runs."""
     return run.writers / f"rank-{rank:05d}.lock"
 
 
 def hold(run: RunDirectory, rank: int) -> int:
-    """Take the lock of a rank's writer and return its descriptor. The file then holds its process id and host."""
+    """Take the lock of a rank's writer and return its descriptor. The lock file then contains the process id and the
+    host.
+    """
     return atomic.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
 
 
@@ -239,7 +243,7 @@ def alive(run: RunDirectory) -> list[int]:
 
 
 def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:
-    """Wait for the writers of ranks that have ended; return those still alive after `timeout_s` seconds."""
+    """Wait until all writers have ended. Return the ranks whose writers are still alive after `timeout_s` seconds."""
     until = time.monotonic() + timeout_s
     while (left := alive(run)) and time.monotonic() < until:
         time.sleep(POLL_S)
@@ -280,7 +284,7 @@ TIMEOUT_S = 10.0
 
 
 class Idle:
-    """Runs small pieces of work one after the other. Keep each piece short, because a rank may wait for it."""
+    """Runner of small pieces of work, one after the other. Keep each piece short, because a rank may wait for it."""
 
     def __init__(self, urgent: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         self._urgent, self._timeout_s = urgent, timeout_s
@@ -301,7 +305,7 @@ class Idle:
 
 
 def _give_way() -> None:
-    """Put this thread into SCHED_IDLE; on systems without that class it keeps the priority of its process."""
+    """Set this thread's scheduling class to SCHED_IDLE. On systems without that class its priority does not change."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

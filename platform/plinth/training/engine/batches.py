@@ -1,4 +1,4 @@
-"""Batches on a rank. They are sent to the ranks that divide a model, and expanded on the device to the model's
+"""Batches on a rank. Each batch is sent to the ranks that divide a model, and expanded on the device to the model's
 input.
 """
 
@@ -50,10 +50,10 @@ Ready = SimpleQueue[StepBatch | BaseException | None]
 
 
 def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches]) -> Batches:
-    """Return the batches of a rank, read once per replica. A collective of all ranks.
+    """Return the batches of a rank, read once per replica. All ranks must call this.
 
     Args:
-        opened: opens the batches of this rank's replica; called by the first rank of each replica only.
+        opened: opens the batches of this rank's replica; only the first rank of each replica calls it.
     """
     replicas = ranks_of(config.parallel, config.ranks, REPLICA)
     if len(replicas[0]) == 1:
@@ -64,10 +64,10 @@ def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches])
 
 
 class ReplicaBatches:
-    """Batches that one rank of a group reads and sends to all ranks of the group, beginning at any step.
+    """Batches that one rank of a group reads and sends to all ranks of the group, from any start step.
 
     Args:
-        group: the replica's gloo group, used for nothing else.
+        group: a gloo group of the replica that is used only here.
         source: the batches on the group's first rank; None on other ranks.
     """
 
@@ -76,7 +76,7 @@ class ReplicaBatches:
         self._before: threading.Thread | None = None
 
     def __call__(self, first_step: int) -> Iterator[StepBatch]:
-        """Yield the batches, beginning at a step. An error of the reader is raised on every rank of the replica."""
+        """Yield the batches from a start step. An error of the reader is raised on every rank of the replica."""
         wanted, ready = Wanted(), Ready()
         for _ in range(DEPTH):
             wanted.put(True)
@@ -111,7 +111,7 @@ class ReplicaBatches:
 
 
 def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
-    """Return the next batch, None at the end, or the reader's error in a form that can be sent."""
+    """Return the next batch, or None at the end. If the reader fails, return its error in a form that can be sent."""
     try:
         return next(source, None)
     except PlinthError as error:
@@ -121,7 +121,7 @@ def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
 
 
 def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[StepBatch]:
-    """Yield the batches that a thread prepares, and request one more for each batch taken."""
+    """Yield the batches that a thread prepares. For each yielded batch, request one more."""
     try:
         while True:
             item = ready.get()
@@ -148,7 +148,7 @@ _SIGNED = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 class ModelInput(NamedTuple):
-    """The input of the model.
+    """Input tensors of the model.
 
     Attributes:
         inputs, targets: ids [B S / l, l], int64; targets that are not scored are `IGNORED`.
@@ -161,7 +161,7 @@ class ModelInput(NamedTuple):
 
 
 def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
-    """Return a batch on a device as 64-bit ids in rows of `length` tokens; with `segments`, also each token's
+    """Return a batch on a device as 64-bit ids in rows of `length` tokens. If `segments`, also return each token's
     document.
     """
     width = rows.tokens.shape[1]
@@ -179,8 +179,9 @@ def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segme
 
 
 def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
-    """Return, for each token, how many documents of the sequence have started [B, S + 1]: one more than in
-    `Expanded`.
+    """Return, for each token, the number of documents of the sequence that have started [B, S + 1].
+
+    The numbers are one higher than in `Expanded`.
     """
     begins = torch.zeros(rows.tokens.shape, dtype=torch.int32, device=device)
     begins.view(-1)[to_device(rows.starts, device).long()] = 1
@@ -208,6 +209,8 @@ def signed(array: np.ndarray) -> np.ndarray:
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copy to a device without waiting; a pageable copy of more than 64 KB may wait for the device."""
+    """Copy an array to a device without waiting. A copy of more than 64 KB from pageable memory may wait for the
+    device.
+    """
     held = torch.from_numpy(array)
     return (held.pin_memory() if device.type == "cuda" else held).to(device, non_blocking=True)

@@ -1,16 +1,18 @@
-"""Changes of DeepSpeed's engine (0.19) that avoid rounding of gradients and host waits.
+"""Changes to DeepSpeed's engine (0.19) that avoid rounding of gradients and host waits.
 
     BF16 with ZeRO-1     DeepSpeed: `BF16_Optimizer` reduces at the end, without overlap, in buckets of 500M elements;
-                         here the optimizer of ZeRO-2 with undivided FP32 gradients, as in other precisions
-    without ZeRO         DeepSpeed: buckets of 500M elements; here the recipe's
-    end of a backward    with overlap (ZeRO-1, ZeRO-2) and in ZeRO-3 the host waits for the reduction; here the stream
-    norm and overflow    DeepSpeed reads both on the host; here the device does (`device_measurements`)
-    reduced gradients    ZeRO-1 and ZeRO-2 keep those of large matrices until the backward pass ends; released here
-    end of a step        ZeRO-3 gathers small parameters and waits for the device; here the stream waits
+                         here the optimizer of ZeRO-2 runs with undivided FP32 gradients, as in other precisions
+    without ZeRO         DeepSpeed: buckets of 500M elements; here the bucket size comes from the recipe
+    end of a backward    DeepSpeed: with overlap (ZeRO-1, ZeRO-2) and in ZeRO-3 the host waits for the reduction; here
+                         the stream waits
+    norm and overflow    DeepSpeed reads both on the host; here the device reads them (`device_measurements`)
+    reduced gradients    DeepSpeed: ZeRO-1 and ZeRO-2 keep gradients of large matrices until the backward pass ends;
+                         here they are released
+    end of a step        DeepSpeed: ZeRO-3 gathers small parameters and waits for the device; here the stream waits
 
-Remaining waits: in ZeRO-3 the host runs at most two reductions and a few gathers ahead, which bounds memory, and on one
-rank it waits for every gather; an offloaded optimizer computes on the host and waits for its gradient; FP16 reads its
-overflow once per step.
+Some host waits remain. In ZeRO-3 the host runs at most two reductions and a few gathers ahead, which limits memory, and
+with a single rank it waits for every gather. An offloaded optimizer computes on the host and waits for its gradient. In
+FP16 the host reads the overflow flag once per step.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from plinth.training.parameters.parallel import with_settings
 
 
 def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:
-    """Return the engine of `deepspeed.initialize` with the fixes of this module.
+    """Call `deepspeed.initialize`, apply the changes of this module, and return the engine.
 
     Args:
-        bucket: elements of a bucket for reduction of gradients without ZeRO.
-        device_norm: True if nothing reads norm and overflow on the host.
+        bucket: number of elements per bucket for the reduction of gradients without ZeRO.
+        device_norm: True if the host reads neither norm nor overflow.
         given: arguments of `deepspeed.initialize`.
     """
     import deepspeed
@@ -74,7 +76,9 @@ def _own_engine(bucket: int) -> Iterator[None]:
 
 
 def _leave_norm_out(outer: Any) -> None:
-    """Replace DeepSpeed's norm and overflow checks by constants where no DeepSpeed setting disables them."""
+    """Replace DeepSpeed's norm and overflow checks with constants, in the cases where no DeepSpeed setting disables
+    them.
+    """
     if hasattr(outer, "_get_norm_groups"):  # ZeRO-3
         outer._get_norm_groups = lambda: [0.0]
     elif getattr(outer, "cpu_offload", False):  # ZeRO-1 and ZeRO-2
@@ -83,8 +87,10 @@ def _leave_norm_out(outer: Any) -> None:
 
 
 def _release_reduced(outer: Any) -> None:
-    """Release gradients in ZeRO-1 and ZeRO-2 as soon as they are reduced, if their sum is stored elsewhere on this
-    rank or on another rank. DeepSpeed keeps gradients larger than a bucket until the backward pass ends.
+    """Release gradients in ZeRO-1 and ZeRO-2 as soon as they are reduced, if another buffer or another rank stores
+    their sum.
+
+    DeepSpeed keeps gradients larger than a bucket until the backward pass ends.
     """
     reduce = outer.reduce_ipg_grads
 
@@ -120,10 +126,12 @@ class _AwaitedStream(torch.cuda.Stream):
 
 
 def _end_backward_without_wait(outer: Any) -> None:
-    """Reduce the remaining gradients in ZeRO-1 and ZeRO-2, make the stream of the backward pass wait for it, then
-    continue as DeepSpeed does without overlap: its buckets are empty, so it has nothing to reduce.
+    """Reduce the remaining gradients in ZeRO-1 and ZeRO-2 without a host wait.
 
-    A gradient larger than a bucket is released while the other stream still reads it, so it is recorded there.
+    The stream of the backward pass waits for the reduction. DeepSpeed then continues as without overlap; its buckets
+    are empty, so it has nothing to reduce.
+
+    A gradient larger than a bucket is released while the reduction stream still reads it, so `record_stream` is called.
     """
     epilogue, average = outer.independent_gradient_partition_epilogue, outer.average_tensor
 
@@ -144,7 +152,7 @@ def _end_backward_without_wait(outer: Any) -> None:
 
 
 def _gather_persistent_on_stream(outer: Any) -> None:
-    """Gather in one call, on the stream, the parameters that ZeRO-3 keeps whole between steps."""
+    """Gather the parameters that ZeRO-3 keeps whole between steps, in one call on the current stream."""
     kept, finish = outer.persistent_parameters, outer._post_step
     if not kept or torch.distributed.get_world_size(outer.dp_process_group) == 1:
         return
@@ -165,16 +173,16 @@ def deepspeed_config(
 ) -> dict[str, Any]:
     """Return the configuration for `deepspeed.initialize`.
 
-    DeepSpeed treats sequence ranks as data ranks with other sequences, so its batch size counts them; Plinth's does
-    not. Unless `theirs`, DeepSpeed neither measures nor clips the gradient: both happen on the device
-    (`device_measurements`). Without ZeRO it has no FP32 accumulation for BF16, so the configuration declares FP32, and
+    DeepSpeed treats sequence ranks as data ranks, so its batch size counts them; Plinth's batch size does not. Unless
+    `theirs` is set, DeepSpeed neither measures nor clips the gradient; the device does both (`device_measurements`).
+    Without ZeRO, DeepSpeed has no FP32 accumulation for BF16. The configuration then declares FP32, and
     `master_weights` provides the BF16 part.
 
     Args:
         config: configuration of the run.
-        precision: resolved, never `auto`.
-        parameters: number of parameters on this rank, the upper bound for a bucket.
-        theirs: True if DeepSpeed computes norm, clipping and overflow. That is the case in FP16, whose loss scale needs
+        precision: the resolved precision, never `auto`.
+        parameters: number of parameters on this rank; a bucket is at most that large.
+        theirs: True if DeepSpeed computes norm, clipping and overflow. This is so in FP16, because the loss scale needs
             them, and with an optimizer that cannot skip an update.
         gpu: True if this rank computes on a GPU.
 
@@ -202,8 +210,9 @@ def deepspeed_config(
 
 
 def sums_gradients(config: RunConfig, precision: str) -> bool:
-    """Return True if gradients are divided by the number of replicas after their sum. DeepSpeed's ZeRO-2 would divide
-    before the sum, in BF16, where a division by 3 rounds.
+    """Return True if gradients are divided by the number of replicas after their sum.
+
+    DeepSpeed's ZeRO-2 would divide before the sum, in BF16, where a division by 3 is rounded.
     """
     return precision == "bf16" and config.parallel.zero_stage == 2
 
@@ -225,8 +234,9 @@ def _zero(config: RunConfig, parameters: int, gpu: bool) -> dict[str, Any]:
 
 
 def _norm(config: RunConfig, theirs: bool) -> dict[str, Any]:
-    """Return DeepSpeed's norm settings. DeepSpeed can disable its norm in ZeRO-1 and ZeRO-2 without offload; in other
-    cases this module replaces the norm.
+    """Return DeepSpeed's settings for the gradient norm.
+
+    DeepSpeed can disable its norm in ZeRO-1 and ZeRO-2 without offload. In other cases this module replaces the norm.
     """
     parallel = config.parallel
     left_out = not theirs and parallel.zero_stage in (1, 2) and parallel.offload == "none"

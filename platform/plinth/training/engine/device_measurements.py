@@ -30,7 +30,7 @@ from plinth.model.blocks import Block
 
 
 class DeviceGradients:
-    """Measures the gradient of a step and clips it when the optimizer's step begins."""
+    """Measurement of a step's gradient; the gradient is clipped when the optimizer's step begins."""
 
     def __init__(self, engine: Any, clip: float, *, stage: int, counts_all: bool, replicas: int, summed: bool) -> None:
         """Attach to one engine.
@@ -41,7 +41,7 @@ class DeviceGradients:
             stage: ZeRO stage.
             counts_all: True if this rank counts parameters that tensor ranks replicate.
             replicas: number of ranks that average their gradients.
-            summed: True if gradients are sums over replicas, not yet means.
+            summed: True if gradients are still sums over replicas and must be divided to give means.
         """
         self._engine, self._clip, self._stage, self._counts_all = engine, clip, stage, counts_all
         self._copies, self._shrink = (replicas if stage == 0 else 1), (replicas if summed else 1)
@@ -50,7 +50,9 @@ class DeviceGradients:
         engine.basic_optimizer.register_step_pre_hook(self._scale)
 
     def measure(self) -> None:
-        """Measure after the last backward pass of a step. A collective of all ranks without a host wait."""
+        """Measure the gradient after the last backward pass of a step. All ranks must call this. The host does not
+        wait.
+        """
         norms = list(self._norms())
         device = self._engine.device
         total = torch.stack([n.to(device) for n in norms]).double().square().sum() if norms else _zero(device)
@@ -83,7 +85,7 @@ class DeviceGradients:
         return self._counts_all or hasattr(parameter, "shard")
 
     def _scale(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Scale the gradient at the beginning of the optimizer's step; ZeRO takes one step per group."""
+        """Scale the gradient when the optimizer's step begins. ZeRO runs one optimizer step per parameter group."""
         assert self.norm is not None
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
@@ -115,12 +117,12 @@ class HostCopy:
 
 
 def keeps_back(optimizer: Any) -> bool:
-    """Return True if an optimizer changes nothing when its `found_inf` is 1, like PyTorch's fused optimizers."""
+    """Return True if an optimizer skips its update when its `found_inf` is 1, like PyTorch's fused optimizers."""
     return all(group.get("fused") for group in optimizer.param_groups)
 
 
 def state_device(optimizer: Any) -> torch.device:
-    """Return the device of the tensors that an optimizer step changes."""
+    """Return the device of the tensors that an optimizer step updates."""
     device: torch.device = next(p.device for group in optimizer.param_groups for p in group["params"])
     return device
 
@@ -176,16 +178,16 @@ class LayerStatistics:
     values: npt.NDArray[np.float32]  # [R, C]; NaN where nothing was measured
 
     def column(self, name: str) -> npt.NDArray[np.float32]:
-        """Return one of `COLUMNS` for every row [R]."""
+        """Return the values of one of `COLUMNS` for every row [R]."""
         values: npt.NDArray[np.float32] = self.values[:, COLUMNS.index(name)]
         return values
 
     def named(self, name: str) -> dict[str, float]:
-        """Return one of `COLUMNS` by row name, without rows that were not measured."""
+        """Return the values of one of `COLUMNS` by row name, without rows that were not measured."""
         return {row: float(x) for row, x in zip(self.names, self.column(name), strict=True) if not math.isnan(x)}
 
     def event(self) -> dict[str, Any]:
-        """Return the fields of an event: one list per column, one number per row; null if JSON cannot represent it."""
+        """Return the fields of an event: one list per column, with one number per row. NaN and infinity become null."""
         columns = {
             name: [float(f"{value:.6g}") if np.isfinite(value) else None for value in self.column(name).tolist()]
             for name in COLUMNS
@@ -194,16 +196,16 @@ class LayerStatistics:
 
 
 class LayerMonitor:
-    """Layer statistics of a model. Attach once, before or after DeepSpeed takes the model.
+    """Monitor of a model's layer statistics. Attach it once, before or after DeepSpeed wraps the model.
 
     In every step call `begin(step)`, run forward and backward, call `end()`, then `at(step)`, on all ranks together.
     """
 
     def __init__(self, module: nn.Module, layers: int, every: int, *, ranks: int = 1, tensor_ranks: int = 1) -> None:
-        """Attach hooks to `module`, a `Decoder` or the part of one that a rank holds.
+        """Attach hooks to `module`, a `Decoder` or this rank's part of one.
 
         Args:
-            layers: blocks of the whole model.
+            layers: number of blocks in the whole model.
             every: interval between measured steps; 0 measures no step and adds no hooks.
             ranks: size of the process group for sums and maxima; 1 measures this rank alone.
             tensor_ranks: number of ranks that divide parameters marked `model_parallel`.
@@ -221,7 +223,7 @@ class LayerMonitor:
             self._attach(module)
 
     def begin(self, step: int) -> None:
-        """Start step `step`; it is measured if `every` divides it."""
+        """Start step `step`. The step is measured if `step` is a multiple of `every`."""
         self._step, self._active = step, bool(self.every) and step % self.every == 0
         self.again()
 
@@ -233,7 +235,7 @@ class LayerMonitor:
             self._maxima.zero_()
 
     def end(self) -> None:
-        """Start the sum over ranks after the last backward pass of the step. Does not wait on GPUs."""
+        """Start the sum over ranks after the last backward pass of the step. The host does not wait for GPUs."""
         if not self._active:
             return
         self._active = False
@@ -252,7 +254,9 @@ class LayerMonitor:
         self._sent.append((self._step, values, arrived))
 
     def latest(self) -> LayerStatistics | None:
-        """Return the newest measurement that has reached the host, or None before the first. Does not wait."""
+        """Return the newest measurement that has reached the host, without waiting. Return None before the first
+        measurement.
+        """
         while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
             self._receive()
         return self._latest
@@ -260,8 +264,8 @@ class LayerMonitor:
     def at(self, step: int) -> LayerStatistics | None:
         """Return the measurement of exactly this step, or None if it was not measured.
 
-        Call it in the order of steps, after the step's loss has been read on the host; the measurement has then
-        arrived too.
+        Call this in the order of steps, after the step's loss has been read on the host. The measurement has then
+        reached the host as well.
         """
         while self._sent and self._sent[0][0] <= step:
             self._receive()
@@ -359,7 +363,7 @@ def _longest(x: Tensor) -> Tensor:
 
 
 def _table(raw: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Convert [R, 7] of sums, counts and maxima to [R, C]."""
+    """Convert sums, counts and maxima [R, 7] to the columns of the table [R, C]."""
     sums, maxima = raw[:, :5], raw[:, 5:]
     backwards = np.where(sums[:, _BACKWARDS] > 0, sums[:, _BACKWARDS], np.nan)
     elements = np.where(sums[:, _ELEMENTS] > 0, sums[:, _ELEMENTS], np.nan)

@@ -1,9 +1,9 @@
-"""DeepSpeed behind a small interface: build, train one step, iterate over whole parameters.
+"""Small interface to DeepSpeed: build the engine, train one step, iterate over whole parameters.
 
-The optimizer is PyTorch's or ours (`optimization`) in every ZeRO stage, because DeepSpeed's own CPU Adam does not
-resume bit for bit.
+In every ZeRO stage the optimizer is from PyTorch or from Plinth (`optimization`), because DeepSpeed's own CPU Adam does
+not resume bit for bit.
 
-Does not belong here: how ranks find each other (ranks).
+Does not belong here: setup of the process group (ranks).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class TrainingEngine:
         return model
 
     def _initialise(self, model: Decoder, settings: dict[str, Any], mpu: ModelParallelUnit | None) -> None:
-        """Initialize this rank's part of the model. No rank creates or reads more than its share plus one parameter."""
+        """Initialize this rank's part of the model. A rank reads or creates at most its own part plus one parameter."""
         with weight_source(self.config) as initial:
             if self.config.parallel.zero_stage == 3:
                 partition_initialised(model, initial, settings, mpu)
@@ -155,21 +155,23 @@ class TrainingEngine:
                 initialise(model, initial)
 
     def _unit(self) -> ModelParallelUnit | None:
-        """Return the process groups for DeepSpeed if the model is divided over ranks, otherwise None."""
+        """Return the process groups that DeepSpeed needs if the model is divided over ranks, otherwise None."""
         return ModelParallelUnit(self.topology) if self.topology.tensor is not None else None
 
     def rotate_at(self, step: int) -> None:
-        """Set the rotary positions of a step. Nothing else in the model's configuration can change during a run."""
+        """Set the rotary positions for a step. No other setting of the model can change during a run."""
         if self.config.rotary_schedule:
             decoder = next(one for one in self.module.modules() if isinstance(one, Decoder))  # through any wrappers
             decoder.config = self.config.model_at(step)
 
     def train_step(self, batch: StepBatch, lr: float) -> tuple[Tensor, Tensor]:
-        """Take one optimizer step; return this rank's mean loss and the global gradient norm (FP64 scalars, on the
-        device).
+        """Take one optimizer step. Return this rank's mean loss and the global gradient norm.
 
-        The host reads nothing. `on_gradient` receives the loss when the gradient is complete, before the update. In
-        FP16 a step whose gradient overflows is repeated with a smaller loss scale, so that every step trains its batch.
+        Both are FP64 scalars on the device.
+
+        The host does not wait for the device. `on_gradient` receives the loss when the gradient is complete, before the
+        update. If the gradient overflows in FP16, the step is repeated with a smaller loss scale, so that every step
+        trains on its batch.
         """
         self._set_rate(lr)
         total = self._attempt(batch) if self.hooks.gradient is None else self._hooked_attempt(batch)
@@ -181,7 +183,7 @@ class TrainingEngine:
         return total, self.gradient_norm()
 
     def _attempt(self, batch: StepBatch) -> Tensor:
-        """Run forward, backward and update; return the mean loss of this rank."""
+        """Run forward, backward and update, and return the mean loss of this rank."""
         accumulate(self.deepspeed, len(batch))
         self.stats.again()
         self.stats.gradient_scale = self._loss_scale / len(batch)
@@ -217,8 +219,8 @@ class TrainingEngine:
         return total
 
     def _step(self, total: Tensor | None) -> None:
-        """Run DeepSpeed's step after a backward pass. Pass the loss of the step as `total` once its gradient is
-        complete.
+        """Run DeepSpeed's step after a backward pass. If the gradient of the step is complete, pass the step's loss as
+        `total`.
         """
         if total is not None:
             self._complete(total)
@@ -226,7 +228,7 @@ class TrainingEngine:
         self.deepspeed.step()
 
     def _complete(self, total: Tensor) -> None:
-        """Handle the complete gradient of the step, before the update."""
+        """Measure the complete gradient of the step and call the hooks, before the update."""
         if self.gradients is not None:
             self.gradients.measure()
         for hook in self.hooks.after_backward:
@@ -241,8 +243,8 @@ class TrainingEngine:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Return a context in which `loss_of` may be called. A collective. Gradients are off, and z-loss is left
-        out.
+        """Return a context in which `loss_of` may be called. All ranks must enter it. Gradients are off, and the loss
+        has no z-loss.
         """
         self.module.eval()
         try:
@@ -252,7 +254,7 @@ class TrainingEngine:
             self.module.train()
 
     def loss_of(self, tokens: Any, scored: Any) -> Tensor:
-        """Return this rank's mean loss over the scored targets (FP32, on the device), 0 if there are none.
+        """Return this rank's mean loss over the scored targets (FP32, on the device), or 0 if no target is scored.
 
         Args:
             tokens: [M, S + 1], one document per row.
@@ -263,10 +265,11 @@ class TrainingEngine:
         return loss
 
     def arranged(self, tokens: Tensor, *, layout: Layout) -> Tensor:
-        """Run `Decoder.arranged` on the live model: per target of a layout, -ln p and 1 if it is the most probable
-        token, [N, 2] (FP32, on the device).
+        """Run `Decoder.arranged` on the live model.
 
-        A sequence rank returns zeros for targets on other ranks. A pipeline stage before the last returns only zeros.
+        Return two numbers per target of a layout: -ln p, and 1 if the target is the most probable token, otherwise 0.
+        The result [N, 2] is FP32 on the device. A sequence rank returns zeros for targets on other ranks. A pipeline
+        stage before the last returns only zeros.
         """
         found: Tensor = self.deepspeed(tokens, layout=layout)
         return found
@@ -277,7 +280,7 @@ class TrainingEngine:
         return DTYPES[self.precision]
 
     def gradient_norm(self) -> Tensor:
-        """Return the global norm of this step's gradient before clipping. It is known when the optimizer's step starts.
+        """Return the global norm of this step's gradient before clipping. Call this once the optimizer's step starts.
 
         The norm is infinite if DeepSpeed measures it and has found an overflow.
         """
@@ -303,7 +306,7 @@ class TrainingEngine:
         return scale.static or float(scale.minimum)
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield whole parameters in order, one at a time, on the CPU; all ranks must iterate together."""
+        """Yield whole parameters in order, one at a time, on the CPU. All ranks must iterate together."""
         import deepspeed
 
         for name, parameter in self.module.named_parameters():
@@ -311,7 +314,7 @@ class TrainingEngine:
                 yield name, gathered(parameter, self.topology).cpu().clone()
 
     def optimizer_tensors(self) -> Iterator[Tensor]:
-        """Yield this rank's share of master weights and optimizer state, in a fixed order, without a copy."""
+        """Yield this rank's part of the master weights and optimizer state, in a fixed order, without a copy."""
         outer, inner = self.deepspeed.optimizer, self.deepspeed.basic_optimizer
         masters = getattr(outer, "fp32_partitioned_groups_flat", None)  # ZeRO-3 empties its groups between steps
         if masters is None:
@@ -333,8 +336,8 @@ class TrainingEngine:
 def accumulate(engine: Any, micro_batches: int) -> None:
     """Set the number of micro batches of the next optimizer step.
 
-    DeepSpeed counts micro batches over the whole run and takes multiples of the accumulation as step boundaries. These
-    would no longer match after a change of the global batch, so the count restarts in every step.
+    DeepSpeed counts micro batches over the whole run, and a step ends at each multiple of the accumulation. This would
+    no longer match after a change of the global batch size, so the count restarts in every step.
     """
     if micro_batches != engine.gradient_accumulation_steps():
         engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)

@@ -32,10 +32,10 @@ from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOption
 
 
 def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:
-    """Return the base learning rate for the optimizer step that ends at `tokens` (1 … total_tokens). Each parameter
-    group multiplies it by its own factor.
+    """Return the base learning rate of the optimizer step that ends at `tokens` (1 … total_tokens).
 
-    `tokens` and `total_tokens` may be in any unit, if it is the same for both.
+    Each parameter group multiplies this rate by its own factor. `tokens` and `total_tokens` may be in any unit, if it
+    is the same for both.
     """
     warmup = math.ceil(optimizer.warmup(total_tokens))
     if tokens <= warmup:
@@ -47,7 +47,10 @@ def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float
 
 
 def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
-    """Return the schedule's position between minimum (0) and peak (1): 1 after warm-up, 0 at the end."""
+    """Return the position of the learning rate between its minimum (0) and its peak (1).
+
+    It falls from 1 after the warm-up to 0 at the end.
+    """
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
     if optimizer.schedule == "linear":
@@ -78,7 +81,7 @@ _EMBEDDINGS = ("embed_tokens", "lm_head")
 def parameter_groups(
     optimizer: Optimizer, model: Model, parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> list[dict[str, Any]]:
-    """Return the parameter groups for the optimizer, in a fixed order, from parameters named as in `Decoder`."""
+    """Return the parameter groups of the optimizer in a fixed order. Parameters are named as in `Decoder`."""
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     hidden_factor = _hidden_factor(optimizer, model)
     for name, parameter in parameters:
@@ -100,7 +103,7 @@ def _hidden_factor(optimizer: Optimizer, model: Model) -> float | None:
 
 
 def lr_factor(optimizer: Optimizer, model: Model, name: str, parameter: nn.Parameter) -> float:
-    """Return the factor by which the schedule's rate is multiplied for a parameter."""
+    """Return the factor that multiplies the schedule's learning rate for a parameter."""
     if _is_embedding(name):
         return optimizer.embedding_lr_factor
     return 1 / model.width_multiplier if parameter.dim() >= 2 else 1.0
@@ -164,7 +167,8 @@ SCALES: dict[str, Callable[[int, int], float]] = {
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """Return an approximation of the nearest orthogonal matrix: singular values between about 0.7 and 1.2, in BF16.
+    """Return an approximation of the nearest orthogonal matrix in BF16. Its singular values are between about 0.7 and
+    1.2.
 
     Args:
         matrix: [rows, columns] in BF16; overwritten.
@@ -185,7 +189,7 @@ def make(groups: Groups, optimizer: Optimizer, options: MuonOptions) -> Muon:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for groups with `hidden_matrices`, PyTorch's fused AdamW for all others."""
+    """Optimizer that uses Muon for groups with `hidden_matrices` and PyTorch's fused AdamW for all other groups."""
 
     def __init__(self, groups: Groups, options: MuonOptions) -> None:
         super().__init__(groups, {"fused": True})  # `found_inf` is honored
@@ -199,7 +203,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update the parameters that have a gradient. A collective if matrices are divided over several ranks."""
+        """Update the parameters that have a gradient. If matrices are divided over ranks, all ranks must call this."""
         bad = getattr(self, "found_inf", None)
         self._step_others(bad)
         for group in self.param_groups:
@@ -225,7 +229,7 @@ class Muon(torch.optim.Optimizer):
             self._step_wave(wave, tensors, group, bad)
 
     def _step_wave(self, wave: Wave, flat: tuple[Tensor, ...], group: dict[str, Any], bad: Tensor | None) -> None:
-        """Update the matrices of one wave. The parts of a matrix are sent to the rank that orthogonalizes it, and
+        """Update the matrices of one wave. The parts of each matrix are sent to the rank that orthogonalizes it, and
         back.
         """
         weights, gradient, momentum = ([all_[one.held] for one in wave.matrices] for all_ in flat)
@@ -236,7 +240,7 @@ class Muon(torch.optim.Optimizer):
             self._apply(one, w, update, group, bad)
 
     def _look_ahead(self, v: Tensor, g: Tensor, bad: Tensor | None) -> Tensor:
-        """Add a gradient to the momentum; return the input of the orthogonalization, in BF16."""
+        """Add a gradient to the momentum. Return the input of the orthogonalization, in BF16."""
         new = v.lerp(g, 1 - self._momentum)
         v.copy_(_unless(bad, new, v))
         return g.lerp(new, self._momentum).bfloat16()
@@ -267,7 +271,7 @@ def _unless(bad: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
 
 
 class HeldRange(NamedTuple):
-    """Range of elements of a flattened matrix that one rank holds."""
+    """Range of elements of a flattened matrix on one rank."""
 
     rank: int  # in the group
     first: int
@@ -275,7 +279,7 @@ class HeldRange(NamedTuple):
 
 
 class HeldMatrix(NamedTuple):
-    """A matrix and the ranks that hold it."""
+    """A matrix, and the ranges of its elements on each rank."""
 
     shape: tuple[int, int]
     held: slice  # of this rank's flat tensor; empty if this rank has no part
@@ -287,7 +291,7 @@ class HeldMatrix(NamedTuple):
 
 
 class Wave(NamedTuple):
-    """Matrices whose parts are sent together."""
+    """Matrices with parts that are sent together."""
 
     matrices: tuple[HeldMatrix, ...]
     owners: tuple[int, ...]  # rank in the group that assembles each matrix
@@ -295,8 +299,9 @@ class Wave(NamedTuple):
     group: Any  # None: nothing is sent
 
     def gather(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Assemble the matrices that this rank owns from the parts [elements] on all ranks; return them by index. A
-        collective.
+        """Assemble the matrices that this rank owns from the parts [elements] on all ranks, and return them by index.
+
+        All ranks must call this.
         """
         whole, transfers = dict[int, Tensor](), list[dist.P2POp]()
         for index, (one, owner) in enumerate(zip(self.matrices, self.owners, strict=True)):
@@ -315,8 +320,9 @@ class Wave(NamedTuple):
         return {index: flat.view(self.matrices[index].shape) for index, flat in whole.items()}
 
     def scatter(self, whole: dict[int, Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-        """Send the whole matrices [elements] from their owners; return this rank's part of every matrix. A
-        collective.
+        """Send the whole matrices [elements] from their owners, and return this rank's part of every matrix.
+
+        All ranks must call this.
         """
         parts, transfers = [torch.empty_like(part) for part in like], list[dist.P2POp]()
         for index, (one, owner) in enumerate(zip(self.matrices, self.owners, strict=True)):
@@ -337,13 +343,13 @@ class Wave(NamedTuple):
 
 
 class MatrixDivision:
-    """Division of matrices over ranks: the waves of every flat tensor. A tensor that is not flat is a whole matrix."""
+    """Division of matrices over ranks, as waves per flat tensor. A tensor that is not flat is a whole matrix."""
 
     def __init__(self) -> None:
         self._waves: dict[Tensor, list[Wave]] = {}
 
     def waves(self, flat: Tensor) -> list[Wave]:
-        """Return the matrices in a tensor that the optimizer updates, in the same order on every rank."""
+        """Return the waves of matrices in a tensor that the optimizer updates. The order is the same on every rank."""
         if flat not in self._waves:
             rows, columns = flat.shape  # without ZeRO
             whole = HeldRange(0, 0, flat.numel())
@@ -351,7 +357,7 @@ class MatrixDivision:
         return self._waves[flat]
 
     def follow(self, outer: Any, groups: Sequence[dict[str, Any]]) -> None:
-        """Find where DeepSpeed's optimizer keeps the `hidden_matrices` groups."""
+        """Find the tensors in which DeepSpeed's optimizer keeps the groups with `hidden_matrices`."""
         hidden = [index for index, group in enumerate(groups) if group.get("hidden_matrices")]
         if hasattr(outer, "fp32_partitioned_groups_flat"):
             self._waves = dict(_divided_each(outer, hidden))
@@ -367,7 +373,9 @@ def _alone(one: HeldMatrix, rank: int) -> Wave:
 
 
 def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, group: Any) -> list[Wave]:
-    """Divide as ZeRO-1 and ZeRO-2 do: rank r holds `share` elements of the concatenated group, from r x share on."""
+    """Divide matrices as ZeRO-1 and ZeRO-2 do: rank r has `share` elements of the concatenated group, starting at r x
+    share.
+    """
     rank = dist.get_rank(group)
     waves, across = list[Wave](), list[HeldMatrix]()
     for member, offset in zip(members, offsets, strict=True):
@@ -390,7 +398,7 @@ def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, g
 
 
 def _divided_each(outer: Any, hidden: Sequence[int]) -> Iterator[tuple[Tensor, list[Wave]]]:
-    """Divide as ZeRO-3 does: rank r holds one share of each matrix, from r x share on; the last share is padded."""
+    """Divide matrices as ZeRO-3 does: each is divided evenly over all ranks, in rank order. The last part is padded."""
     group = outer.dp_process_group
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     for sub_group, members in enumerate(outer.fp16_groups):

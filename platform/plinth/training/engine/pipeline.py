@@ -1,7 +1,7 @@
-"""Pipeline parallelism: exchange of activations, gradients and a tied embedding matrix between stages; engine of a
-stage.
+"""Pipeline parallelism: the engine of a stage, and exchange of activations, gradients and a tied embedding between
+stages.
 
-Concurrent sends and receives are issued as one batch of operations, because NCCL would deadlock if both stages sent
+Concurrent sends and receives are issued as one batch of operations. Otherwise NCCL would deadlock if both stages sent
 first.
 """
 
@@ -28,11 +28,13 @@ from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
 class StageExchange:
-    """Sends to and receives from the previous and next stages."""
+    """Exchange of tensors with the previous and the next stage."""
 
     def __init__(self, stage: PipelineStage, ranks: Sequence[int], like: Tensor, device: torch.device) -> None:
-        """Set up the exchange. `ranks` are the global ranks of the pipeline, first stage first; `like` is a meta
-        tensor with the shape of the activations.
+        """Set up the exchange.
+
+        `ranks` are the global ranks of the pipeline, first stage first. `like` is a meta tensor with the shape of the
+        activations.
         """
         self._before = None if stage.first else ranks[stage.index - 1]
         self._after = None if stage.last else ranks[stage.index + 1]
@@ -46,7 +48,7 @@ class StageExchange:
         backward_from: bool = False,
         backward_to: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Send and receive; return the activations of the previous stage and the gradient of the next one."""
+        """Send and receive tensors. Return the activations of the previous stage and the gradient of the next stage."""
         operations: list[dist.P2POp] = []
         x = self._receive(operations, self._before) if forward_from else None
         gradient = self._receive(operations, self._after) if backward_from else None
@@ -81,7 +83,7 @@ class ReceivedGradient(torch.autograd.Function):
 
 
 class TiedEmbedding:
-    """A tied embedding matrix. The first stage owns it; the last stage uses a copy."""
+    """A tied embedding matrix. The first stage owns the matrix; the last stage uses a copy."""
 
     def __init__(self, model: Decoder, ranks: Sequence[int], device: torch.device, dtype: torch.dtype) -> None:
         self._model, self._stage, self._ranks = model, model.division.stage, ranks
@@ -101,7 +103,7 @@ class TiedEmbedding:
         borrowed.grad = None
 
     def send_weights(self) -> None:
-        """Send the first stage's current weights, from a step or a checkpoint, to the last stage."""
+        """Send the first stage's weights to the last stage. Call this after a step and after loading a checkpoint."""
         operations: list[dist.P2POp] = []
         if self._stage.first:
             _send(operations, self._model.embed_tokens.detach(), self._ranks[-1])
@@ -110,8 +112,8 @@ class TiedEmbedding:
         _wait(operations)
 
     def send_gradient(self, outer: Any) -> None:
-        """Send the last stage's gradient to the first stage and add it to the gradient that DeepSpeed's optimizer
-        `outer` keeps.
+        """Send the last stage's gradient to the first stage, and add it to the gradient in DeepSpeed's optimizer
+        `outer`.
         """
         operations: list[dist.P2POp] = []
         if self._stage.last:
@@ -166,17 +168,17 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
 
 
 def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> TrainingEngine:
-    """Open the engine for the run's `parallel:` block, with the hooks of the run. A collective.
+    """Open the engine for the run's `parallel:` block, with the hooks of the run. All ranks must call this.
 
     Raises:
-        TrainingError: this machine cannot run the block.
+        TrainingError: this machine does not support the settings in the block.
     """
     of_stage = PipelineEngine if config.parallel.pipeline > 1 else TrainingEngine
     return of_stage(config, rank, hooks)
 
 
 class PipelineEngine(TrainingEngine):
-    """`TrainingEngine` of one pipeline stage. `parameters` and losses are those of the whole model, on every rank."""
+    """`TrainingEngine` of one pipeline stage. Its `parameters` and losses cover the whole model on every rank."""
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks) -> None:
         super().__init__(config, rank, hooks)
@@ -211,7 +213,7 @@ class PipelineEngine(TrainingEngine):
         return total
 
     def _schedule(self, batch: StepBatch) -> Tensor:
-        """Run all forward and backward passes of a step; return the mean loss on the last stage, zero elsewhere."""
+        """Run all forward and backward passes of a step. Return the mean loss on the last stage, otherwise zero."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)
@@ -275,7 +277,7 @@ class PipelineEngine(TrainingEngine):
         return y if self._stage.last else torch.zeros(len(layout.targets), 2, device=self.rank.device)
 
     def _passed_on(self, shape_of_tokens: Sequence[int], *inputs: Any, **asked: Any) -> Tensor:
-        """Run one forward pass over all stages; return this stage's output for the previous stage's activations."""
+        """Run one forward pass over all stages. Return this stage's output for the previous stage's activations."""
         exchange = StageExchange(self._stage, self._ranks, self._activations(shape_of_tokens), self.rank.device)
         x = exchange(forward_from=True)[0]
         y: Tensor = self.deepspeed(*inputs, x=x, **asked)
@@ -283,15 +285,18 @@ class PipelineEngine(TrainingEngine):
         return y
 
     def _activations(self, shape_of_tokens: Sequence[int]) -> Tensor:
-        """Return a meta tensor with shape and dtype of the activations between stages: [B, S/n, D] in the model's
-        precision, for tokens […, B, S + 1] and n ranks that share a sequence.
+        """Return a meta tensor with the shape and dtype of the activations between stages.
+
+        For tokens […, B, S + 1] and n ranks that share a sequence, the shape is [B, S/n, D], in the model's precision.
         """
         *_, micro, length = shape_of_tokens
         shape = micro, (length - 1) // self.config.parallel.sequence, self.config.model.dim
         return torch.empty(shape, dtype=self._dtype, device="meta")
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield whole parameters in the order of the undivided model, one at a time, on the CPU. A collective."""
+        """Yield whole parameters in the order of the undivided model, one at a time, on the CPU. All ranks must iterate
+        together.
+        """
         with torch.device("meta"):
             undivided = Decoder(self.config.model, self.config.vocab_size)
         ours = dict(self.module.named_parameters())

@@ -1,4 +1,4 @@
-"""Ranks of a run and their precision: process group, seeds, precision support of devices."""
+"""Setup of a run's ranks: process group, random seeds, and the precision that a device supports."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def precision_of(config: RunConfig, device: torch.device) -> str:
-    """Return the run's precision, with `auto` resolved: BF16 if the device supports it natively, otherwise FP32, since
-    CPUs that emulate BF16 are 3 to 4 times slower.
+    """Return the run's precision. `auto` becomes BF16 if the device supports it natively, otherwise FP32.
+
+    CPUs that emulate BF16 are 3 to 4 times slower than with FP32.
     """
     if config.precision != "auto":
         return config.precision
@@ -47,7 +48,7 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 
 
 def require_device(precision: str, device: torch.device) -> None:
-    """Refuse a precision that this device lacks. The check is DeepSpeed's own; the error adds a remedy.
+    """Raise an error with a remedy if this device does not support a precision. DeepSpeed provides the check.
 
     Raises:
         TrainingError: the device has no FP16 arithmetic.
@@ -64,15 +65,15 @@ def require_device(precision: str, device: torch.device) -> None:
 
 
 def require_gradient(path: AttentionPath, device: torch.device) -> None:
-    """Refuse an attention backend that this device cannot train with.
+    """Raise an error if this device cannot train with an attention backend.
 
     Raises:
-        TrainingError: FlexAttention on a CPU.
+        TrainingError: the backend is FlexAttention and the device is a CPU.
     """
     if path == "flex" and device.type == "cpu":
         raise TrainingError(
-            "training.parallel.attention flex cannot train on this cpu",
-            found="no gradient of FlexAttention on CPUs (torch 2.13)",
+            "training.parallel.attention flex cannot train on this CPU",
+            found="FlexAttention has no gradient on CPUs (torch 2.13)",
             expected="a GPU, or attention auto, sdpa or flash",
             remedy="set training.parallel.attention: auto",
         )
@@ -98,7 +99,7 @@ CAPABILITIES = {"tensorwise": (8, 9), "rowwise": (9, 0), "rowwise_with_gw_hp": (
 
 
 def require_float8(config: RunConfig, precision: str, device: torch.device) -> None:
-    """Refuse FP8 if it cannot be computed.
+    """Raise an error if the recipe requests FP8 but this run cannot compute it.
 
     Args:
         precision: resolved precision of the run.
@@ -122,7 +123,7 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
     if precision != "bf16":
         raise TrainingError(
             f"training.float8 {kind} with precision {precision}",
-            expected="precision bf16, used for everything else",
+            expected="precision bf16 for all other operations",
             remedy="set training.precision: bf16",
         )
     tokens = config.micro_batch_sequences * config.sequence_tokens
@@ -138,7 +139,7 @@ def convert(model: Decoder, kind: str, *, emulate: bool = False) -> None:
     """Convert the linear layers of the blocks to FP8 matrix products.
 
     Args:
-        emulate: True to compute in FP32 with the rounding of FP8, on any device.
+        emulate: True to compute in FP32 and round to FP8, which works on any device.
 
     Raises:
         MissingError: torchao is not installed.
@@ -167,7 +168,7 @@ AMPERE = (8, 0)
 
 @dataclass(frozen=True)
 class Rank:
-    """Place of this process among the ranks of the run."""
+    """Position of this process among the ranks of the run."""
 
     index: int
     world: int
@@ -207,13 +208,13 @@ def join(config: RunConfig) -> Rank:
 
 
 def _set_determinism(deterministic: bool, *, compiles: bool) -> None:
-    """Set deterministic kernels, or fail with an error that names the unsupported operation.
+    """Select deterministic kernels. An operation without one then fails with an error that names it.
 
-    `use_deterministic_algorithms` also sets Inductor's flag. It imports Inductor for that, which takes a fifth of a
+    `use_deterministic_algorithms` also sets Inductor's flag and imports Inductor for it. The import takes a fifth of a
     rank's start-up time and is only needed by a run that compiles.
 
-    Not `warn_only`: with it, the gradients of flash and memory-efficient attention stay nondeterministic, and cuDNN's
-    attention is chosen (ATen, transformers/cuda: attention_backward.cu, sdp_utils.cpp).
+    `warn_only` is not used: with it, the gradients of flash and memory-efficient attention stay nondeterministic, and
+    cuDNN's attention is chosen (ATen, transformers/cuda: attention_backward.cu, sdp_utils.cpp).
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS sums in a fixed order; read at its first use
     if compiles:
@@ -228,7 +229,7 @@ def _set_matmul(kind: str, device: torch.device) -> None:
     """Set the precision of FP32 matrix products on this device.
 
     Raises:
-        TrainingError: the device has no TF32.
+        TrainingError: the device does not support TF32.
     """
     if kind == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < AMPERE):
         raise TrainingError(
@@ -241,7 +242,7 @@ def _set_matmul(kind: str, device: torch.device) -> None:
 
 
 def seed(value: int) -> None:
-    """Seed every generator that a rank may draw from."""
+    """Seed every random generator that a rank may use."""
     random.seed(value)
     np.random.seed(value % 2**32)
     torch.manual_seed(value)
@@ -256,8 +257,9 @@ def leave() -> None:
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Hide a package from imports. DeepSpeed's unused autotuner would import MLflow, which takes most of a rank's
-    start-up time.
+    """Hide a package from imports.
+
+    DeepSpeed's unused autotuner would import MLflow, which takes most of a rank's start-up time.
     """
     if name in sys.modules:
         yield
@@ -271,8 +273,10 @@ def _without(name: str) -> Iterator[None]:
 
 @contextmanager
 def _nothing_compiled() -> Iterator[None]:
-    """Disable compilation while DeepSpeed is imported. DeepSpeed imports its own Muon to check an optimizer's type,
-    and decorating Muon's kernels loads Inductor, which takes a quarter of a rank's start-up time.
+    """Disable compilation while DeepSpeed is imported.
+
+    DeepSpeed imports its own Muon to check an optimizer's type. Decorating Muon's kernels loads Inductor, which takes a
+    quarter of a rank's start-up time.
     """
     from deepspeed.runtime import compiler
 
@@ -284,18 +288,19 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 class _DeferredDynamo(ModuleType):
-    """Placeholder for `torch._dynamo` in a process that compiles nothing. Access to any other attribute loads the real
-    module.
+    """Placeholder for `torch._dynamo` in a process that compiles nothing.
+
+    Access to an attribute that the placeholder lacks loads the real module.
     """
 
     @staticmethod
     def disable(fn: Any, *args: Any, **options: Any) -> Any:
-        """Return `fn` unchanged, since nothing is traced."""
+        """Return `fn` unchanged, because nothing is traced."""
         return fn
 
     @staticmethod
     def graph_break() -> None:
-        """Do nothing, since there is no graph to break."""
+        """Do nothing, because there is no graph to break."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":  # module scans need no compiler
@@ -306,15 +311,17 @@ class _DeferredDynamo(ModuleType):
 
 
 def defer_dynamo() -> None:
-    """Load TorchDynamo only when something compiles. An optimizer imports it only to break its graph, and the import
-    takes a quarter of the CPU time of a rank's start-up.
+    """Delay the import of TorchDynamo until something compiles.
+
+    An optimizer imports TorchDynamo only to break its graph, and the import takes a quarter of the CPU time of a rank's
+    start-up.
     """
     if "torch._dynamo" not in sys.modules:
         torch._dynamo = sys.modules["torch._dynamo"] = _DeferredDynamo("torch._dynamo")
 
 
 def import_deepspeed(cuda: bool) -> Any:
-    """Import DeepSpeed quietly, and on CPUs without operators that are compiled at first use."""
+    """Import DeepSpeed without log output. On CPUs, leave out the operators that are compiled at first use."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     with _without("mlflow"):

@@ -2,14 +2,14 @@
 
     gradient complete ──► sum of loss, fingerprint, signals over ranks ──► global norm ──► ok? ──► optimizer
                                                                                            │
-    host, at the end of the step or while the next one runs ◄── one copy of all of it ◄────┘
+    host, at the end of the step or during the next step ◄── one copy of all numbers ◄─────┘
 
-The update is skipped with `found_inf` of PyTorch's fused AdamW (our Muon has it too), the flag of loss scaling: if it
+The update is skipped with `found_inf`, the loss scaling flag of PyTorch's fused AdamW and of Plinth's Muon. If the flag
 is 1, the kernel leaves parameters, moments and step count unchanged, and the host does not wait
 (`torch.optim.Optimizer`; OLMo-core's SkipStepOptimizer multiplies by a similar factor). DeepSpeed's ZeRO stages 0 to 3
-call that optimizer last, after reduction, norm and clipping, on every rank with the same loss and norm: all ranks skip
-the update or none does. An offloaded optimizer runs on the host, which waits for the verdict there, as it does for the
-gradient: PyTorch's own copy of the flag would be read too early. Steps that DeepSpeed itself skips (an overflow in
+call that optimizer last, after reduction, norm and clipping. Every rank has the same loss and norm, so either all ranks
+skip the update or none does. An offloaded optimizer runs on the host, which waits for the verdict as it waits for the
+gradient. PyTorch's own copy of the flag would be read too early. Steps that DeepSpeed itself skips (an overflow in
 FP16) do not reach this code; they count as skipped.
 """
 
@@ -49,7 +49,7 @@ _NORM, _SKIPPED = range(_BROKEN.stop, _BROKEN.stop + 2)
 
 @dataclass(frozen=True)
 class Shared:
-    """Numbers of a step that all ranks share, on the host."""
+    """Numbers of a step on the host that all ranks share."""
 
     loss: float  # mean over ranks
     grad_norm: float
@@ -62,7 +62,7 @@ class Shared:
 
 
 class UpdateSkipper:
-    """Shares a step's numbers among ranks, and skips the update when the numbers are bad."""
+    """Exchange of a step's numbers among ranks; the update is skipped if the numbers are bad."""
 
     def __init__(self, engine: TrainingEngine) -> None:
         self.engine, self.device = engine, engine.rank.device
@@ -86,8 +86,11 @@ class UpdateSkipper:
         trace: int = 0,
         broken: Sequence[int] = NONE_BROKEN,
     ) -> None:
-        """Prepare a step: its limits, this rank's fingerprint, signal and seconds of the last step, the number of rows
-        that violate each screening rule, and (on the leading rank) the newest trace request.
+        """Prepare a step.
+
+        The arguments are the limits of the step, this rank's fingerprint, its pending signal, its seconds of the last
+        step, and the number of rows that violate each screening rule. On the leading rank, `trace` is the newest trace
+        request.
         """
         self._limits, self._summed, self._bad, self._flag = limits, None, None, None
         asked = [float(pending == number) for number in SIGNALS]
@@ -111,8 +114,9 @@ class UpdateSkipper:
         self._summed = summed
 
     def _judge(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Decide at the beginning of the optimizer's step whether to update. ZeRO-3 calls the optimizer several times
-        per step, with one shared verdict.
+        """Decide at the beginning of the optimizer's step if the update is applied.
+
+        ZeRO-3 calls the optimizer several times per step, and all calls use the same verdict.
         """
         if self._bad is None:
             norm, summed = self.engine.gradient_norm(), self._summed
@@ -129,7 +133,7 @@ class UpdateSkipper:
 
 
 class PendingNumbers:
-    """Copy of a step's numbers to the host that is still in progress. Reading waits for it."""
+    """Copy of a step's numbers to the host, still in progress. Reading the numbers waits for the copy."""
 
     def __init__(self, values: Tensor) -> None:
         self._copy = HostCopy(values)
@@ -152,7 +156,7 @@ class PendingNumbers:
 
 @dataclass(frozen=True)
 class Measured:
-    """One step as all ranks saw it."""
+    """Numbers of one step, the same on all ranks except this rank's times."""
 
     step: int
     loss: float
@@ -171,7 +175,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Launched:
-    """One step in flight: the numbers that the host knows, and those still on the device."""
+    """One step that is still running: the numbers that the host knows, and the numbers still on the device."""
 
     step: int
     lr: float
@@ -181,7 +185,7 @@ class Launched:
     timed_step: int
 
     def read(self) -> Measured:
-        """Wait for the device; the only wait of the host in a step."""
+        """Wait for the device and return the step's numbers. The host waits nowhere else in a step."""
         shared = self.result.read()
         return Measured(
             self.step,

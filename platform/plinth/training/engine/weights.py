@@ -41,10 +41,10 @@ BLOCK_ROWS = 4096
 
 @contextmanager
 def weight_source(config: RunConfig) -> Iterator[WeightSource]:
-    """Open the run's initial weights, which are drawn from its seed or read from files.
+    """Open the run's initial weights, which are sampled with the run's seed or read from files.
 
     Raises:
-        CheckpointError: the files do not hold the parameters of the model.
+        CheckpointError: the files do not contain the parameters of the model.
         MissingError, IntegrityError: a file is absent or has changed.
     """
     if config.initial is None:
@@ -61,8 +61,9 @@ def weight_source(config: RunConfig) -> Iterator[WeightSource]:
 
 
 def parent_rows(store: Store, tokenizer: Manifest, initial: Manifest, vocab_size: int) -> NDArray[np.int64]:
-    """Return, for each token of the run's vocabulary, the row of the parent's token with the same text, or -1 if there
-    is none [vocab_size].
+    """Return, for each token of the run's vocabulary, the row of the parent's token with the same text [vocab_size].
+
+    The row is -1 if the parent has no such token.
     """
     (ours,), (theirs,) = tokenizer.named(TOKENIZER), initial.named(TOKENIZER)
     known = load_tokenizer(store, theirs.blob).get_vocab()
@@ -77,7 +78,7 @@ class SavedInitial:
 
     Args:
         stack: closes the files.
-        rows: parent's row of each token [vocabulary], if vocabularies differ.
+        rows: row of each token in the parent's embedding [vocabulary], if the vocabularies differ.
 
     Raises:
         CheckpointError: tensors are missing or unknown; the error lists all of them. Shapes are compared when a tensor
@@ -95,7 +96,7 @@ class SavedInitial:
         self._require(config)
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write the values of a part into `target`, in its precision and on its device, as `Initial.fill`."""
+        """Write the values of a part into `target`, in its precision and on its device. See `Initial.fill`."""
         if self._rows is not None and role == "embedding":
             self._fill_rows(target, self._tensor(name, (self._vocabulary, placement.shape[1])), placement)
             return
@@ -107,8 +108,10 @@ class SavedInitial:
             target.copy_(tensor[rows, placement.column : placement.column + target.shape[1]])
 
     def _fill_rows(self, target: Tensor, tensor: Any, placement: Placement) -> None:
-        """Fill the rows of tokens that the parent knows with the parent's rows [V, D], and all other rows with the
-        mean of the parent's rows. The mean is computed block by block in FP64, so it is the same on every rank.
+        """Fill the rows of tokens that the parent knows with the parent's rows [V, D].
+
+        All other rows get the mean of the parent's rows. The mean is computed block by block in FP64, so it is the same
+        on every rank.
         """
         assert self._rows is not None
         wanted = torch.from_numpy(self._rows[placement.row : placement.row + target.shape[0]])
@@ -178,7 +181,9 @@ class SavedInitial:
 
 
 def master_weights(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the groups with an FP32 master in place of each parameter, whose gradient becomes FP32."""
+    """Return the groups with an FP32 master weight in place of each parameter. The gradients of the parameters become
+    FP32.
+    """
     return [{**group, "params": [_master(parameter) for parameter in group["params"]]} for group in groups]
 
 
@@ -188,9 +193,9 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
 
 
 class MasterWeights:
-    """Links the masters of an optimizer to their parameters.
+    """Link between the FP32 master weights of an optimizer and their parameters.
 
-    The optimizer stores parameters and masters under DeepSpeed's names (`fp16_groups`, `fp32_groups`), where
+    The optimizer stores parameters and master weights under DeepSpeed's names (`fp16_groups`, `fp32_groups`), where
     checkpoints find them.
     """
 
@@ -201,8 +206,9 @@ class MasterWeights:
         optimizer.register_step_pre_hook(self._lend)
 
     def follow(self) -> None:
-        """Register a hook that copies the new weights to the parameters after each step. Call it after other hooks
-        that read the optimizer's gradients.
+        """Register a hook that copies the new weights to the parameters after each step.
+
+        Call this after registering other hooks that read the optimizer's gradients.
         """
         self._optimizer.register_step_post_hook(self._update)
 
@@ -233,14 +239,14 @@ EMA = "ema"
 
 
 def step_weight(optimizer: Optimizer, tokens: int) -> float:
-    """Return the weight of the current parameters in the mean after a step of `tokens` tokens."""
+    """Return the weight of the current parameters in the exponential mean, after a step of `tokens` tokens."""
     if optimizer.ema_decay is None:
         return 0.0
     return float(1 - optimizer.ema_decay ** (tokens / (optimizer.ema_tokens or tokens)))
 
 
 class WeightAverage:
-    """Exponential mean that follows an optimizer; `weight` applies to the next step."""
+    """Exponential mean of an optimizer's parameters. `weight` applies to the next step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.weight = 0.0
@@ -248,8 +254,9 @@ class WeightAverage:
 
     @torch.no_grad()
     def _follow(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Update the mean at the end of the optimizer's step. ZeRO-3 calls the optimizer several times, each for part
-        of the parameters.
+        """Update the mean at the end of the optimizer's step.
+
+        ZeRO-3 calls the optimizer several times per step, each time for a part of the parameters.
         """
         bad = getattr(optimizer, "found_inf", None)
         for flat in (flat for group in optimizer.param_groups for flat in group["params"]):

@@ -1,17 +1,17 @@
 """Proof that a resume is exact: a range of steps is replayed from a committed checkpoint and compared.
 
-A fresh process per rank loads the checkpoint, trains to a later committed one without writing into the run, and
-compares with the original timeline and checkpoints
+A new process per rank loads the checkpoint and trains up to a later committed checkpoint, without writing into the run.
+It compares these items with the original timeline and checkpoints:
 
-    every step                loss, gradient norm, learning rate, batch, whether its update was applied
+    every step                loss, gradient norm, learning rate, batch, and if the update was applied
     skipped steps             windows of rollbacks, and every other intervention of the guard
     every commit on the way   parameters, optimizer state and generators of every rank, monitor and guard
 
-If anything differs, the same steps are replayed once more from the same checkpoint: two replays measure the
-nondeterminism of kernels on this hardware (tolerance).
+If any value differs, the same steps are replayed once more from the same checkpoint. The difference between the two
+replays measures the nondeterminism of kernels on this hardware (tolerance).
 
-The result is evidence, not an assertion: differences are recorded, and a gate decides. The evidence contains no times
-or paths. `resume.json` is the newest evidence; `audits/` keeps all.
+Differences are recorded as evidence, and a gate decides. The evidence contains no times or paths. `resume.json` is the
+newest evidence; `audits/` keeps all evidence.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from plinth.training.trainer import Trainer
 
 @dataclass
 class Replayed:
-    """Steps and states of the replay; `states` has the state at each commit in the range, by step."""
+    """Steps and states of a replay. `states` maps each committed step in the range to its state."""
 
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
@@ -57,11 +57,13 @@ class Replayed:
 
 
 def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
-    """Replay up to the newest committed checkpoint, beginning at the last one that was committed up to step `start`
-    (by default `config.audit_step`). The leading rank writes the evidence.
+    """Replay from an earlier committed checkpoint to the newest one.
+
+    The replay starts at the last checkpoint committed up to step `start` (by default `config.audit_step`). The leading
+    rank writes the evidence.
 
     Raises:
-        MissingError: there are no two committed checkpoints to replay between.
+        MissingError: fewer than two committed checkpoints can be used.
         CheckpointError, ResumeError: a checkpoint cannot be trusted.
     """
     first, commits = span(config, start)
@@ -77,15 +79,17 @@ def replay(config: RunConfig, rank: Rank, start: int | None = None) -> None:
 
 
 def _differs(config: RunConfig, rank: Rank, first: int, found: Replayed) -> bool:
-    """Return True if the leading rank finds a difference. A collective."""
+    """Return True on every rank if the leading rank finds a difference. All ranks must call this."""
     differs = [rank.leads and not compare(config, first, found)["bit_exact"]]
     torch.distributed.broadcast_object_list(differs, src=0)
     return bool(differs[0])
 
 
 def _measure(trainer: Trainer, first: int, commits: list[int]) -> dict[str, Any]:
-    """Replay once more. Return the measured numbers of each step, the distance between the final states of both
-    replays, and the distance between the first replay and the original. A collective.
+    """Replay the steps once more and measure the nondeterminism. All ranks must call this.
+
+    Return the numbers of each step, the distance between the final states of both replays, and the distance between the
+    first replay and the original.
     """
     engine = trainer.engine
     before = share_of(engine)
@@ -135,7 +139,7 @@ def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
 
 
 def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
-    """Return the evidence: original and replayed values, each with True if they are equal."""
+    """Return the evidence: original and replayed values, and for each pair True if they are equal."""
     history, last = timeline(config.directory.events), max(found.states)
     steps = [_compared(history.steps.get(step, {}), step, again) for step, again in found.steps.items()]
     skipped = sorted(step for step in history.skipped if first < step <= last)
@@ -182,7 +186,7 @@ def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
 
 
 def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
-    """Store the evidence as the newest, keep all earlier evidence, and log it on the timeline."""
+    """Store the evidence as the newest, keep all earlier evidence, and log an event on the timeline."""
     run = config.directory
     data = json.dumps(evidence, indent=1, sort_keys=True).encode() + b"\n"
     number = len(list(run.audits.glob("*.json"))) + 1 if run.audits.exists() else 1
@@ -201,8 +205,8 @@ def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
 
 
 def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare one step of the original with the replay. A step that the timeline lacks counts as different in every
-    value.
+    """Compare one step of the original run with the replay. If the timeline lacks the step, every value counts as
+    different.
     """
     pairs = {
         name: {"original": original.get(name, False if name == "vetoed" else None), "replayed": again[name]}
@@ -212,7 +216,7 @@ def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) 
 
 
 def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the state of one commit, original and replayed; list the monitor and the guard only if they differ."""
+    """Compare the original and the replayed state of one commit. List the monitor and the guard only if they differ."""
     expected = checkpoint.read_state(config.directory, step)
     parts: dict[str, Any] = {
         part: {"original": expected[part], "replayed": again[part], "equal": expected[part] == again[part]}
@@ -227,8 +231,10 @@ def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str,
 
 
 def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """Return the monitor as comparable with a replay: without rollbacks of later windows, which a replay knows from
-    its start, and without held-out slices, which a replay does not evaluate.
+    """Return the part of the monitor that can be compared with a replay.
+
+    Rollbacks of later windows are left out, because a replay knows them from its start. Held-out slices are left out,
+    because a replay does not evaluate them.
     """
     guard = monitor["guard"]
     made = [rollback for rollback in guard["rollbacks"] if rollback["window"][0] <= step]
@@ -237,8 +243,10 @@ def _monitor_at(monitor: Mapping[str, Any], step: int) -> dict[str, Any]:
 
 
 def _repeatable_interventions(history: History, first: int, last: int) -> Iterator[dict[str, Any]]:
-    """Yield the interventions that a replay of these steps repeats: without rollbacks, whose steps a replay skips,
-    without interventions on discarded steps, and without those of the throughput rule.
+    """Yield the interventions that a replay of these steps repeats.
+
+    Rollbacks are left out, because a replay skips their steps. Interventions on discarded steps and those of the
+    throughput rule are left out too.
     """
     for event in history.of("intervention"):
         again = event["action"] != "rollback" and event["rule"] != "throughput"
@@ -253,14 +261,16 @@ def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Return the largest absolute difference of a number over all steps where original and replay both have it."""
+    """Return the largest absolute difference of a number over all steps for which both original and replay have a
+    value.
+    """
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
 
 
 def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Return the largest relative difference of a number over all compared steps; infinite if one of the two values is
-    missing.
+    """Return the largest relative difference of a number over all compared steps. If one of two values is missing, it
+    is infinite.
     """
     pairs = [(row[name]["original"], row[name]["replayed"]) for row in steps]
     if not all(isinstance(one, float) for pair in pairs for one in pair):
@@ -269,8 +279,9 @@ def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
 
 
 def _parameter_difference(engine: TrainingEngine, step: int) -> float:
-    """Return the largest absolute difference between the engine's parameters and a checkpoint's. Each parameter is
-    compared by one rank. A collective.
+    """Return the largest absolute difference between the engine's parameters and the parameters in a checkpoint.
+
+    Each parameter is compared by one rank. All ranks must call this.
     """
     division = model_share.division_of(engine)
     wanted = {hf_name(name) for name in division.share(engine.rank.index)}
@@ -299,15 +310,17 @@ METHOD: Final = (
 
 
 def share_of(engine: TrainingEngine) -> list[Tensor]:
-    """Return a copy of this rank's master weights and optimizer state, on the CPU: as large as its part of a
-    checkpoint.
+    """Return a copy of this rank's master weights and optimizer state on the CPU. It is as large as the rank's part of
+    a checkpoint.
     """
     return [tensor.detach().to("cpu", copy=True) for tensor in engine.optimizer_tensors()]
 
 
 def distance(engine: TrainingEngine, other: list[Tensor]) -> float:
-    """Return the distance, from 0 to 2, between the current state of all ranks and an earlier copy by `share_of`: over
-    all tensors, the largest norm of the difference divided by the larger norm. A collective.
+    """Return the distance between the current state of all ranks and an earlier copy by `share_of`, from 0 to 2.
+
+    For each tensor, the norm of the difference is divided by the larger of the two norms; the distance is the maximum
+    over all tensors. All ranks must call this.
     """
     found = [_relative(now.detach(), then) for now, then in zip(engine.optimizer_tensors(), other, strict=True)]
     largest = torch.tensor(max(found, default=0.0), dtype=torch.float64, device=engine.rank.device)
@@ -325,7 +338,7 @@ def _relative(now: Tensor, then: Tensor) -> float:
 
 
 def hardware(engine: TrainingEngine) -> list[str]:
-    """Return the device and libraries of each rank, in rank order. A collective."""
+    """Return the device and libraries of each rank, in rank order. All ranks must call this."""
     device = engine.rank.device
     if device.type == "cuda":
         version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]

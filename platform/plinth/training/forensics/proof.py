@@ -1,9 +1,9 @@
-"""Verification of the evidence that a resume is exact. Conclusions are recomputed from the listed values. No torch.
+"""Verification of the evidence that a resume is exact. It recomputes conclusions from the listed values, without torch.
 
-The evidence lists every step and every committed state of the replay with the original. They are compared again here,
-and the digest of the parameters is compared with the checkpoint to be released.
+The evidence lists every step and every committed state, both of the replay and of the original run. This module
+compares the values again, and compares the digest of the parameters with the checkpoint to be released.
 
-There are two classes of proof; the gate policy names those that it accepts:
+There are two classes of proof; the gate policy names the classes that it accepts:
 
     bit-equal   every number of every step and every committed state is equal
     measured    decisions are equal (batches, rates, updates, interventions, generators), and numbers differ by at most
@@ -53,8 +53,8 @@ ToleranceClass = Literal["bit-equal", "measured"]
 
 
 class MeasuredBound(Frozen):
-    """Bound for one quantity: its largest relative difference between original and replay, the largest between two
-    replays, and the allowed maximum.
+    """Bound for one quantity: the largest relative difference between original and replay, the largest difference
+    between two replays, and the allowed maximum.
     """
 
     difference: float
@@ -66,12 +66,14 @@ class MeasuredBound(Frozen):
 
     @property
     def holds(self) -> bool:
-        """True if the difference is within the bound. A bound of 1 or more would allow anything, so it never holds."""
+        """True if the difference is within the bound. A bound of 1 or more is never met, because it would allow any
+        value.
+        """
         return self.difference <= self.bound < 1
 
 
 class Tolerance(Frozen):
-    """Basis of a proof of the class `measured`."""
+    """Measured bounds on which a proof of the class `measured` is based."""
 
     bounds: Mapping[str, MeasuredBound]
     hardware: tuple[str, ...]
@@ -80,18 +82,20 @@ class Tolerance(Frozen):
 
     @property
     def holds(self) -> bool:
-        """True if every bound holds and all decisions are the same."""
+        """True if every difference is within its bound and all decisions are the same."""
         return not self.faults
 
     @property
     def largest(self) -> float:
-        """Largest relative bound."""
+        """Largest of the relative bounds."""
         return max(one.bound for one in self.bounds.values())
 
 
 class ResumeProof(Frozen):
-    """Result of the verification: number of compared steps, reasons why they are not bit-equal (one sentence each),
-    and in that case the measured tolerance.
+    """Result of the verification: the number of compared steps, and the reasons why they are not bit-equal, one
+    sentence each.
+
+    If the steps are not bit-equal, the result includes the measured tolerance.
     """
 
     compared_steps: int
@@ -118,7 +122,7 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
     Args:
         evidence: content of `resume.json`.
         step: step of the checkpoint.
-        parameters_sha256: digest of its parameters, from its manifest.
+        parameters_sha256: digest of the checkpoint's parameters, from its manifest.
 
     Returns:
         A proof that lists faults if the evidence is incomplete.
@@ -155,7 +159,7 @@ def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
 
 
 def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield every number and every state that differs."""
+    """Yield one fault per step or state in which original and replay differ."""
     acted = evidence["interventions"]
     if _decisions(acted["original"]) == _decisions(acted["replayed"]) and acted["original"] != acted["replayed"]:
         yield "values of interventions differ"
@@ -192,8 +196,8 @@ def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Toleranc
 
 
 def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> MeasuredBound:
-    """Return a number's largest relative differences over all steps; the difference between two replays counts as at
-    least `least`.
+    """Return a number's largest relative differences over all steps. The difference between two replays is at least
+    `least`.
     """
     pairs = [row[name] for row in rows]
     return MeasuredBound(
@@ -203,8 +207,9 @@ def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> Measure
 
 
 def relative(first: float, second: float) -> float:
-    """Return the difference of two numbers as a share of the larger, at most `WHOLLY`; it is `WHOLLY` if only one is
-    finite.
+    """Return the difference of two numbers relative to the larger one, at most `WHOLLY`.
+
+    The result is `WHOLLY` if only one number is finite.
     """
     if first == second or (math.isnan(first) and math.isnan(second)):
         return 0.0
@@ -213,7 +218,7 @@ def relative(first: float, second: float) -> float:
 
 
 def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the decisions of the run (batches, rates, updates, interventions) that differ in the replay."""
+    """Yield one fault per step or state in which decisions (batches, rates, updates, interventions) differ."""
     for row in evidence["steps"]:
         exact = [name for name in COMPARED if name not in MEASURED]
         if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:
@@ -228,7 +233,7 @@ def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decisions(value: Any) -> Any:
-    """Return a record without its measured numbers, which are floats, or floats written as text."""
+    """Return a record without its measured numbers. Measured numbers are floats, or floats written as text."""
     if isinstance(value, Mapping):
         return {name: _decisions(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -247,7 +252,7 @@ def _fraction(text: str) -> bool:
 
 
 def _equal(part: Mapping[str, Any]) -> bool:
-    """Return True if all digests are equal; the monitor's state is listed only if it differs."""
+    """Return True if all digests are equal. The monitor's state is listed only if it differs."""
     if "replayed" in part:
         return bool(part["original"] == part["replayed"])
     return part["equal"] is True
@@ -260,11 +265,11 @@ def _equal(part: Mapping[str, Any]) -> bool:
 def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
     """Return the newest step committed up to `start`, and the later committed steps in order.
 
-    By default `start` is the checkpoint kept for the audit, or an earlier one if a stopping rule ended the run before
-    it.
+    By default `start` is the checkpoint that is kept for the audit. If a stopping rule ended the run before that
+    checkpoint, `start` is an earlier one.
 
     Raises:
-        MissingError: there is no such checkpoint, or none after it.
+        MissingError: no checkpoint exists up to `start`, or no later one exists.
     """
     start = min(config.audit_step, last_step(config) - 1) if start is None else start
     steps = checkpoint.committed(config.directory)
@@ -274,7 +279,7 @@ def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
         raise MissingError(
             f"run {config.run_id} has nothing to replay from step {start}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            expected=f"one of step {start} or earlier, and one after it",
+            expected=f"one checkpoint at or before step {start}, and one after it",
             remedy="pass an earlier step with --from, or let the run commit another checkpoint",
         )
     return before[-1], after
@@ -290,7 +295,7 @@ def audit(config: RunConfig, start: int | None = None) -> dict[str, Any]:
 
     Raises:
         LaunchError: the run is training.
-        MissingError: there are no two committed checkpoints to replay between.
+        MissingError: fewer than two committed checkpoints can be used.
         TrainingError: a rank failed.
     """
     span(config, start)

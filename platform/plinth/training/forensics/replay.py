@@ -3,9 +3,9 @@
     python -m plinth.training.forensics.replay replay CONFIG STEP [--checkpoint N]
     python -m plinth.training.forensics.replay blame CONFIG STEP [--checkpoint N] [--baseline 4]
 
-prints one JSON document. `replay` scores the batch of the step under the newest committed checkpoint before the step:
-loss by document, worst spans with their text. `blame` also scores earlier batches under the same parameters, and ranks
-documents, sources and buckets by their excess over the typical loss.
+Each command prints one JSON document. `replay` scores the batch of the step with the newest committed checkpoint before
+the step. It prints the loss of each document, and the worst spans with their text. `blame` also scores earlier batches
+with the same parameters, and ranks documents, sources and buckets by their excess over the typical loss.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from plinth.training.telemetry.timeline import History, timeline
 
 @dataclass(frozen=True)
 class SequenceLosses:
-    """One sequence of a step.
+    """Losses of one sequence of a step.
 
     Attributes:
-        tokens: [S + 1].
-        losses: [S], losses of the targets, which are tokens 1 to S; NaN if not scored.
+        tokens: token ids [S + 1].
+        losses: losses [S] of the targets, which are tokens 1 to S; NaN if a target is not scored.
         gradient: gradient norm of this sequence alone, if requested.
     """
 
@@ -72,7 +72,7 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
 
     Raises:
         MissingError: there is no such checkpoint.
-        CheckpointError: it differs from what was committed.
+        CheckpointError: the checkpoint has changed since it was committed.
     """
     steps = checkpoint.committed(config.directory)
     fitting = [one for one in steps if (one == wanted if wanted is not None else one < step)]
@@ -80,8 +80,8 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
         raise MissingError(
             f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="pass one with --checkpoint; a later one was trained on the batch, so its losses are lower"
-            + (f". Steps after {steps[0]} need none" if steps and wanted is None else ""),
+            remedy="select one with --checkpoint; a later checkpoint was trained on the batch, so its losses are lower"
+            + (f". Steps after {steps[0]} do not need --checkpoint" if steps and wanted is None else ""),
         )
     checkpoint.verify(config.directory, fitting[-1])
     return fitting[-1]
@@ -91,7 +91,7 @@ def load(config: RunConfig, step: int) -> Decoder:
     """Load the model of a verified checkpoint in FP32, on the GPU if there is one.
 
     Raises:
-        CheckpointError: its tensors do not match the run's model.
+        CheckpointError: the checkpoint's tensors do not match the run's model.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device("meta"):
@@ -123,7 +123,7 @@ def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterat
 
 
 def _losses(model: Decoder, inputs: Tensor, segments: Tensor | None, targets: Tensor) -> Tensor:
-    """Return losses [rows, length] in nats."""
+    """Return the losses [rows, length] in nats."""
     logits = model(inputs, segments)
     return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none").view_as(targets)
 
@@ -156,8 +156,8 @@ class ScoredDocument:
     """The tokens of one document in one row, with their losses.
 
     Attributes:
-        losses: losses of the document's targets, NaN if not scored.
-        start: position of its first target in the row.
+        losses: losses of the document's targets; NaN if a target is not scored.
+        start: position of the document's first target in the row.
         gradient: gradient norm of the whole row.
     """
 
@@ -172,18 +172,18 @@ class ScoredDocument:
 
     @property
     def loss(self) -> float:
-        """Mean loss over the targets; NaN if there are none."""
+        """Mean loss over the document's targets, or NaN if there are none."""
         return float(np.nanmean(self.losses)) if self.targets else math.nan
 
 
 def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | None = None) -> ScoredDocument:
-    """Return a document's part of a row of losses [S]; target t of the row is token t + 1."""
+    """Return a document's part of a row of losses [S]. Target t of the row is token t + 1."""
     start = max(0, seen.first - 1)
     return ScoredDocument(seen, row[start : max(start, seen.first + seen.tokens - 1)], start, gradient)
 
 
 def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
-    """Return the median loss by bucket, with the median over all documents under the empty name."""
+    """Return the median loss of each bucket. The empty name has the median over all documents."""
     by_bucket: dict[str, list[float]] = defaultdict(list)
     for document in documents:
         if document.targets:
@@ -198,7 +198,7 @@ def rank(
     text: Callable[[ScoredDocument, int, int], str] | None = None,
     most: int | None = None,
 ) -> dict[str, Any]:
-    """Rank documents, sources and buckets by excess, the largest first.
+    """Rank documents, sources and buckets by excess loss, the largest first.
 
     Args:
         usual: typical losses, from `typical`.
@@ -264,7 +264,7 @@ def _row(document: ScoredDocument, usual: Mapping[str, float], targets: int) -> 
 
 
 def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return sums over the documents of each source or bucket, the largest excess first."""
+    """Return the sums over the documents of each source or bucket, the largest excess first."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
@@ -297,7 +297,7 @@ def replay(config: RunConfig, step: int, wanted: int | None = None) -> dict[str,
     """Return the loss of each document in a step's batch, the highest first.
 
     Raises:
-        MissingError: the step does not exist, has no earlier checkpoint, or its manifests are gone.
+        MissingError: the step does not exist, no checkpoint precedes it, or the run's manifests no longer exist.
         CheckpointError: the checkpoint cannot be trusted.
     """
     view = _View(config, checkpoint_before(config, step, wanted))
@@ -323,10 +323,10 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
 
 
 def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list[int]:
-    """Return `count` steps spread evenly over the last `REACH` steps before `step`, except those in `without`. If
-    there are none, return later steps.
+    """Return `count` steps spread evenly over the last `REACH` steps before `step`, except the steps in `without`.
 
-    Pass bad steps as `without`: they would count as typical, so the first step of a bad window would excuse the second.
+    If there are no such steps, return later steps. Pass bad steps as `without`. Otherwise they count as typical, and
+    the first step of a bad window hides the second.
     """
     before = list(islice((other for other in range(step - 1, 0, -1) if other not in without), REACH))
     if not before:
@@ -336,8 +336,8 @@ def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list
 
 
 def suspect_steps(history: History) -> set[int]:
-    """Return the steps that were skipped, whose update was skipped, or that are in the window of a rule that suspects
-    the batch.
+    """Return all suspect steps: skipped steps, steps with a skipped update, and steps in the window of a rule that
+    suspects the batch.
     """
     interventions = [event for event in history.events if event["event"] == "intervention"]
     windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
@@ -346,7 +346,7 @@ def suspect_steps(history: History) -> set[int]:
 
 
 class _View:
-    """Computes losses of the run's batches under the parameters of one checkpoint."""
+    """Losses of the run's batches under the parameters of one checkpoint."""
 
     def __init__(self, config: RunConfig, at: int) -> None:
         self.config, self.at = config, at
@@ -371,7 +371,7 @@ class _View:
         return text
 
     def about(self, step: int) -> dict[str, Any]:
-        """Return the fields that every result begins with."""
+        """Return the fields at the beginning of every result."""
         history = timeline(self.config.directory.events)
         trained = history.steps.get(step)
         taken_back = [event for event in history.undone if event["step"] == step]
@@ -387,7 +387,7 @@ class _View:
 
 
 def main() -> int:
-    """Print the answer as JSON and return the exit status."""
+    """Print the result as JSON and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.forensics.replay", description=__doc__)
     parser.add_argument("what", choices=("replay", "blame"))
     parser.add_argument("config", help="runs/<run_id>/config.json")

@@ -8,7 +8,7 @@
                     rule; screening: rules over the text of a batch, before its update
     state_machine   Guard: streaks, skipped windows, learning rate, bounds; its state is part of a checkpoint
 
-Decisions are a pure function of numbers shared by all ranks, so ranks need no agreement.
+Decisions are a pure function of numbers that all ranks share, so all ranks decide the same without communication.
 Does not belong here: loading for a rollback (loop, checkpoint/), documents of a window (step_documents), losses of
 documents (forensics/).
 """

@@ -1,4 +1,4 @@
-"""Rules of the guard and their records: published heuristics for loss and gradient, and bounds on the text of a
+"""Rules of the guard and their records: published heuristics for loss and gradient norm, and limits on the text of a
 batch.
 """
 
@@ -30,11 +30,11 @@ ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
 
 
 class Finding(Frozen):
-    """Finding that a step is suspicious, by one rule.
+    """Finding of one rule that a step is suspicious.
 
     Attributes:
-        value, threshold: value of the step and limit; for a screening rule, shares of its rows.
-        bound: limit for a row, if the rule judges rows.
+        value, threshold: value of the step, and its limit; for a screening rule, fractions of the step's rows.
+        bound: limit for a single row, if the rule judges rows.
     """
 
     rule: Rule
@@ -45,11 +45,11 @@ class Finding(Frozen):
 
 
 class TrainedStep(Frozen):
-    """One trained step, as all ranks saw it.
+    """Record of one trained step, the same on all ranks.
 
     Attributes:
         vetoed: True if the update was skipped.
-        screened: screening rules that found its batch suspicious.
+        screened: findings of the screening rules that found the batch suspicious.
         gradients, activations: values of each layer, if measured.
     """
 
@@ -67,8 +67,7 @@ class TrainedStep(Frozen):
 
 
 class Limits(Frozen):
-    """Limits of a step. A higher loss or gradient norm is suspicious. An infinite limit means that it is not judged
-    yet.
+    """Limits of a step. A higher loss or gradient norm is suspicious. A value with an infinite limit is not judged yet.
 
     Attributes:
         rows: maximum number of rows that are allowed to violate a screening bound.
@@ -80,15 +79,15 @@ class Limits(Frozen):
 
 
 class Intervention(Frozen):
-    """An intervention of the guard, as on the timeline.
+    """An intervention of the guard, as logged on the timeline.
 
     Attributes:
         step: step of the decision.
         first, last: range of affected steps; a rollback skips them.
         factor: factor of the learning rate after `last`.
-        bound: limit for a row, if the rule judges rows.
-        number: counts the run's interventions with this action, from 1.
-        reason: reason for an action more severe than the rule's own.
+        bound: limit for a single row, if the rule judges rows.
+        number: number of this intervention among the run's interventions with the same action, from 1.
+        reason: reason why the action is more severe than the rule's configured action.
     """
 
     step: int
@@ -150,12 +149,12 @@ class Rolling:
 
     @property
     def values(self) -> list[float]:
-        """Values, oldest first."""
+        """Values in the window, oldest first."""
         return list(self._values)
 
     @property
     def level(self) -> float:
-        """Median of the newest numbers."""
+        """Median of the numbers in the window."""
         return float(median(self.values[-self._newest :]))
 
     @property
@@ -186,8 +185,8 @@ LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
     """Return the limits above which a step is suspicious: level plus `sigmas` robust deviations of the previous steps.
 
-    If the spread is almost 0, every ripple would be a spike, so the loss must also rise by a number of nats, and the
-    norm by a ratio.
+    If the spread is almost 0, every small change would be a spike. The loss must therefore also rise by a minimum
+    number of nats, and the norm by a minimum ratio.
     """
     if len(losses) < policy.min_steps:
         return Limits()
@@ -214,7 +213,7 @@ def judge(seen: TrainedStep, limit: Limits) -> list[Finding]:
 def judge_layers(
     rule: LayerRule, name: Rule, measured: Mapping[str, float] | None, history: dict[str, Rolling]
 ) -> Finding | None:
-    """Return the finding for the layer furthest out of its own range, or None. The measurement is added to the
+    """Return the finding for the layer that is furthest outside its usual range, or None. Add the measurement to the
     history.
     """
     worst: Finding | None = None
@@ -239,14 +238,14 @@ WARM_UP = 10
 
 
 class ThroughputRule:
-    """Judges every step by its seconds per token, since batches may grow."""
+    """Rule on the seconds per token of every step. Seconds per step do not work, because batches may grow."""
 
     def __init__(self, policy: Throughput, window_steps: int) -> None:
         self.policy, self._window = policy, Rolling(window_steps)
         self._seen = self._streak = 0
 
     def record(self, step: int, tokens: int, seconds: float) -> list[Intervention]:
-        """Judge a step; return the interventions."""
+        """Judge a step and return the interventions."""
         self._seen += 1
         if self.policy.action == "off" or self._seen <= WARM_UP or seconds <= 0:
             return []
@@ -292,8 +291,9 @@ NONE_BROKEN = (0,) * len(TEXT_RULES)
 
 
 def values(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] = ()) -> NDArray[np.float64]:
-    """Return the values that the rules judge for every sequence [B, TEXT_RULES]: its text statistics, and 1 if its
-    stream is screened.
+    """Return the values that the screening rules judge for every sequence [B, TEXT_RULES].
+
+    The values are text statistics, and 1 if the sequence's stream is screened.
 
     Args:
         streams: name of each sequence's stream; empty if a source has no streams.
@@ -326,12 +326,12 @@ def count_broken(policy: BatchScreening, batch: CompactBatch, streams: Sequence[
 
 
 def limit_of(policy: BatchScreening | None, rows: int) -> float:
-    """Return how many rows of a batch can violate a bound before its update is skipped."""
+    """Return the number of rows in a batch that can violate a bound before the update is skipped."""
     return math.inf if policy is None or policy.action == "warn" else policy.rows * rows
 
 
 def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[Finding, ...]:
-    """Return the rules that find a batch suspicious, each with the share of rows that violate its bound.
+    """Return the findings of the rules that judge a batch suspicious, each with the fraction of rows over the limit.
 
     Args:
         counts: number of rows on all ranks that violate the bound of each rule.
@@ -345,15 +345,15 @@ def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[
 
 
 def bound(policy: BatchScreening, rule: str) -> float | None:
-    """Return the limit of a rule for a row, or None for the rule `streams`, which has no limit."""
+    """Return the limit of a rule for a single row. Return None for the rule `streams`, which has no limit."""
     return None if rule == "streams" else getattr(policy, rule)
 
 
 def require_streams(policy: BatchScreening, streams: Sequence[str]) -> None:
-    """Refuse a screening policy that names a stream that the run does not have.
+    """Raise an error if a screening policy names a stream that the run does not have.
 
     Raises:
-        RecipeError: the name would never match.
+        RecipeError: a listed name matches no stream of the run.
     """
     unknown = [name for name in policy.streams if not any(fnmatchcase(stream, name) for stream in streams)]
     if unknown:

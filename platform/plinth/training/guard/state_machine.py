@@ -1,8 +1,8 @@
-"""State machine of the guard: consecutive findings become a bounded intervention. All of its state is in checkpoints.
+"""State machine of the guard: consecutive findings become an intervention. All of its state is in checkpoints.
 
-On GPUs the host reads a step while the next one runs. The numbers of step n therefore take effect from step n + 2 on,
-also on CPUs, so that a run decides the same on any device and after any resume. The host judges a step by the limits
-that its update had on the device.
+On GPUs the host reads a step's numbers while the next step runs. The numbers of step n therefore take effect from step
+n + 2 on. CPUs do the same, so that a run decides the same on any device and after any resume. The host judges a step
+by the limits that were set on the device for its update.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RULES_BEFORE_UPDATE = ("nonfinite", "loss_spike", "gradient_spike")
 
 
 class Guard:
-    """Judges every trained step of a run, in order.
+    """State machine that judges every trained step of a run, in order.
 
     Args:
         policy: `training.guard` of the recipe.
@@ -60,11 +60,13 @@ class Guard:
         return next((made for made in reversed(self.rollbacks) if made.first <= step <= made.last), None)
 
     def update_limits(self, step: int, in_flight: int = 0, rows: int = 0) -> Limits:
-        """Return the limits for the next step's update. They come from the rules that skip, and just after a window
-        from all rules.
+        """Return the limits for the next step's update.
 
-        A window ends where the guard was sure, which may be before the bad data ends. Bad steps after the window are
-        detectable because the parameters were restored, so steps are on probation until two pass.
+        The limits come from the rules that skip updates. Just after a skipped window they come from all rules.
+
+        A window ends at the step at which the guard was sure, which may be before the bad data ends. The rollback
+        restored the parameters, so bad steps after the window can be detected. Steps are therefore on probation until
+        two steps pass.
 
         Args:
             in_flight: number of trained steps before this one that are not recorded yet, fewer than `LAG`.
@@ -81,7 +83,7 @@ class Guard:
         )
 
     def factor(self, step: int) -> float:
-        """Return the factor of a step's learning rate."""
+        """Return the factor that the guard applies to a step's learning rate."""
         steps, factor = self.policy.lr_steps, 1.0
         for made in self.lowered:
             if made.last + LAG <= step and (not steps or step < made.last + LAG + steps):
@@ -94,7 +96,7 @@ class Guard:
     # -- after a step
 
     def record(self, seen: TrainedStep) -> list[Intervention]:
-        """Judge a trained step; return its interventions, the most severe last."""
+        """Judge a trained step, and return the interventions, the most severe last."""
         if not self.policy.enabled:
             return []
         found = [*seen.screened, *(() if self.kept_back(seen) else self._judge(seen))]
@@ -111,7 +113,7 @@ class Guard:
         return seen.vetoed and any(self.policy.rule(finding.rule).action != "warn" for finding in seen.screened)
 
     def set_rollbacks(self, made: Iterable[Intervention]) -> None:
-        """Set all rollbacks of the run, including those after this state was saved."""
+        """Set all rollbacks of the run, including rollbacks after this state was saved."""
         self.rollbacks = list(made)
 
     # -- state
@@ -133,7 +135,7 @@ class Guard:
 
     @classmethod
     def restored(cls, policy: GuardParameters, state: Mapping[str, Any]) -> Guard:
-        """Return the guard in the saved state `state`."""
+        """Return a guard with the saved state `state`."""
         guard = cls(policy)
         guard._losses = Rolling(policy.window_steps, state["losses"])
         guard._norms = Rolling(policy.window_steps, state["norms"])
@@ -151,7 +153,7 @@ class Guard:
     # -- inside
 
     def _judge(self, seen: TrainedStep) -> list[Finding]:
-        """Return findings about loss and gradient."""
+        """Return the findings about loss and gradient of a step."""
         by_layer = (
             judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
             judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
@@ -159,8 +161,10 @@ class Guard:
         return [*judge(seen, self._next_limits[0]), *(finding for finding in by_layer if finding is not None)]
 
     def _on_probation(self, step: int) -> bool:
-        """Return True if a step is on probation: soon after a window, or after an update that was skipped on
-        probation. Two steps must then pass, and the outcome of a step is known `LAG` steps later.
+        """Return True if a step is on probation: soon after a skipped window, or after an update that was skipped on
+        probation.
+
+        Two steps must then pass. The outcome of a step is known `LAG` steps later.
         """
         ends = [made.last for made in self.rollbacks if made.last < step]
         return any(step <= end + LAG + 1 for end in ends) or any(
@@ -168,8 +172,8 @@ class Guard:
         )
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
-        """Return all warnings, then only the most severe action, so that two rules that detect one problem do not act
-        twice.
+        """Return all warnings, and only the most severe other action. Two rules that detect the same problem thus act
+        once.
         """
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]
@@ -209,21 +213,21 @@ class Guard:
             made = self._intervention(
                 seen, finding, "lower_lr", number=len(self.lowered) + 1, factor=self.policy.lr_factor
             )
-            return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as it may be")
+            return self._bounded(made, self.policy.max_lowered, "the learning rate was lowered as often as allowed")
         return self._intervention(seen, finding, rule.action)
 
     def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
-        """Return a skip of this step. Its update was not applied, so nothing has to be undone."""
+        """Return an intervention that skips this step. The step's update was not applied, so nothing must be undone."""
         self._streaks.pop(finding.rule, None)
         reason = ""
         if rule.action != "skip":
             reason = "just after a window"
             self._on_probation_skipped = [*self._on_probation_skipped[-LAG:], seen.step]
         made = self._intervention(seen, finding, "skip", number=len(self._skipped), reason=reason)
-        return self._bounded(made, self.policy.max_skipped_updates, "too many updates were not made")
+        return self._bounded(made, self.policy.max_skipped_updates, "too many updates were skipped")
 
     def _roll_back(self, seen: TrainedStep, finding: Finding) -> Intervention:
-        """Return a rollback that skips everything from the first finding of any rule to this step."""
+        """Return a rollback that skips all steps from the first finding of any rule to this step."""
         acting = (rule for rule in self._streaks if rule not in TEXT_RULES and self.policy.rule(rule).action != "off")
         onset = min(self._streaks[rule][0] for rule in acting)
         first, last = max(1, onset - self.policy.skip_before), seen.step + self.policy.skip_after
@@ -232,7 +236,7 @@ class Guard:
         return self._bounded(
             made.model_copy(update={"first": first, "last": last}),
             self.policy.max_rollbacks,
-            "the run was rolled back as often as it may be",
+            "the run was rolled back as often as allowed",
         )
 
     def _intervention(self, seen: TrainedStep, finding: Finding, action: Any, **more: Any) -> Intervention:
@@ -247,7 +251,7 @@ class Guard:
 
 
 def _unmeasured(seen: TrainedStep) -> set[str]:
-    """Return the rules whose streaks this step leaves unchanged, because it has no measurements by layer."""
+    """Return the rules whose streaks this step does not change, because the step has no measurements by layer."""
     rules = {"layer_gradient": seen.gradients, "activations": seen.activations}
     return {rule for rule, measured in rules.items() if measured is None}
 

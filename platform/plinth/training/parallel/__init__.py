@@ -1,6 +1,6 @@
 """One model over several devices: process groups, collectives and schedules.
 
-    topology               rank -> place (data, pipeline, sequence, tensor), the process groups; dtype, moment and
+    topology               rank -> coordinates (data, pipeline, sequence, tensor), the process groups; dtype, time and
                            overlap of the reduction of gradients, by ZeRO stage
     divided_decoder        the part of a decoder that a rank trains: collectives, groups, blocks, initial weights
                            under ZeRO-3

@@ -1,5 +1,7 @@
-"""A rank's part of a decoder, as DeepSpeed and checkpoints need it: differentiable collectives, tensor and sequence
-ranks, whole parameters, compiled and recomputed blocks, initial weights under ZeRO-3.
+"""A rank's part of a decoder, in the form that DeepSpeed and checkpoints need.
+
+It provides differentiable collectives, tensor and sequence ranks, whole parameters, compiled and recomputed blocks, and
+initial weights under ZeRO-3.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
-    """Run one all-to-all; parts are joined in rank order."""
+    """Run one all-to-all. The received parts are joined in rank order."""
     size = dist.get_world_size(group)
     sent = torch.stack(x.chunk(size, dim=divided)).contiguous()
     received = torch.empty_like(sent)
@@ -97,8 +99,9 @@ def summed(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def enter_region(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Mark `x` as the input of a tensor-parallel region: it is the same on every rank, and each rank computes part of
-    what depends on it.
+    """Mark `x` as the input of a tensor-parallel region.
+
+    `x` is the same on every rank, and each rank computes a part of the results that depend on it.
     """
     entered: Tensor = _Enter.apply(x, group)  # type: ignore[no-untyped-call]
     return entered
@@ -123,7 +126,7 @@ def gather_heads(x: Tensor, group: ProcessGroup) -> Tensor:
 
 
 class TensorGroup(TensorRanks):
-    """The ranks of a process group that share every matrix."""
+    """Ranks of a process group that divide every matrix among them."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
@@ -145,7 +148,7 @@ class TensorGroup(TensorRanks):
 
 
 class SequenceGroup(SequenceRanks):
-    """The ranks of a process group that share every sequence."""
+    """Ranks of a process group that divide every sequence among them."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
@@ -159,7 +162,7 @@ class SequenceGroup(SequenceRanks):
 
 
 def division_of(topology: Topology) -> Division:
-    """Return which part of a decoder a topology's rank holds."""
+    """Return the part of a decoder that a topology's rank has."""
     return Division(
         stage=PipelineStage(topology.place.pipeline, topology.shape.pipeline),
         tensor=TensorRanks() if topology.tensor is None else TensorGroup(topology.tensor),
@@ -177,7 +180,7 @@ def division_of(topology: Topology) -> Division:
 def divided_decoder(
     config: Model, vocab_size: int, topology: Topology, device: torch.device | str, dtype: torch.dtype
 ) -> Decoder:
-    """Return the part of the decoder that this rank holds, without its weights."""
+    """Return this rank's part of the decoder, without its weights."""
     model = empty(config, vocab_size, division_of(topology), device, dtype)
     declared, ranks = declarations(model), model.division.tensor
     for name, parameter in model.named_parameters():
@@ -192,12 +195,12 @@ def divided_decoder(
 
 
 def _total(gradient: Tensor, ranks: TensorRanks) -> Tensor:
-    """Return the sum over tensor ranks. It is computed in FP32 and rounded once."""
+    """Return the sum of a gradient over the tensor ranks. The sum is computed in FP32 and rounded once."""
     return ranks.total(gradient.float()).to(gradient.dtype)
 
 
 def gathered(parameter: Tensor, topology: Topology) -> Tensor:
-    """Return the undivided parameter, detached. A collective over the tensor ranks."""
+    """Return the undivided parameter, detached. All tensor ranks must call this."""
     shard, value = getattr(parameter, "shard", None), parameter.detach()
     return value if shard is None or topology.tensor is None else _gathered(value, shard[0], topology.tensor)
 
@@ -223,12 +226,11 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
     """Wrap the blocks' methods for compilation and recomputation. Names of modules and parameters do not change.
 
     `before` and `after` are compiled as whole graphs that all blocks share. There is one graph per row length, in
-    training and in validation, because shapes are constants in a graph. A block that cannot be compiled is an error,
-    and so is a run with more shapes than `SHAPES`; PyTorch itself would continue without compiling.
+    training and in validation, because shapes are constants in a graph. A block that cannot be compiled raises an
+    error. A run with more shapes than `SHAPES` does too; PyTorch itself would continue without compiling.
 
-    Recomputation is PyTorch's non-reentrant checkpoint (Chen et al., arXiv:1604.06174): the same kernels on the same
-    inputs, so gradients are the same bit for bit. Nothing in a block is random, so the states of generators are not
-    saved.
+    Recomputation uses PyTorch's non-reentrant checkpoint (Chen et al., arXiv:1604.06174). The same kernels run on the
+    same inputs, so gradients are the same bit for bit. Blocks use no random numbers, so generator states are not saved.
     """
     every = parallel.activation_checkpointing
     for block in blocks:
@@ -250,12 +252,13 @@ def wrap_blocks(blocks: Iterable[Block], parallel: Parallel) -> None:
 
 
 def partition_initialised(model: nn.Module, initial: WeightSource, settings: dict[str, Any], mpu: Any) -> None:
-    """Divide an empty, undivided model over the ZeRO-3 ranks, and fill each range with its initial values. A
-    collective.
+    """Divide an empty, undivided model over the ZeRO-3 ranks, and fill each range with its initial values.
+
+    All ranks must call this.
 
     Args:
-        model: model whose parameters become DeepSpeed's.
-        initial: the weights.
+        model: model whose parameters DeepSpeed will manage.
+        initial: source of the initial weights.
         settings: settings of `deepspeed.initialize`.
         mpu: `mpu` of `deepspeed.initialize`.
     """
@@ -278,7 +281,9 @@ def partition_initialised(model: nn.Module, initial: WeightSource, settings: dic
 
 
 def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, start: int, count: int) -> None:
-    """Write elements `start` … `start + count` of the flattened parameter, and the remaining elements of their rows."""
+    """Write `count` elements of the flattened parameter from element `start` on, and the remaining elements of their
+    rows.
+    """
     if whole.dim() < 2:
         initial.fill(whole, name, role, Placement(tuple(whole.shape)))
         return

@@ -1,4 +1,4 @@
-"""Coordinates of a rank among data, pipeline, sequence and tensor ranks, process groups, and the gradient path."""
+"""Coordinates of a rank along the data, pipeline, sequence and tensor axes; process groups; and the gradient path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ AXES: tuple[Axis, ...] = ("data", "pipeline", "sequence", "tensor")
 
 
 class RankPlace(NamedTuple):
-    """Coordinates of a rank along each axis. Also used for the sizes of the axes."""
+    """Coordinates of a rank along each axis. The class is also used for the sizes of the axes."""
 
     data: int
     pipeline: int
@@ -59,7 +59,7 @@ def place_of(parallel: Parallel, ranks: int, rank: int) -> RankPlace:
 
 
 def ranks_of(parallel: Parallel, ranks: int, axes: tuple[Axis, ...]) -> list[list[int]]:
-    """Return the groups of ranks that differ along `axes` only, in rank order; every rank is in exactly one."""
+    """Return the groups of ranks that differ along `axes` only, in rank order. Every rank is in exactly one group."""
     shape = shape_of(parallel, ranks)
     fixed = [range(1) if axis in axes else range(size) for axis, size in zip(AXES, shape, strict=True)]
     free = [range(size) if axis in axes else range(1) for axis, size in zip(AXES, shape, strict=True)]
@@ -77,9 +77,9 @@ def _number(shape: RankPlace, place: tuple[int, ...]) -> int:
 
 
 class Topology:
-    """The process groups of this rank. Create it once, after the ranks have joined; the constructor is a collective.
+    """The process groups of this rank. All ranks must create it together, once, after they have joined.
 
-    A group with a single rank is None, because nothing is sent in it.
+    A group with a single rank is None, because such a group sends nothing.
     """
 
     def __init__(self, parallel: Parallel, ranks: int, rank: int) -> None:
@@ -99,11 +99,11 @@ class Topology:
         return self.members(("data", "sequence"))
 
     def members(self, axes: tuple[Axis, ...]) -> list[int]:
-        """Return the ranks that differ from this one along `axes` only, including this one."""
+        """Return the ranks that differ from this rank along `axes` only, including this rank."""
         return next(group for group in ranks_of(self.parallel, self.ranks, axes) if self.rank in group)
 
     def group_of(self, axes: tuple[Axis, ...]) -> ProcessGroup | None:
-        """Return the group of the ranks that differ from this one along `axes` only. A collective of all ranks."""
+        """Return the group of the ranks that differ from this rank along `axes` only. All ranks must call this."""
         import torch.distributed as dist
 
         mine = None
@@ -117,9 +117,10 @@ class Topology:
 
 
 class ModelParallelUnit:
-    """Megatron's `mpu`, as DeepSpeed calls it: the ranks that hold the same parameters, and those that divide them.
+    """DeepSpeed's interface to the process groups, called `mpu` as in Megatron: the ranks with the same parameters, and
+    the ranks that divide them.
 
-    DeepSpeed treats sequence ranks as data ranks: they hold the same parameters and different gradients.
+    DeepSpeed treats sequence ranks as data ranks, because they have the same parameters and different gradients.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -157,7 +158,9 @@ class ModelParallelUnit:
 
 
 def _alone(topology: Topology) -> Any:
-    """Return a group of this rank only, because DeepSpeed takes None for the group of all ranks. A collective."""
+    """Return a group with this rank only. DeepSpeed would take None for the group of all ranks. All ranks must call
+    this.
+    """
     import torch.distributed as dist
 
     return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]
@@ -179,7 +182,7 @@ def _alone(topology: Topology) -> Any:
 
 
 class GradientPath(Frozen):
-    """Accumulation and reduction of gradients; `plinth run plan` prints it."""
+    """Accumulation and reduction of gradients, as `plinth run plan` prints it."""
 
     accumulation_dtype: str
     communication_dtype: str
@@ -209,14 +212,15 @@ def communication_dtype(parallel: Parallel) -> str:
 
 
 def overlaps(parallel: Parallel, *, gpu: bool) -> bool:
-    """Return True if gradients are reduced during the backward pass; by default they are if that helps."""
+    """Return True if gradients are reduced during the backward pass. By default they are if that saves time."""
     if parallel.overlap_communication is not None:
         return parallel.overlap_communication
     return gpu and can_overlap(parallel) and parallel.offload == "none"
 
 
 def can_overlap(parallel: Parallel) -> bool:
-    """Return True if reduction can overlap with the backward pass. ZeRO-0 reduces with one call at the end. So does a
-    pipeline, whose stages still add to gradients until then.
+    """Return True if the reduction can overlap with the backward pass.
+
+    ZeRO-0 reduces with one call at the end. A pipeline does the same, because its stages add to gradients until then.
     """
     return parallel.zero_stage > 0 and parallel.pipeline == 1

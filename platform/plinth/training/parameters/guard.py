@@ -15,11 +15,11 @@ Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
 #: Descriptions shared by several rules.
 _ACTION = "off, warn, skip (the update), lower_lr, rollback (and skip the data), or stop."
-_CONFIRMATIONS = "Consecutive suspicious steps before the action."
+_CONFIRMATIONS = "Number of consecutive suspicious steps before the action."
 
 
 class GuardRule(OneValue):
-    """An intervention, and the number of consecutive suspicious steps before it."""
+    """Action of a rule, and the number of consecutive suspicious steps before it."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(1, ge=1, description=_CONFIRMATIONS)
@@ -52,7 +52,7 @@ class GradientSpike(GuardRule):
 
 
 class LateRule(GuardRule):
-    """A rule that judges after the update."""
+    """A rule that judges a step after its update."""
 
     @model_validator(mode="after")
     def _too_late(self) -> LateRule:
@@ -62,15 +62,16 @@ class LateRule(GuardRule):
 
 
 class LayerRule(LateRule):
-    """A statistic of one layer exceeds its own range. It is measured every `telemetry.layers_every` steps."""
+    """A statistic of one layer is outside its usual range. It is measured every `telemetry.layers_every` steps."""
 
-    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Measurements are counted, not steps.")
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Only steps with a measurement count.")
     ratio: float = internal(10.0, gt=1, description="Threshold as a multiple of the layer's recent level.")
 
 
 class PlateauRule(LateRule):
-    """Rule from Plinth 0.3 that recipes can no longer set (`training.stopping.plateau` replaces it). It stays in the
-    dump, so that runs of 0.3 can be resumed.
+    """Rule from Plinth 0.3 that recipes can no longer set; `training.stopping.plateau` replaces it.
+
+    The rule stays in dumped recipes, so that runs of 0.3 can be resumed.
     """
 
     action: Literal["off"] = Field("off", description=_ACTION)
@@ -82,7 +83,7 @@ class Throughput(GuardRule):
     """Steps are much slower than before. The rule depends on wall-clock time, so its only actions are warn and stop."""
 
     confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
-    ratio: float = internal(0.5, gt=0, lt=1, description="Threshold as a share of the recent tokens per second.")
+    ratio: float = internal(0.5, gt=0, lt=1, description="Threshold as a fraction of the recent tokens per second.")
 
     @model_validator(mode="after")
     def _changes_nothing(self) -> Throughput:
@@ -97,11 +98,13 @@ class BatchScreening(Frozen):
     action: Literal["warn", "skip", "stop"] = Field(
         "skip", description="Action if too many rows violate a bound: warn, skip (the update) or stop."
     )
-    rows: float = Field(0.25, ge=0, lt=1, description="Maximum share of a batch's rows that violate a bound.")
+    rows: float = Field(0.25, ge=0, lt=1, description="Maximum fraction of a batch's rows that may violate a bound.")
     duplicate_ngrams: float | None = Field(
-        None, ge=0, le=1, description="Maximum share of a row's 8-grams that repeat earlier 8-grams."
+        None, ge=0, le=1, description="Maximum fraction of a row's 8-grams that repeat earlier 8-grams."
     )
-    top_ngram: float | None = Field(None, ge=0, le=1, description="Maximum share of the most frequent 4-gram of a row.")
+    top_ngram: float | None = Field(
+        None, ge=0, le=1, description="Maximum fraction of a row's 4-grams that are its most frequent 4-gram."
+    )
     entropy: float | None = Field(None, ge=0, description="Minimum entropy of a row's tokens, in bits per token.")
     streams: tuple[str, ...] = Field(
         (),
@@ -111,8 +114,9 @@ class BatchScreening(Frozen):
     @field_validator("streams", mode="before")
     @classmethod
     def _listed(cls, given: Any) -> Any:
-        """Convert a list from a recipe to a tuple: after the guard's own validator the input is no longer parsed as
-        JSON.
+        """Convert a list from a recipe to a tuple.
+
+        After the guard's own validator, pydantic no longer treats the input as JSON.
         """
         return tuple(given) if isinstance(given, list) else given
 
@@ -124,16 +128,20 @@ class BatchScreening(Frozen):
 
 
 class GuardParameters(Frozen):
-    """Guard: judges every step; skips, rolls back, lowers the learning rate or stops, within bounds."""
+    """Settings of the guard, which judges every step. It skips updates, rolls back, lowers the learning rate or stops
+    the run, within limits.
+    """
 
     enabled: bool = Field(True, description="If false, a non-finite loss ends the run.")
     window_steps: int = Field(
         128,
         ge=8,
-        description="Window of the rolling statistics, in steps (OLMo-core: 128); judging starts after a quarter of "
-        "it.",
+        description="Window of the rolling statistics, in steps (OLMo-core: 128). Rules judge only after a quarter of "
+        "the window.",
     )
-    min_steps: int = internal(32, ge=4, description="Steps before rolling statistics judge (ZClip: 25).")
+    min_steps: int = internal(
+        32, ge=4, description="Number of first steps without judgment by rolling statistics (ZClip: 25)."
+    )
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
     gradient_spike: GradientSpike = GradientSpike()
@@ -142,20 +150,24 @@ class GuardParameters(Frozen):
     plateau: PlateauRule = internal(PlateauRule(), description="Off.")
     throughput: Throughput = internal(Throughput(), description="Steps take much longer than before.")
     screening: BatchScreening | None = Field(
-        None, description="Bounds on the text of a batch, checked before its update; default: none."
+        None, description="Bounds on the text of a batch, checked before its update. By default no bounds are set."
     )
-    skip_before: int = internal(0, ge=0, description="Steps to skip before the first suspicious one.")
-    skip_after: int = Field(0, ge=0, description="Steps to skip after the last suspicious one (PaLM: 200 to 500).")
-    lr_factor: float = internal(0.5, gt=0, le=1, description="Factor of the learning rate under lower_lr.")
+    skip_before: int = internal(0, ge=0, description="Number of steps to skip before the first suspicious step.")
+    skip_after: int = Field(
+        0, ge=0, description="Number of steps to skip after the last suspicious step (PaLM: 200 to 500)."
+    )
+    lr_factor: float = internal(0.5, gt=0, le=1, description="Factor by which lower_lr multiplies the learning rate.")
     lr_steps: int = internal(
-        0, ge=0, description="Number of steps with the lower learning rate; 0: until the end of the run."
+        0, ge=0, description="Number of steps with the lower learning rate. If 0, it stays until the end of the run."
     )
     rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Factor of the learning rate after a rollback.")
-    max_rollbacks: int = Field(8, ge=0, description="Maximum rollbacks; one more stops the run.")
+    max_rollbacks: int = Field(8, ge=0, description="Maximum number of rollbacks; one more stops the run.")
     max_skipped_updates: int = internal(
-        16, ge=0, description="Maximum skipped updates among the last `window_steps`; one more stops the run."
+        16, ge=0, description="Maximum number of skipped updates in `window_steps` steps; one more stops the run."
     )
-    max_lowered: int = internal(4, ge=0, description="Maximum reductions of the learning rate; one more stops the run.")
+    max_lowered: int = internal(
+        4, ge=0, description="Maximum number of reductions of the learning rate; one more stops the run."
+    )
 
     def rule(self, name: str) -> GuardRule:
         """Return the policy of a rule, including screening rules."""
@@ -179,39 +191,41 @@ class GuardParameters(Frozen):
 
 
 class Plateau(OneValue):
-    """Stop when losses have stopped falling, that is, when even the upper bound of the expected improvement is too
-    small.
+    """Rule that stops a run when its losses have stopped falling.
+
+    It applies when even the upper confidence bound of the expected improvement is too small.
     """
 
     window_tokens: int = Field(
-        ge=1, description="Tokens in the window of the slope fit, and in the next window of the predicted improvement."
+        ge=1, description="Number of tokens in the window of the slope fit and in the window that is predicted."
     )
     min_improvement: float = internal(
         0.005,
         gt=0,
-        description="Minimum improvement in the next window, in nats (slices: bits per byte), compared with the upper "
-        "confidence bound.",
+        description="Minimum improvement in the next window, in nats (for slices in bits per byte). The run stops if "
+        "the upper confidence bound of the improvement is lower.",
     )
     confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided confidence of the slope.")
     slices: tuple[str, ...] = internal(
-        (), description="Evaluated slices that must all be flat too; empty: all slices with enough data."
+        (), description="Held-out slices that must all be flat too. If empty, all slices with enough data are used."
     )
 
 
 class Regression(OneValue):
-    """Stop when a probe has become worse than its best score, beyond noise."""
+    """Rule that stops a run when the score of a probe has become worse than its best score by more than noise."""
 
     bits_per_byte: float = Field(
         gt=0,
-        description="Stops the run if the last three scores of a probe are worse than its best three by more than this "
-        "many bits per byte plus six standard errors. Probes within their noise are not judged.",
+        description="Maximum regression of a probe in bits per byte. The run stops if the last three scores of a probe "
+        "are worse than its best three by more than this value plus six standard errors. Probes within their noise are "
+        "not judged.",
     )
 
 
 class Stopping(Frozen):
     """Rules that end a run. The first rule that applies ends it."""
 
-    tokens: int | None = internal(None, ge=1, description="Budget in trained tokens, repeated ones included.")
+    tokens: int | None = internal(None, ge=1, description="Budget in trained tokens, including repeated tokens.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
@@ -219,16 +233,16 @@ class Stopping(Frozen):
         None,
         gt=0,
         exclude_if=lambda given: given is None,
-        description="Maximum passes over any bucket: the run ends when the most repeated bucket reaches it. Up to four "
-        "passes, repeated text is worth nearly as much as new text (Muennighoff et al., arXiv:2305.16264).",
+        description="Maximum number of passes over any bucket. The run ends when the most repeated bucket reaches it. "
+        "Up to four passes, repeated text is nearly as useful as new text (Muennighoff et al., arXiv:2305.16264).",
     )
-    plateau: Plateau | None = Field(None, description="Stop when losses have stopped falling.")
-    regression: Regression | None = Field(None, description="Stop when a probe has become worse.")
+    plateau: Plateau | None = Field(None, description="Stop the run when losses have stopped falling.")
+    regression: Regression | None = Field(None, description="Stop the run when the score of a probe has become worse.")
     # Rules from Plinth 0.3 that recipes can no longer set. They stay in the dump, so that runs of 0.3 can be resumed.
     max_epochs: None = internal(None, description="None.")
     when: Literal["any"] = internal("any", description="The first rule that applies ends the run.")
     min_tokens: Literal[0] = internal(0, description="From the beginning.")
-    every_steps: int = internal(10, ge=1, description="Steps between two evaluations of the rules.")
+    every_steps: int = internal(10, ge=1, description="Number of steps between two evaluations of the rules.")
 
     @model_validator(mode="after")
     def _priced(self) -> Stopping:

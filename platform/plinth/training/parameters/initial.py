@@ -19,19 +19,19 @@ class InitialWeights(Frozen):
     """Initial weights that are not random. Set one of `release`, `checkpoint` and `folder`."""
 
     release: str | None = Field(
-        None, description="`NAME@champion` or `NAME/VERSION`; verified as by `plinth verify` before use."
+        None, description="`NAME@champion` or `NAME/VERSION`. It is verified before use, as by `plinth verify`."
     )
     checkpoint: str | None = Field(
         None,
-        description="`RUN` or `RUN:STEP` of this workspace, committed and signed; by default the newest step. "
-        "Or the digest of a mean (`plinth run checkpoint average`), signed by its trainer.",
+        description="`RUN` or `RUN:STEP`: a committed and signed checkpoint of this workspace, by default of the "
+        "newest step. Or the digest of an average (`plinth run checkpoint average`) that its trainer signed.",
     )
     folder: str | None = Field(
         None,
-        description="Folder in Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), in the input folder or absolute; "
-        "every file is hashed.",
+        description="Folder in Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), as an absolute path or relative to "
+        "the input folder. Every file is hashed.",
     )
-    licence: str = Field("", description="License of a `folder` as declared by its owner; recorded in the lineage.")
+    licence: str = Field("", description="License of a `folder`, as declared by its owner; recorded in the lineage.")
     optimizer: Literal["fresh", "kept"] = Field(
         "fresh",
         description="`kept`: continue with the master weights and moments of the parent's checkpoint, which must be a "
@@ -39,8 +39,8 @@ class InitialWeights(Frozen):
     )
     vocabulary: Literal["same", "mean"] = Field(
         "same",
-        description="Handling of a tokenizer that differs from the parent's: `same` refuses it; `mean` keeps the "
-        "rows of tokens in both, by their text, and sets other rows to the mean of the parent's (Hewitt 2021).",
+        description="Handling of a tokenizer that differs from the parent's. `same`: raise an error. `mean`: keep the "
+        "embedding rows of tokens with the same text, set other rows to the mean of the parent's rows (Hewitt 2021).",
     )
 
     replay: float = Field(
@@ -48,8 +48,8 @@ class InitialWeights(Frozen):
         ge=0,
         le=0.5,
         exclude_if=lambda share: not share,
-        description="Share of all training tokens that come from the parent's training text, in the proportions of its "
-        "mixture, spread evenly.",
+        description="Fraction of all training tokens that come from the parent's training text. The text has the "
+        "proportions of the parent's mixture and is spread evenly over the run.",
     )
 
     @classmethod
@@ -66,11 +66,11 @@ class InitialWeights(Frozen):
         if self.folder and not self.licence:
             raise ValueError("`folder` needs `licence`, the license of the weights")
         if self.licence and not self.folder:
-            raise ValueError("`licence` is for `folder` only; others inherit the license of their sources")
+            raise ValueError("`licence` is for `folder` only; other weights inherit the license of their sources")
         if self.replay and self.folder:
-            raise ValueError("`replay` needs a `release` or `checkpoint`, with known training text")
+            raise ValueError("`replay` needs a `release` or `checkpoint` with known training text")
         if self.optimizer == "kept" and (self.folder or self.vocabulary != "same"):
-            raise ValueError("`optimizer: kept` needs a `release` or `checkpoint`, and its vocabulary")
+            raise ValueError("`optimizer: kept` needs a `release` or `checkpoint`, and `vocabulary: same`")
         return self
 
 

@@ -38,41 +38,42 @@ class Optimizer(Frozen):
     kind: str = Field(
         "adamw",
         exclude_if=lambda kind: kind == "adamw",
-        description="`adamw`; `muon` (Muon for the matrices of blocks, AdamW for embeddings and gains); or an "
-        "optimizer of an installed package.",
+        description="`adamw`, `muon` (Muon for the matrices of blocks, AdamW for embeddings and gains), or the name of "
+        "an optimizer from an installed package.",
     )
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Parameters of the optimizer. For `muon`: `momentum` (0.95) and `scale` (`rms`: update size of "
-        "AdamW; or `spectral`).",
+        description="Parameters of the optimizer. `muon` has `momentum` (0.95) and `scale` (`rms`, the update size of "
+        "AdamW, or `spectral`).",
     )
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end; the floor of `inverse-sqrt`.")
+    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end, or the lower limit of `inverse-sqrt`.")
     start_lr: float = Field(
-        0.0, ge=0, description="Learning rate at the start of the warm-up; above 0 to continue a trained model."
+        0.0, ge=0, description="Learning rate at the start of the warm-up. Set it above 0 to continue a trained model."
     )
     schedule: ScheduleName = Field(
         "wsd",
-        description="Decay after the warm-up; `wsd`: warm-up, stable, linear decay; `wsd-sqrt`: decay by 1 - sqrt.",
+        description="Shape of the decay after the warm-up. `wsd` has a warm-up, a stable phase and a linear decay; "
+        "`wsd-sqrt` decays by 1 - sqrt.",
     )
-    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Share of the run's tokens used for the warm-up.")
+    warmup_fraction: float = Field(0.02, ge=0, le=1, description="Fraction of the run's tokens used for the warm-up.")
     warmup_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
-    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: share of tokens for the decay at the end.")
+    decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: fraction of the run's tokens used for the decay.")
     horizons: tuple[float, ...] = Field(
         (),
         exclude_if=lambda given: not given,
-        description="WSD-S: shares of the tokens at which the learning rate has decayed to its minimum; the next step "
-        "returns to the peak. A checkpoint at such a point is equivalent to the end of a shorter run.",
+        description="WSD-S: fractions of the run's tokens at which the learning rate has decayed to its minimum. The "
+        "next step returns to the peak. A checkpoint at such a point is equivalent to the end of a shorter run.",
     )
     decay_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
     decay_shape: Literal["linear"] = internal("linear", description="Decay shape of the schedule `wsd`.")
     beta1: float = internal(0.9, ge=0, lt=1, description="AdamW: decay rate of the first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW: decay rate of the second moment.")
-    eps: float = internal(1e-8, gt=0, description="AdamW.")
+    eps: float = internal(1e-8, gt=0, description="AdamW: term added to the denominator.")
     weight_decay: float = Field(0.1, ge=0, description="Weight decay of matrices; norm gains are not decayed.")
     embedding_weight_decay: float | None = internal(
-        None, ge=0, description="Weight decay of input and output embeddings; default: that of matrices."
+        None, ge=0, description="Weight decay of input and output embeddings; by default the same as for matrices."
     )
     independent_weight_decay: bool = internal(False, description="Scale weight decay by lr / peak lr instead of lr.")
     embedding_lr_factor: float = internal(1.0, gt=0, description="Multiplier of the learning rate of embeddings.")
@@ -81,14 +82,14 @@ class Optimizer(Frozen):
         gt=0,
         lt=1,
         exclude_if=lambda given: given is None,
-        description="Decay of an exponential moving average of the weights (EMA), per step (`plinth run checkpoint "
-        "average`); unset: no EMA.",
+        description="Decay per step of an exponential moving average of the weights (EMA), for `plinth run checkpoint "
+        "average`. If unset, no EMA is kept.",
     )
     ema_tokens: int | None = Field(
         None,
         ge=1,
         exclude_if=lambda given: given is None,
-        description="Tokens per application of `ema_decay`, instead of one step.",
+        description="Number of tokens per application of `ema_decay`. If unset, it applies once per step.",
     )
     grad_clip: float = Field(1.0, gt=0, description="Maximum global gradient norm; larger gradients are clipped.")
 
@@ -119,22 +120,23 @@ class Optimizer(Frozen):
         for end in (*self.horizons, 1.0):
             if end > 1 or end * (1 - self.decay_fraction) < begin or end == begin:
                 raise ValueError(
-                    f"horizons must increase and stay below 1, and the decay before each, {self.decay_fraction:g} of "
-                    f"its tokens, must start after the previous horizon and the warm-up; found {end:g} after {begin:g}"
+                    f"horizons must increase and stay below 1, and the decay before each horizon, "
+                    f"{self.decay_fraction:g} of its tokens, must start after the previous horizon and the warm-up; "
+                    f"found {end:g} after {begin:g}"
                 )
             begin = end
 
 
 class MuonOptions(Frozen):
-    """Options of Muon, whose update is momentum orthogonalized by Newton-Schulz iteration (Jordan et al. 2024,
+    """Options of Muon. Its update is the momentum, orthogonalized by Newton-Schulz iteration (Jordan et al. 2024,
     kellerjordan.github.io/posts/muon).
     """
 
     momentum: float = Field(0.95, ge=0, lt=1, description="Momentum coefficient.")
     scale: Literal["rms", "spectral"] = Field(
         "rms",
-        description="`rms`: 0.2 sqrt(max(rows, columns)), the update size of AdamW, so its learning rate and decay "
-        "apply (Moonlight, arXiv:2502.16982); `spectral`: sqrt(max(1, rows / columns)), as first published.",
+        description="Scale of the update. `rms` is 0.2 sqrt(max(rows, columns)), so the learning rate and decay of "
+        "AdamW apply (Moonlight, arXiv:2502.16982). `spectral` is sqrt(max(1, rows / columns)), as first published.",
     )
 
 
@@ -156,12 +158,13 @@ class OptimizerKind:
 
     Attributes:
         name: name in the recipe, `training.optimizer.kind`.
-        params: model of `training.optimizer.options`.
-        make: creates an optimizer for groups, from the recipe's block and the options. Each group has `lr`,
-            `weight_decay`, `betas`, `eps`, and `lr_factor`, by which the schedule's rate is multiplied. A group whose
-            state has no `step` sets `counts_steps` to false.
-        hidden_factor: for an optimizer that treats the matrices of blocks separately: the factor of their rate, from
-            the options and muP's width multiplier. They are separate groups, with `hidden_matrices` true.
+        params: pydantic model of `training.optimizer.options`.
+        make: creates an optimizer for parameter groups, from the recipe's block and the options. Each group has `lr`,
+            `weight_decay`, `betas`, `eps`, and `lr_factor`, which multiplies the schedule's learning rate. A group
+            whose state has no `step` sets `counts_steps` to false.
+        hidden_factor: set if the optimizer treats the matrices of blocks separately. It returns the factor of their
+            learning rate, from the options and muP's width multiplier. These matrices are in separate groups, with
+            `hidden_matrices` true.
         elementwise: True if each element is updated independently, so that tensor ranks and offload can divide the
             work.
     """
@@ -207,7 +210,7 @@ def origin_of(optimizer: Optimizer) -> str | None:
 
 
 def options_of(optimizer: Optimizer) -> Any:
-    """Return the options of the recipe's block, validated by its kind.
+    """Return the options of the recipe's optimizer block, validated for the kind of optimizer.
 
     Raises:
         RecipeError: the optimizer does not exist, or its options are invalid.
@@ -219,13 +222,13 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
     """Create the optimizer of a run, on a rank.
 
     Raises:
-        TrainingError: this machine has another version of the package than the run was prepared with.
+        TrainingError: the run was prepared with another version of the package than this machine has.
         ExtensionError, RecipeError: the optimizer cannot be used.
     """
     kind = OPTIMIZERS.find(optimizer.kind)
     if origin_of(optimizer) != origin:
         raise TrainingError(
-            f"the optimizer {optimizer.kind} on this machine differs from the run's",
+            f"the optimizer {optimizer.kind} on this machine differs from the optimizer of the run",
             found=origin_of(optimizer) or "built in",
             expected=origin or "built in",
             remedy="install the same version on the training machine, or start a new run",
@@ -235,7 +238,7 @@ def make_optimizer(groups: Groups, optimizer: Optimizer, origin: str | None) -> 
 
 
 def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Model, precision: str) -> Iterator[Refusal]:
-    """Yield the reasons why an optimizer cannot run with a `training.parallel` block, by key of the block."""
+    """Yield the reasons why an optimizer cannot run with a `training.parallel` block, by the key of the block."""
     kind = OPTIMIZERS.find(optimizer.kind)
     apart = {
         f"the optimizer {optimizer.kind}": kind.hidden_factor is not None,
@@ -247,9 +250,9 @@ def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Mode
     if parallel.pipeline > 1 and not measured and any(apart.values()):
         yield (
             "pipeline",
-            f"{next(name for name, is_so in apart.items() if is_so)} has a group of parameters for embeddings, which "
-            "some stages lack; in FP16, and with an optimizer of a package, DeepSpeed sums the gradient norm over "
-            "stages group by group and would deadlock; expected 1, or another precision",
+            f"{next(name for name, is_so in apart.items() if is_so)} has a parameter group for embeddings, which some "
+            "stages lack; in FP16, and with an optimizer from a package, DeepSpeed sums the gradient norm over stages "
+            "group by group and would deadlock; expected 1 stage, or another precision",
         )
     if kind.elementwise:
         return
@@ -257,12 +260,13 @@ def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Mode
         yield (
             "tensor",
             f"the optimizer {optimizer.kind} needs whole matrices, and each of the {parallel.tensor} tensor ranks "
-            "has only a part; expected 1, and ZeRO or a pipeline to divide the model",
+            "has only a part; expected tensor 1, and ZeRO or a pipeline to divide the model",
         )
     if parallel.offload != "none":
         yield (
             "offload",
-            f"the optimizer {optimizer.kind} multiplies matrices in every update, too slow on the host; expected none",
+            f"the optimizer {optimizer.kind} multiplies matrices in every update, which is too slow on the host; "
+            "expected none",
         )
 
 
@@ -274,7 +278,7 @@ def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Mode
 
 
 class RotaryChange(Frozen):
-    """Change of rotary positions from a step on. Omitted keys do not change."""
+    """Change of rotary positions from a step on. Keys that are omitted keep their values."""
 
     from_step: int = Field(ge=1, description="First step of the change, counted from 1.")
     rope_theta: float | None = Field(None, gt=0, description="Base of the rotary frequencies.")
@@ -282,22 +286,22 @@ class RotaryChange(Frozen):
 
 
 class TrainingChange(RunChange):
-    """A change of batch, rows or rotary positions from a step on. With a `reason` it amends a started run: it applies
-    to future steps and replaces later scheduled changes.
+    """A change of batch size, row length or rotary positions from a step on. With a `reason`, it amends a started run:
+    it applies to future steps and replaces later scheduled changes.
     """
 
     rope_theta: float | None = Field(
-        None, gt=0, description="Base of the rotary frequencies; unset: unchanged. Not allowed in amendments."
+        None, gt=0, description="Base of the rotary frequencies, unchanged if unset. Not allowed in amendments."
     )
     rope_scaling: RopeScaling | None = Field(
-        None, description="Scaling of the rotary frequencies; unset: unchanged. Not allowed in amendments."
+        None, description="Scaling of the rotary frequencies, unchanged if unset. Not allowed in amendments."
     )
 
     @model_validator(mode="after")
     def _changes_something(self) -> TrainingChange:
         rotary = self.rope_theta is not None or self.rope_scaling is not None
         if self.global_batch_sequences is None and self.sequence_tokens is None and not rotary:
-            raise ValueError("give `global_batch_sequences`, `sequence_tokens`, `rope_theta` or `rope_scaling`")
+            raise ValueError("set `global_batch_sequences`, `sequence_tokens`, `rope_theta` or `rope_scaling`")
         if rotary and self.reason:
             raise ValueError("rotary positions are part of a run's identity and cannot be amended")
         return self
@@ -314,10 +318,10 @@ class TrainingChange(RunChange):
 
 
 def require_in_order(changes: Sequence[RotaryChange]) -> None:
-    """Refuse a list of changes that is not in the order of their steps.
+    """Raise an error if the changes are not sorted by their steps.
 
     Raises:
-        ValueError: names the two.
+        ValueError: two changes are not in order; the error names both.
     """
     for before, after in pairwise(changes):
         if after.from_step <= before.from_step:
@@ -325,7 +329,7 @@ def require_in_order(changes: Sequence[RotaryChange]) -> None:
 
 
 def model_at(model: Model, changes: Sequence[RotaryChange], step: int) -> Model:
-    """Return the model at `step` (steps count from 1; 0 is before the first)."""
+    """Return the model configuration at `step`. Steps count from 1; 0 is before the first step."""
     for change in changes:
         if change.from_step <= step:
             set_here = {name: getattr(change, name) for name in ("rope_theta", "rope_scaling")}

@@ -28,14 +28,14 @@ BUCKET = 2**25
 
 
 class LossScale(Frozen):
-    """Loss scale for FP16: gradients are scaled up so that small ones do not underflow (Micikevicius et al.,
+    """Loss scale for FP16. Gradients are scaled up so that small values do not underflow (Micikevicius et al.,
     arXiv:1710.03740).
     """
 
-    static: float = Field(0.0, ge=0, description="Fixed scale factor; 0: dynamic.")
+    static: float = Field(0.0, ge=0, description="Fixed scale factor, or 0 for a dynamic one.")
     initial_power: int = Field(16, ge=0, le=32, description="Exponent N of the initial factor 2^N.")
-    window: int = Field(1000, ge=1, description="Steps without overflow until the factor doubles.")
-    hysteresis: int = Field(2, ge=1, description="Overflows before the factor is halved.")
+    window: int = Field(1000, ge=1, description="Number of steps without overflow until the factor doubles.")
+    hysteresis: int = Field(2, ge=1, description="Number of overflows before the factor is halved.")
     minimum: int = Field(1, ge=1, description="Minimum factor.")
 
 
@@ -51,26 +51,26 @@ class Parallel(Frozen):
     pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
     sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="State kept in host memory: optimizer state, or also parameters (ZeRO-3)."
+        "none", description="State in host memory: none, optimizer state, or optimizer state and parameters (ZeRO-3)."
     )
     activation_checkpointing: int = Field(
-        0, ge=0, description="Blocks recomputed in the backward pass: 0 none, 1 all, n every n-th."
+        0, ge=0, description="Blocks to recompute in the backward pass: 0 for none, 1 for all, n for every n-th block."
     )
     compile: bool = Field(False, description="Compile each block with `torch.compile`.")
     attention: AttentionPath = Field(
         "auto",
-        description="Attention kernel: `sdpa`, `flex` (block masks), `flash` (no document masks), or `auto`: `flex` on "
-        "GPUs if documents end within rows, otherwise `sdpa`.",
+        description="Attention kernel: `sdpa`, `flex` (block masks), `flash` (no document masks), or `auto`. `auto` is "
+        "`flex` on GPUs if documents end within rows, otherwise `sdpa`.",
         exclude_if=lambda path: path == "auto",
     )
     loss_scale: LossScale = internal(LossScale(), description="Loss scale for FP16.")
     communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="Dtype of gradients in communication: `auto` is fp32, as in accumulation; the run's own precision "
-        "halves the bytes and adds a rounding of sums over ranks.",
+        description="Dtype of gradients in communication. `auto` is fp32, as in accumulation. The run's own precision "
+        "halves the bytes, but sums over ranks are then rounded.",
     )
     overlap_communication: bool | None = internal(
-        None, description="Reduce gradients during the backward pass; default: on GPUs, if the ZeRO stage supports it."
+        None, description="Reduce gradients during the backward pass; by default on GPUs if the ZeRO stage supports it."
     )
     reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Number of gradient elements reduced at once.")
     gather_bucket_elements: int = internal(
@@ -79,7 +79,7 @@ class Parallel(Frozen):
 
     @property
     def model_ranks(self) -> int:
-        """Ranks that together hold one replica of the model."""
+        """Number of ranks that together have one replica of the model."""
         return self.tensor * self.pipeline * self.sequence
 
     def data_ranks(self, ranks: int) -> int:
@@ -90,14 +90,14 @@ class Parallel(Frozen):
 def problems(
     parallel: Parallel, model: Model, *, ranks: int, sequence_tokens: int, precision: str
 ) -> Iterator[Refusal]:
-    """Yield the reasons why a block cannot run, by key; a valid block yields none."""
+    """Yield the reasons why a `training.parallel` block cannot run, by key. A valid block yields nothing."""
     yield from _degrees(parallel, model, ranks, sequence_tokens)
     yield from _zero(parallel, precision)
     yield from _offload(parallel)
     if parallel.activation_checkpointing > model.layers:
         yield (
             "activation_checkpointing",
-            f"every {parallel.activation_checkpointing}th layer of {model.layers} selects none; "
+            f"every {parallel.activation_checkpointing}th layer of {model.layers} selects no layer; "
             f"expected at most {model.layers}, or 0 to keep all activations",
         )
     if parallel.compile and parallel.zero_stage == 3:
@@ -109,7 +109,7 @@ def problems(
     if parallel.attention == "flash" and model.document_mask:
         yield (
             "attention",
-            "flash supports no mask, which model.document_mask needs; expected auto or flex, or "
+            "flash does not support the mask that model.document_mask needs; expected auto or flex, or "
             "model.document_mask: false",
         )
     yield from _communication(parallel, precision)
@@ -119,9 +119,8 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
     """Return the keys of a block whose values conflict with FP8 or with a training hook.
 
     Args:
-        float8: True for FP8, whose scales cover whole matrices, and whose layers keep their weight for the backward
-            pass.
-        undivided: keys that a training hook needs at their minimum (`TrainingHook.undivided`).
+        float8: True for FP8. Its scales cover whole matrices, and its layers keep their weight for the backward pass.
+        undivided: keys that must have their minimum because of a training hook (`TrainingHook.undivided`).
     """
     refused = {
         "tensor": parallel.tensor > 1 and (float8 or "tensor" in undivided),
@@ -134,7 +133,7 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
 
 
 def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Yield refused communication settings: those that would round gradients, and those without effect."""
+    """Yield rejected communication settings: settings that would round gradients, and settings without effect."""
     if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):
         yield (
             "communication_dtype",
@@ -146,14 +145,14 @@ def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
         against = "pipeline" if parallel.pipeline > 1 else "zero_stage 0"
         yield (
             "overlap_communication",
-            f"with {against}, gradients are reduced after the last backward pass, so it would have no effect; "
-            "expected false, or zero_stage 1, 2 or 3 without a pipeline",
+            f"with {against}, gradients are reduced after the last backward pass, so this setting would have no "
+            "effect; expected false, or zero_stage 1, 2 or 3 without a pipeline",
         )
     if parallel.gather_bucket_elements != BUCKET and stage not in (1, 2):
         yield (
             "gather_bucket_elements",
-            f"ZeRO-{stage} gathers no parameters in buckets after an update, so it would have no effect; expected "
-            f"{BUCKET}, or zero_stage 1 or 2",
+            f"ZeRO-{stage} gathers no parameters in buckets after an update, so this setting would have no effect; "
+            f"expected {BUCKET}, or zero_stage 1 or 2",
         )
 
 
@@ -167,7 +166,7 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
         )
     for name, size in (("heads", model.heads), ("kv_heads", model.kv_heads), ("ffn_dim", model.ffn_dim)):
         if size % tensor:
-            yield "tensor", f"{tensor} does not divide model.{name} = {size}; expected a divisor of it"
+            yield "tensor", f"{tensor} does not divide model.{name} = {size}; expected a divisor"
     if model.heads // tensor % sequence:
         yield (
             "sequence",
@@ -181,7 +180,7 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Yield ZeRO settings that DeepSpeed 0.19 refuses or computes wrongly."""
+    """Yield ZeRO settings that DeepSpeed 0.19 rejects or for which it computes wrong results."""
     if parallel.zero_stage == 0 and precision == "fp16":
         yield (
             "zero_stage",
@@ -190,13 +189,13 @@ def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
     if parallel.pipeline > 1 and parallel.zero_stage > 1:
         yield (
             "zero_stage",
-            f"ZeRO-{parallel.zero_stage} divides gradients that a pipeline still adds to (DeepSpeed refuses it); "
-            "expected zero_stage 0 or 1 with pipeline > 1",
+            f"ZeRO-{parallel.zero_stage} divides gradients while a pipeline still adds to them, so DeepSpeed rejects "
+            "the setting; expected zero_stage 0 or 1 with pipeline > 1",
         )
     if parallel.tensor > 1 and parallel.zero_stage > 2:
         yield (
             "zero_stage",
-            "ZeRO-3 divides parameters that tensor parallelism divides already; expected zero_stage 0, 1 or 2 with "
+            "ZeRO-3 divides parameters that tensor parallelism already divides; expected zero_stage 0, 1 or 2 with "
             "tensor > 1",
         )
 
@@ -206,20 +205,20 @@ def _offload(parallel: Parallel) -> Iterator[Refusal]:
         return
     if parallel.offload == "optimizer":
         if parallel.zero_stage == 0:
-            yield "offload", "the optimizer state leaves the device with ZeRO only; expected zero_stage 1, 2 or 3"
+            yield "offload", "offload of the optimizer state requires ZeRO; expected zero_stage 1, 2 or 3"
         return
     conflicts = {"tensor": parallel.tensor > 1, "pipeline": parallel.pipeline > 1, "compile": parallel.compile}
     against = " and ".join(name for name, given in conflicts.items() if given)
     if against:
         yield (
             "offload",
-            f"parameters leave the device with ZeRO-3 only, which does not go with {against}; expected none or "
-            f"optimizer, or no {against}",
+            f"offload of parameters requires ZeRO-3, which does not work with {against}; expected none or optimizer, "
+            f"or no {against}",
         )
     elif parallel.zero_stage != 3:
         yield (
             "offload",
-            f"parameters leave the device with ZeRO-3 only; found zero_stage {parallel.zero_stage}, expected 3, or "
+            f"offload of parameters requires ZeRO-3; found zero_stage {parallel.zero_stage}, expected 3, or "
             "offload: optimizer",
         )
 
@@ -320,23 +319,23 @@ OTHERS = frozenset(
 
 
 def problems_with_settings(block: Mapping[str, Any]) -> Iterator[Refused]:
-    """Yield the refused settings of a block, by key."""
+    """Yield the rejected settings of a `training.deepspeed` block, by key."""
     known = {name for name in {*OWNED, *HARMLESS, *OTHERS} if "." not in name}
     for name in block:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            yield (name,), f"DeepSpeed reads no such setting and would pass over it{hint}"
+            yield (name,), f"DeepSpeed has no such setting and would ignore it{hint}"
     for path in _paths(block):
         if ".".join(path) in OWNED:
             yield path, f"the engine owns this setting; set {OWNED['.'.join(path)]}"
 
 
 def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's configuration with the block's settings.
+    """Return the engine's configuration, extended by the block's settings.
 
     Raises:
-        TrainingError: the block has a refused setting.
+        TrainingError: the block has a rejected setting.
     """
     for path, reason in problems_with_settings(block):
         raise TrainingError(f"training.deepspeed.{'.'.join(path)} is refused", found=block[path[0]], expected=reason)
@@ -362,7 +361,7 @@ def identified_settings(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paths(block: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each setting in the block and its sections."""
+    """Yield the path of each setting in the block and in its sections."""
     for name, value in block.items():
         yield (name,)
         yield from ((name, key) for key in value) if isinstance(value, Mapping) else ()

@@ -25,10 +25,12 @@ from plinth.training.parameters.parallel import Parallel, not_with
 # Checkpoints.
 
 class Average(Frozen):
-    """Evaluate and release a mean of committed checkpoints instead of the last checkpoint."""
+    """Evaluate and release an average of committed checkpoints instead of the last checkpoint."""
 
     last: int = Field(1, ge=1, description="Number of checkpoints to average, from the newest.")
-    steps: tuple[int, ...] = Field((), description="Steps to average; empty: the newest `last`.")
+    steps: tuple[int, ...] = Field(
+        (), description="Steps to average. If empty, the newest `last` checkpoints are averaged."
+    )
     ema: bool = Field(
         False, description="Average the EMA weights (`training.optimizer.ema_decay`) instead of the weights."
     )
@@ -46,10 +48,12 @@ class Checkpoints(Frozen):
     every_steps: int = Field(100, ge=1, description="Checkpoint interval in steps.")
     mode: Literal["async", "sync"] = internal(
         "async",
-        description="async: another process writes while training continues; sync: training waits for the disk.",
+        description="`async`: another process writes while training continues. `sync`: training waits for the disk.",
     )
     keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
-    keep_every: int = Field(0, ge=0, description="Also keep checkpoints at multiples of this step; 0: none.")
+    keep_every: int = Field(
+        0, ge=0, description="Also keep checkpoints at multiples of this step. If 0, no such checkpoints are kept."
+    )
     keep_best: int = Field(
         0, ge=0, description="Number of best checkpoints to keep as well, by held-out slices or smoothed loss."
     )
@@ -64,7 +68,7 @@ class Checkpoints(Frozen):
     average: Average | None = Field(
         None,
         exclude_if=lambda given: given is None,
-        description="Mean of checkpoints to evaluate and release; unset: the last checkpoint.",
+        description="Average of checkpoints to evaluate and release. If unset, the last checkpoint is used.",
     )
 
     @model_validator(mode="after")
@@ -81,7 +85,7 @@ class Validation(Frozen):
     weights.
     """
 
-    every_steps: int = Field(0, ge=0, description="Evaluation interval in steps; 0: with every checkpoint.")
+    every_steps: int = Field(0, ge=0, description="Evaluation interval in steps. If 0, every checkpoint is evaluated.")
     bytes_per_slice: int = Field(
         2**18,
         ge=1,
@@ -92,10 +96,12 @@ class Validation(Frozen):
         0.02,
         ge=0,
         le=1,
-        description="Maximum cost of probes as a share of the run's training, in tokens; 0: no probes during training. "
-        "Items and interval are chosen once to fit; every evaluation scores the same items.",
+        description="Maximum cost of probes as a fraction of the run's training tokens. If 0, no probes are scored "
+        "during training. Items and interval are chosen once to fit; every evaluation scores the same items.",
     )
-    slices: tuple[str, ...] = internal((), description="Buckets to evaluate; empty: all that have held-out text.")
+    slices: tuple[str, ...] = internal(
+        (), description="Buckets to evaluate. If empty, all buckets with held-out text are evaluated."
+    )
 
 
 # Measurements other than loss and speed. They have no effect on weights, so they are not part of a run's identity.
@@ -104,20 +110,22 @@ class Telemetry(Frozen):
     """Measurements other than loss and speed."""
 
     layers_every: int = internal(
-        10, ge=0, description="Interval in steps for gradient norm and activations by layer; 0: never."
+        10, ge=0, description="Interval in steps for gradient norm and activations by layer; 0 means never."
     )
     stragglers_every: int = Field(
-        50, ge=0, description="Interval in steps at which the ranks' own step times are compared; 0: never."
+        50, ge=0, description="Interval in steps at which the ranks' own step times are compared; 0 means never."
     )
     straggler_score: float = internal(
-        0.75, gt=0, le=1, description="Speed below which a rank is a straggler, as a share of the fastest rank's speed."
+        0.75, gt=0, le=1, description="Speed below which a rank is a straggler, as a fraction of the fastest rank's."
     )
     profile_steps: tuple[int, int] | None = Field(
         None,
         description="First and last step of a `torch.profiler` trace of rank 0. For a run in progress, use "
         "`plinth run profile`.",
     )
-    devices_s: float = internal(30.0, ge=0, description="Sampling interval of GPUs in seconds; 0: errors only.")
+    devices_s: float = internal(
+        30.0, ge=0, description="Sampling interval of GPUs in seconds. If 0, only GPU errors are recorded."
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Telemetry:
@@ -134,12 +142,14 @@ class Sinks(Frozen):
     tensorboard: bool = Field(
         False, description="Write event files into the run's `sinks/tensorboard` (extra `tensorboard`)."
     )
-    wandb: str = Field("", description="Project of Weights & Biases, or `entity/project` (extra `wandb`); empty: off.")
+    wandb: str = Field(
+        "", description="Project of Weights & Biases, or `entity/project` (extra `wandb`). If empty, W&B is off."
+    )
     wandb_mode: Literal["online", "offline"] = Field(
-        "online", description="`offline` writes into the run's `sinks/wandb`, for `wandb sync`."
+        "online", description="`online`, or `offline` to write into the run's `sinks/wandb`, for `wandb sync`."
     )
     prometheus: bool = Field(
-        False, description="Keep `sinks/plinth.prom` in the run's directory, for node_exporter's textfile collector."
+        False, description="Write `sinks/plinth.prom` in the run's directory, for node_exporter's textfile collector."
     )
 
     @property
@@ -153,11 +163,11 @@ class Training(Frozen):
 
     model: Model = Model()
     optimizer: Optimizer = Optimizer()
-    micro_batch_sequences: int = Field(4, ge=1, description="Sequences per rank and forward pass.")
-    global_batch_sequences: int = Field(16, ge=1, description="Sequences per optimizer step, over all ranks.")
+    micro_batch_sequences: int = Field(4, ge=1, description="Number of sequences per rank and forward pass.")
+    global_batch_sequences: int = Field(16, ge=1, description="Number of sequences per optimizer step, over all ranks.")
     changes: tuple[TrainingChange, ...] = spelling(
         (),
-        description="Changes of batch, row length or rotary positions from a step on; the tokens and "
+        description="Changes of batch size, row length or rotary positions from a step on. The tokens and "
         "their order stay the same.",
     )
     batch_schedule: tuple[BatchChange, ...] = internal((), description="Changes of the global batch.")
@@ -170,22 +180,22 @@ class Training(Frozen):
     deepspeed: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Additional DeepSpeed settings, by DeepSpeed's names; settings owned by Plinth are refused.",
+        description="Additional DeepSpeed settings, by DeepSpeed's names. Settings owned by Plinth are rejected.",
     )
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
-        "auto", description="Training precision; `auto`: BF16 if the device supports it."
+        "auto", description="Training precision. `auto` is BF16 if the device supports it, otherwise FP32."
     )
     fp32_matmul: Literal["ieee", "tf32"] = Field(
         "ieee",
-        description="FP32 matrix products: `ieee`, or `tf32` (inputs rounded to 10 bits of mantissa), which is "
-        "several times faster on GPUs from Ampere on.",
+        description="Precision of FP32 matrix products: `ieee`, or `tf32` (inputs rounded to 10 bits of mantissa), "
+        "which is several times faster on GPUs from Ampere on.",
         exclude_if=lambda kind: kind == "ieee",
     )
     float8: Float8 = Field(
         "none",
         exclude_if=lambda kind: kind == "none",
-        description="torchao recipe for FP8 products in the blocks' linear layers; the rest is in BF16. `tensorwise` "
-        "needs compute capability 8.9; `rowwise` needs 9.0, and so does `rowwise_with_gw_hp`, which computes weight "
+        description="torchao recipe for FP8 products in the blocks' linear layers; other layers use BF16. `tensorwise` "
+        "needs compute capability 8.9. `rowwise` and `rowwise_with_gw_hp` need 9.0; the latter computes weight "
         "gradients in BF16.",
     )
     seed: int = Field(1, description="Seed of the initial weights.")
@@ -198,7 +208,7 @@ class Training(Frozen):
     initial: InitialWeights | None = Field(
         None,
         exclude_if=lambda given: given is None,
-        description="Initial weights: a release, a checkpoint or a folder; unset: random, from the seed.",
+        description="Initial weights: a release, a checkpoint or a folder. If unset, they are random, from the seed.",
     )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,
@@ -206,7 +216,7 @@ class Training(Frozen):
         description="Parameters of training hooks of installed packages, by name.",
     )
     stopping: Stopping = Stopping()
-    validation: Validation | None = Field(None, description="Held-out evaluation during training; unset: none.")
+    validation: Validation | None = Field(None, description="Held-out evaluation during training, none if unset.")
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
     guard: GuardParameters = GuardParameters()
@@ -217,7 +227,7 @@ class Training(Frozen):
 
     @model_validator(mode="after")
     def _scheduled(self) -> Training:
-        """Split `changes` into the schedules for batch, row length and rotary positions."""
+        """Split `changes` into the schedules for batch size, row length and rotary positions."""
         for name in {schedule for change in self.changes for schedule in change.schedules}:
             entries = (change.entry(name) for change in self.changes if name in change.schedules)
             # during validation, before the record is in use
@@ -243,15 +253,16 @@ class Training(Frozen):
             return self
         for name in not_with(self.parallel, float8=True)[:1]:
             found = f"parallel.{name} {getattr(self.parallel, name)}"
-            raise ValueError(f"float8 {self.float8} with {found}: needs whole layers; use ZeRO up to 2, or pipelines")
+            raise ValueError(f"float8 {self.float8} with {found}: needs whole layers; use ZeRO up to 2 or pipelines")
         if self.precision not in ("bf16", "auto"):
             raise ValueError(f"float8 {self.float8} with precision {self.precision}: FP8 requires precision bf16")
         return self
 
     @model_validator(mode="after")
     def _hooks_fit(self) -> Training:
-        """Let the recipe's training hooks check the other parameters. Hooks that cannot be used are reported by the
-        recipe's checks.
+        """Let the recipe's training hooks check the other parameters.
+
+        The recipe's checks report hooks that cannot be used.
         """
         for hook, params in hooks.asked(self, usable=True):
             for problem in hook.problems(self, params):

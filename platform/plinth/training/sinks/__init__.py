@@ -5,7 +5,7 @@
                                                               └─▶ Prometheus         sinks/plinth.prom
 
     run_metrics   the metrics of a run, and their values after any event; the numbers of an event by name
-    relay         the three tools, opened as a recipe asks; follows the timeline: each event once, over restarts
+    relay         opens the tools that a recipe enables, and sends them each event once, even after restarts
 
-Needs no torch. MLflow is fed by the asset of the run. Does not belong here: measurements (telemetry/).
+The package needs no torch. The asset `run` logs to MLflow. Does not belong here: measurements (telemetry/).
 """

@@ -1,13 +1,13 @@
-"""Relay that follows a run's timeline and passes its numbers to sinks, each event once.
+"""Relay that follows a run's timeline and passes the numbers of each event to the sinks once.
 
     python -m plinth.training.sinks.relay runs/RUN/config.json [--once]
 
-The supervisor starts it with the ranks. An unreachable sink delays only its own numbers, until the next try of this job
-or another. Numbers are assigned to the last step before them, so that a sink receives them in the order of steps. When
-steps repeat after a resume or a rollback, the sink is rolled back.
+The supervisor starts the relay with the ranks. An unreachable sink delays only its own numbers, until the next retry in
+this job or a later job. Numbers are assigned to the last step before them, so that a sink receives them in the order of
+steps. When steps repeat after a resume or a rollback, the sink is rolled back.
 
 A bookmark (`sinks/NAME.json`) is the last step whose numbers a sink has flushed. A restarted relay goes back to that
-step, so nothing is written twice, wherever the previous relay was killed.
+step, so no numbers are written twice, even if the previous relay was killed.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class TimelineSink(Protocol):
     """A sink for one tool. Its exceptions are printed, and the same rows are retried."""
 
     def go_back(self, step: int) -> None:
-        """Discard rows that were written from this step on."""
+        """Discard the rows that were written for this step and later steps."""
 
     def write(self, row: SinkRow) -> None: ...
 
     def flush(self) -> None:
-        """Write all rows; return when they are visible to other processes."""
+        """Write all rows, and return when they are visible to other processes."""
 
     def close(self) -> None: ...
 
 
 class SinkSource(NamedTuple):
-    """Name of a sink, and a function that opens it. Opening can fail and is then retried."""
+    """Name of a sink, and a function that opens it. If opening fails, it is retried."""
 
     name: str
     open: Callable[[], TimelineSink]
@@ -89,8 +89,8 @@ def sources_of(config: RunConfig) -> list[SinkSource]:
 class TensorBoardFiles:
     """TensorBoard event files, written by TensorBoard's own writer. Show them with `tensorboard --logdir FOLDER`.
 
-    A repeated step replaces the earlier one: a restart marker (`SessionLog.START`) at a step tells TensorBoard that all
-    later steps are out of date.
+    A repeated step replaces the earlier step. A restart marker (`SessionLog.START`) at a step tells TensorBoard that
+    all later steps are out of date.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -117,13 +117,13 @@ class TensorBoardFiles:
 
 
 class WandbRun:
-    """W&B run with this run's id, by W&B's own client; an existing run is continued. The key is W&B's own (`wandb
-    login`, WANDB_API_KEY).
+    """W&B run with this run's id, written by W&B's own client. An existing W&B run is continued.
 
-    W&B's rows cannot be replaced. Its row number is the `seq` of the event, which increases over all restarts, and the
-    step is a column that charts use as x axis (`define_metric`). So a repeated step is a new row, marked `redone`. A
-    row that a killed relay had already sent is sent again under its own number, which W&B drops for a run that it
-    knows.
+    The API key is W&B's own (`wandb login`, WANDB_API_KEY).
+
+    W&B's rows cannot be replaced. A row's number is the `seq` of the event, which increases over all restarts. The step
+    is a column that charts use as x axis (`define_metric`). A repeated step is thus a new row, marked `redone`. If a
+    killed relay had already sent a row, it is sent again under the same number, and W&B drops the duplicate.
     """
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
@@ -153,17 +153,17 @@ class WandbRun:
         self._run.log({"step": row.step, **row.values, **redone}, step=row.seq, commit=True)
 
     def flush(self) -> None:
-        """Do nothing: W&B's own process writes, and it has received a row once `log` returns."""
+        """Do nothing: W&B's own process writes the rows, and it has received a row once `log` returns."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 class PrometheusFile:
-    """Metrics of a run in Prometheus' text format, for node_exporter's textfile collector; the file is replaced as a
-    whole.
+    """Metrics of a run in Prometheus' text format, for node_exporter's textfile collector. Each update replaces the
+    whole file.
 
-    Names are those of `run_metrics`; `plinth_last_event_timestamp_seconds` shows the age of the numbers.
+    The names come from `run_metrics`. `plinth_last_event_timestamp_seconds` shows the age of the numbers.
     """
 
     def __init__(self, config: RunConfig, path: Path) -> None:
@@ -173,7 +173,7 @@ class PrometheusFile:
         """Do nothing: the file has only the newest numbers."""
 
     def write(self, row: SinkRow) -> None:
-        """Do nothing: the follower reads the timeline itself, including events without numbers."""
+        """Do nothing: the thread that follows the run reads the timeline itself, including events without numbers."""
 
     def flush(self) -> None:
         self._follower.poll()
@@ -211,7 +211,7 @@ class Feed:
         self._written, self._again = 0, True  # last flushed event; True to repeat all from the bookmark on
 
     def advance(self) -> int:
-        """Write and flush new rows; return how many events had numbers."""
+        """Write and flush new rows, and return the number of events with numbers."""
         self._kept += [event for event in self._reader.poll() if event["seq"] >= self._mark.seq]
         events = [event for event in self._kept if self._again or event["seq"] > self._written]
         if not events:
@@ -275,13 +275,14 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
     try:
         relay.wait(LAST_S)
     except subprocess.TimeoutExpired:
-        print("the relay of the sinks does not end; the rest follows with the next job", file=sys.stderr, flush=True)
+        what = "the relay of the sinks does not end; the next job sends the remaining numbers"
+        print(what, file=sys.stderr, flush=True)
         relay.kill()
         relay.wait()
 
 
 def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
-    """Feed the sinks until `over` returns True, then once more. `over` is called with the seconds to wait."""
+    """Feed the sinks until `over` returns True, then feed them once more. `over` is called with the seconds to wait."""
     said: dict[str, str] = {}
     last = over(0.0)
     while True:
@@ -315,7 +316,7 @@ def main() -> int:
 
 
 def _say(said: dict[str, str], name: str, what: str) -> None:
-    """Print a message once while it stays the same."""
+    """Print a message, unless it is the same as the last message."""
     if said.get(name) != what:
         said[name] = what
         print(f"sink {name} rejected numbers, retrying: {what}", file=sys.stderr, flush=True)

@@ -1,13 +1,13 @@
 """Metrics of a run, and their values after any event of its timeline.
 
-    Metric, MetricSample   the record of a metric, and a sample of one
-    RUN            the table
+    Metric, MetricSample   a metric, and a sample of a metric
+    RUN            the table of all metrics
     MetricState    consumes events in order; `samples` are the current values
     RunFollower    reads a timeline and the samples of GPUs
     scalars        the numbers of an event by name, the same in every sink
 
-Every event is consumed once. Memory does not grow with the run except for steps since the earliest kept checkpoint, and
-one number per earlier step.
+Every event is consumed once. Memory does not grow with the run, except for the steps since the earliest kept checkpoint
+and one number per earlier step.
 Does not belong here: the file or page that shows the samples.
 """
 
@@ -40,8 +40,8 @@ class Metric(Frozen):
     """One metric.
 
     Attributes:
-        unit: suffix of its name; empty for plain numbers and ratios.
-        source: file, record or event that it comes from.
+        unit: suffix of the metric's name; empty for plain numbers and ratios.
+        source: file, record or event from which the values come.
         part: part of the exporter; the metrics of a part are collected together, and fail together.
     """
 
@@ -64,8 +64,9 @@ class MetricSample(NamedTuple):
 
 
 class Families(Collector):
-    """Collector for prometheus_client: samples by metric, in the order of the table. Metrics without samples are left
-    out.
+    """Collector for prometheus_client: samples by metric, in the order of the table.
+
+    Metrics without samples are left out.
 
     Args:
         metrics: the table.
@@ -104,7 +105,7 @@ STEP: Final = {
     "grad_norm": _of_step("plinth_grad_norm", "Norm of the gradient of the last step."),
     "lr": _of_step("plinth_learning_rate", "Learning rate of the last step."),
     "tokens": _of_step("plinth_tokens", "Tokens trained."),
-    "tokens_per_s": _of_step("plinth_tokens_per_second", "Tokens per second of the last step, all ranks."),
+    "tokens_per_s": _of_step("plinth_tokens_per_second", "Tokens per second of the last step, over all ranks."),
     "step_s": _of_step("plinth_step_duration_seconds", "Duration of the last step.", "seconds"),
     "host_memory_bytes": _of_step("plinth_host_memory_bytes", "Peak host memory of the leading rank.", "bytes"),
     "slowest/score": _of_step("plinth_slowest_rank_score", "Relative speed of the slowest rank; the fastest is 1."),
@@ -127,7 +128,7 @@ NESTED: Final = {
     "checkpoint": Metric(
         name="plinth_checkpoint",
         labels=(*_OF, "what"),
-        meaning="Figures of the last commit: seconds, bytes, stall_s, wait_s.",
+        meaning="Measurements of the last checkpoint commit: seconds, bytes, stall_s, wait_s.",
         source="event `checkpoint`",
     ),
 }
@@ -137,7 +138,7 @@ GPU: Final = {
     field: Metric(
         name=f"plinth_gpu_{field}",
         labels=(*_OF, "host", "gpu"),
-        meaning=f"{meaning} of a GPU, by NVML.",
+        meaning=f"{meaning} of a GPU, from NVML.",
         unit=unit,
         source="samples of devices/",
     )
@@ -154,7 +155,7 @@ _STATE = {
     "active": Metric(
         name="plinth_run_active",
         labels=_OF,
-        meaning="1 while a job runs; 0 once it has ended or lost its processes.",
+        meaning="1 while a job runs; 0 after it has ended or lost its processes.",
         source="events `job_started` to `finished`, `failed`, `stopped`; the launcher",
     ),
     "failed": Metric(
@@ -182,14 +183,14 @@ _STATE = {
         name="plinth_checkpoint_timestamp_seconds",
         unit="seconds",
         labels=_OF,
-        meaning="Time of the last commit, or of the job's first step if later.",
+        meaning="Time of the last checkpoint commit, or of the job's first step if that is later.",
         source="events `checkpoint`, `step`",
         presence="active",
     ),
     "wait": Metric(
         name="plinth_data_wait_ratio",
         labels=_OF,
-        meaning="Share of the last step spent waiting for its batch.",
+        meaning="Fraction of the last step spent waiting for its batch.",
         source=_STEP,
         presence="active",
     ),
@@ -203,7 +204,7 @@ _STATE = {
         name="plinth_held_rank_seconds",
         unit="seconds",
         labels=_OF,
-        meaning="Rank-seconds held by the jobs, according to the goodput ledger.",
+        meaning="Rank-seconds used by the jobs, according to the goodput ledger.",
         source="goodput ledger",
         presence="active",
     ),
@@ -211,7 +212,7 @@ _STATE = {
         name="plinth_goodput_rank_seconds",
         unit="seconds",
         labels=(*_OF, "cause"),
-        meaning="Rank-seconds by cause, including `goodput`; later events may reassign earlier time.",
+        meaning="Rank-seconds by cause, including `goodput`. Later events may reassign earlier time.",
         source="goodput ledger",
         presence="active",
     ),
@@ -226,7 +227,7 @@ _STATE = {
         name="plinth_events_total",
         kind="counter",
         labels=(*_OF, "kind"),
-        meaning="Events of a kind; a `device_error` with an XID caused by a program counts as `program_error`.",
+        meaning="Number of events of a kind. A `device_error` whose XID a program caused counts as `program_error`.",
         source="timeline",
     ),
 }
@@ -250,8 +251,8 @@ class MetricState:
     """Metric values of one run.
 
     Args:
-        run: its id.
-        flops_per_token: exact training FLOPs per token; 0: unknown.
+        run: id of the run.
+        flops_per_token: exact training FLOPs per token, or 0 if unknown.
     """
 
     def __init__(self, run: str, ranks: int = 1, planned: int = 0, flops_per_token: float = 0.0) -> None:
@@ -300,7 +301,7 @@ class MetricState:
                     self._gpus[metric.name, str(event["host"]), str(gpu["gpu"])] = float(gpu[name])
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the current values. After the job has ended, only the metrics of its end are yielded."""
+        """Yield the current values. After the job has ended, yield only the metrics of its end."""
         yield self._of("active", float(self.active))
         yield self._of("failed", float(self._failed))
         yield self._of("ranks", float(self._ranks))
@@ -336,7 +337,7 @@ class MetricState:
                 self._nested[NESTED[head].name, rest] = value
 
     def _time(self) -> tuple[float, dict[str, float]]:
-        """Return the rank-seconds held, in total and by cause."""
+        """Return the rank-seconds that the jobs used, in total and by cause."""
         if self._ledger is None:
             ledger = self._account.ledger()
             causes = {str(cause): seconds for cause, seconds in ledger.rank_s.items() if cause != "queue"}
@@ -348,7 +349,7 @@ class MetricState:
 
 
 class RunFollower:
-    """Follows the timeline of a run and the samples of its GPUs. Each byte is read once; `state` has the current
+    """Reader of a run's timeline and of the samples of its GPUs. Each byte is read once; `state` has the current
     values.
     """
 
@@ -388,10 +389,10 @@ MARKED = frozenset(
 
 
 def scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event by name, the same for every sink; an empty dict if sinks show none of them.
+    """Return the numbers of an event by name, the same for every sink, or an empty dict if sinks show none of them.
 
-    step        its numbers under their own names; `parts/forward`, `besides/save`, `device_memory/peak` and the like
-    evaluated   `heldout/SLICE`; `probe/NAME` (bits per byte), `probe/NAME/control` and the like
+    step        numbers under their own names, and names such as `parts/forward`, `besides/save`, `device_memory/peak`
+    evaluated   `heldout/SLICE`, `probe/NAME` (bits per byte), and names such as `probe/NAME/control`
     checkpoint  `checkpoint/seconds`, `checkpoint/bytes`, `checkpoint/stall_s`, `checkpoint/wait_s`
     others      `events/KIND`: 1 for kinds of events that pages mark
 

@@ -4,7 +4,7 @@
     asked_gpus(launch)      GPUs per node requested by the launch
     judged(reports)         the nodes to exclude
 
-A check that only some nodes fail excludes them; one that every node fails fails the job. Missing evidence (no NVML, no
+If only some nodes fail a check, they are excluded. If every node fails it, the job fails. Missing evidence (no NVML, no
 sensor) is reported and excludes no node. Does not belong here: checks between nodes (`peer_checks`).
 """
 
@@ -53,8 +53,10 @@ class HostCheck(Frozen):
 
 
 class HostReport(Frozen):
-    """All checks of a node. `host` is the scheduler's name for it, `offset_s` is how many seconds node 0's clock is
-    ahead.
+    """All checks of a node.
+
+    `host` is the scheduler's name for the node. `offset_s` is the offset of node 0's clock, in seconds; it is positive
+    if node 0's clock is ahead.
     """
 
     node: int
@@ -63,7 +65,7 @@ class HostReport(Frozen):
     offset_s: float | None = None
 
     def also(self, check: HostCheck) -> HostReport:
-        """Return the report with one more check."""
+        """Return a copy of the report with one additional check."""
         return self.model_copy(update={"checks": (*self.checks, check)})
 
     @property
@@ -73,7 +75,7 @@ class HostReport(Frozen):
 
 
 def this_host() -> str:
-    """Return this machine's name: the scheduler's if it sets one."""
+    """Return this machine's name. If the scheduler sets a name, it is used."""
     import socket
 
     return os.environ.get(HOST_VARIABLE) or socket.gethostname()
@@ -89,10 +91,10 @@ def of_this_node(config: RunConfig) -> Iterator[HostCheck]:
 
 
 def disk(folder: Path, wanted: HostChecks) -> HostCheck:
-    """Check free space in the run's folder, and that written bytes are read back unchanged, fast enough."""
+    """Check that the run's folder has free space, and that bytes written to it are read back unchanged and fast."""
     free = shutil.disk_usage(folder).free
     if free < wanted.free_bytes:
-        return _check("disk", "fail", f"{free:,} bytes free in {folder}, at least {wanted.free_bytes:,} wanted")
+        return _check("disk", "fail", f"{free:,} bytes free in {folder}, at least {wanted.free_bytes:,} required")
     begun, count = time.monotonic(), min(wanted.disk_bytes, free // 4)
     try:
         same = _comes_back(folder, count)
@@ -103,11 +105,12 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
     if not same:
         return _check("disk", "fail", f"bytes read back from {folder} differ")
     slow = rate < wanted.disk_bytes_per_s
-    return _check("disk", "fail" if slow else "pass", f"{found}, {wanted.disk_bytes_per_s:,} wanted" if slow else found)
+    found += f", {wanted.disk_bytes_per_s:,} required" if slow else ""
+    return _check("disk", "fail" if slow else "pass", found)
 
 
 def memory(wanted: HostChecks) -> HostCheck:
-    """Check the memory that is free now."""
+    """Check the amount of free memory."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -115,7 +118,7 @@ def memory(wanted: HostChecks) -> HostCheck:
 
 
 def clock(folder: Path, wanted: HostChecks) -> HostCheck:
-    """Compare this clock with that of the file system that all nodes share."""
+    """Compare this machine's clock with the clock of the file system that all nodes share."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
             before = time.time()
@@ -127,8 +130,9 @@ def clock(folder: Path, wanted: HostChecks) -> HostCheck:
 
 
 def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
-    """Check that the requested number of GPUs is present, cool, at full clocks, without errors. GPUs of other jobs are
-    ignored.
+    """Check that the requested number of GPUs is present, and that they are cool, at full clocks and without errors.
+
+    GPUs of other jobs are ignored.
     """
     asked = asked_gpus(config.launch)
     try:
@@ -151,7 +155,7 @@ def gpus(config: RunConfig, wanted: HostChecks) -> HostCheck:
 
 
 def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
-    """Yield the faults of a GPU (by its handle) from NVML; missing sensors are ignored."""
+    """Yield the faults that NVML reports for a GPU, given by its handle. Missing sensors are ignored."""
 
     def asked(question: Callable[[], Any]) -> Any:
         try:
@@ -170,13 +174,15 @@ def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
         yield "a memory remapping is pending until a reset"
     degrees = asked(lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))
     if degrees is not None and degrees > temperature_c:
-        yield f"{degrees} degrees Celsius, at most {temperature_c:g} wanted"
+        yield f"{degrees} degrees Celsius, at most {temperature_c:g} allowed"
     slowed = asked(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)) or 0
     yield from (words for bit, words in _SLOWED.items() if slowed & bit)
 
 
 def asked_gpus(launch: Launch) -> int:
-    """Return the GPUs per node that the launch requests; 0 if it names none (the local launcher never does)."""
+    """Return the number of GPUs per node that the launch requests, or 0 if it names none. The local launcher never
+    does.
+    """
     if launch.kind == "ray":
         return int(launch.ray.resources.get("GPU", 0))
     if launch.kind == "kubernetes":
@@ -187,7 +193,9 @@ def asked_gpus(launch: Launch) -> int:
 
 
 def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostReport]:
-    """Return reports with each node's clock against the median of all; of two nodes, the second against the first.
+    """Return the reports with a check of each node's clock against the median of all nodes.
+
+    If there are two nodes, the second node's clock is compared with the first's.
 
     Args:
         clock_s: maximum difference, in seconds.
@@ -207,10 +215,10 @@ def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostRepor
 
 
 def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
-    """Return the nodes to exclude, and the reason why the job fails if no single node is at fault.
+    """Return the nodes to exclude, or no nodes and the reason why the job fails if every node fails the same check.
 
-    A check that all of several nodes fail is ignored, since another node would fail it too. A missing sum is ignored if
-    another node has failed something else, or never started: the sum waited for that node.
+    If all of several nodes fail a check, it excludes none of them, because another node would fail it too. A missing
+    sum is ignored if another node has failed another check or has not started, because the sum waited for that node.
     """
     known = [one for one in reports if one.host]
     if len(known) < len(reports) or any(check.name != SUM for one in known for check in one.failed):
@@ -228,7 +236,7 @@ def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
 
 
 def _comes_back(folder: Path, count: int) -> bool:
-    """Return True if random bytes, flushed to the disk and dropped from this file's pages, are read back the same."""
+    """Write random bytes to disk, drop their pages from the cache, and return True if they are read back unchanged."""
     sent, got = hashlib.sha256(), hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         for begin in range(0, count, _BLOCK):
@@ -279,7 +287,7 @@ def replaces(launch: Launch) -> bool:
 
 
 def exclude(run: RunDirectory, reports: list[HostReport]) -> str:
-    """Record machines with the evidence of each; return it in one line."""
+    """Record the machines to exclude with the evidence for each, and return a summary in one line."""
     events, path = Timeline(run.events), run.root / EXCLUDED
     known = excluded_hosts(run.root)
     for one in reports:

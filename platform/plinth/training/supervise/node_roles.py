@@ -45,7 +45,7 @@ HOSTS_S = 15.0
 
 
 class Leader:
-    """Gives orders to the other nodes and reads their reports."""
+    """Role of node 0, which gives orders to the other nodes and reads their reports."""
 
     def __init__(self, config: RunConfig, place: NodePlace) -> None:
         self._config, self._place, self._files = config, place, NodeFiles(config.directory)
@@ -80,7 +80,7 @@ class Leader:
         return self._place.nodes
 
     def begin(self, step: int) -> None:
-        """Order the other nodes to fetch their share of a checkpoint from the bucket."""
+        """Order the other nodes to fetch their parts of a checkpoint from the bucket."""
         if self._away:
             self._publish(id=uuid.uuid4().hex, fetch=step, check=0, port=0, signals=())
             for node in self._nodes:
@@ -94,13 +94,13 @@ class Leader:
         return [RemoteRank(node, 0) for node in self._nodes]
 
     def failed(self) -> list[int]:
-        """Return the nodes whose share of the checkpoint is missing, once each has ended or is lost."""
+        """Wait until each node has finished or is lost. Return the nodes whose part of the checkpoint is missing."""
         nodes = self._nodes if self._away else []
         codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
         return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
-        """Return the reported machines of the other nodes, in order, without nodes that have not reported."""
+        """Return the machine facts that the other nodes have reported, in order, without nodes that have no report."""
         until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
         while self._away:
             found = [node.host(self._order.session) for node in self._nodes]
@@ -119,7 +119,7 @@ class Leader:
             self._publish(signals=(*self._order.signals, number))
 
     def end(self, status: int) -> None:
-        """Order the others to exit with a status, and wait until each has read the order or is lost."""
+        """Order the other nodes to exit with a status, and wait until each has read the order or is lost."""
         if not self._away:
             return
         self._publish(id=uuid.uuid4().hex, status=status, fetch=None, check=0)
@@ -141,7 +141,7 @@ class Leader:
 
 
 class RemoteNode:
-    """Another node, as node 0 sees it."""
+    """State of another node, read by node 0."""
 
     def __init__(
         self, leader: Leader, files: NodeFiles, node: int, patience: Callable[[HeartbeatReader], float]
@@ -156,16 +156,16 @@ class RemoteNode:
 
     @property
     def acknowledged(self) -> bool:
-        """True if it has reported on the order, or never will."""
+        """True if the node has reported on the order, or is lost."""
         return self._latest().order == self._order or self._lost
 
     @property
     def asked_to_stop(self) -> int:
-        """Signal that it received, or 0."""
+        """Signal that the node received, or 0."""
         return self._latest().asked_to_stop
 
     def code(self, index: int) -> int | None:
-        """Return the exit status of one of its ranks, None while it runs."""
+        """Return the exit status of one of the node's ranks, or None while the rank runs."""
         codes = self._latest().codes
         code = codes[index] if index < len(codes) else None
         return NODE_LOST if code is None and self._lost else code
@@ -174,7 +174,7 @@ class RemoteNode:
         self._leader.signal(number)
 
     def host(self, session: str) -> HostFacts | None:
-        """Return the node's machine facts, once it follows the orders of this session."""
+        """Return the node's machine facts, or None if the node does not follow the orders of this session yet."""
         report = read(self._path, NodeReport)
         return report.host if report is not None and report.session == session else None
 
@@ -197,7 +197,7 @@ class RemoteRank:
         self._node, self._index = node, index
 
     def poll(self) -> int | None:
-        """Return its exit status, None while it runs, `NODE_LOST` if its node is lost."""
+        """Return the rank's exit status, None while it runs, or `NODE_LOST` if its node is lost."""
         return self._node.code(self._index)
 
     def wait(self) -> int:
@@ -207,12 +207,12 @@ class RemoteRank:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Forward a signal; all remote ranks get it."""
+        """Forward a signal to all remote ranks."""
         self._node.signal(sig)
 
 
 class Follower:
-    """Supervises the ranks of one node."""
+    """Role of a node other than node 0, which supervises its own ranks."""
 
     def __init__(self, config: RunConfig, config_path: Path, place: NodePlace) -> None:
         self.config, self.place, self.files = config, place, NodeFiles(config.directory)
@@ -226,7 +226,10 @@ class Follower:
         on_stop(self._stop)
 
     def follow(self) -> int:
-        """Execute orders until one ends the job; return the exit status. Without node 0: 75, for another try."""
+        """Execute orders until one ends the job, and return the exit status.
+
+        If node 0 is lost, the status is 75, so that the job is tried again.
+        """
         try:
             while True:
                 silent_s = self._leader.age_s()
@@ -247,7 +250,9 @@ class Follower:
         return start_rank(self.config, self._path, self.place, order, rank, self._lock_fd)
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
-        """Start the process that fetches this node's share of a checkpoint; it is reported on like a rank."""
+        """Start the process that fetches this node's part of a checkpoint. Its exit status is reported like a rank's
+        status.
+        """
         command = fetch_command(self._path, step, self.place.node, self.place.nodes)
         process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
         return process
@@ -289,7 +294,7 @@ class Follower:
         return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
 
     def _without_leader(self) -> int:
-        """Return the exit status without node 0, which may have finished before this node started."""
+        """Return the exit status if node 0 is lost. It may have finished before this node started."""
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:
@@ -313,7 +318,7 @@ class Follower:
 
 
 def follow(config: RunConfig, config_path: Path, place: NodePlace) -> int:
-    """Supervise one of the other nodes to the end; return the exit status."""
+    """Supervise one of the other nodes until the job ends, and return the exit status."""
     return Follower(config, config_path, place).follow()
 
 
@@ -329,7 +334,7 @@ def checked_hosts(
     """Return the reports of all nodes, in order, and log them on the timeline as `hosts_checked`.
 
     Args:
-        stop: called while waiting; True ends the wait, and reports may be missing.
+        stop: called while waiting. If it returns True, the wait ends, and reports may be missing.
     """
     wanted = config.supervision.host_checks
     begun = time.monotonic()
@@ -365,10 +370,10 @@ def _together(
 
 
 def _report(files: NodeFiles, node: int) -> HostReport:
-    """Return the report of a node. A node that started and reported no check in time has failed: its disk or a GPU
-    hangs.
+    """Return the report of a node.
 
-    For a node that never started nothing is known, not even its name: its heartbeat shows if it is lost.
+    If a node has started but reported no check in time, it has failed, because its disk or a GPU hangs. If a node has
+    not started, nothing is known about it, not even its name. Its heartbeat shows if it is lost.
     """
     found = read(files.host_checks(node), HostReport)
     if found is None:

@@ -1,17 +1,17 @@
-"""Several nodes with one supervisor each: the first gives orders, the others execute them.
+"""Communication between several nodes with one supervisor each. The first node gives orders; the others execute them.
 
-They communicate through files in the run's directory, `nodes/`, visible to all:
+The nodes communicate through files in the run's directory, `nodes/`, which all nodes can read:
 
     order.json       from node 0: placement of the attempt, its signals, its final status
-    report-0001.json from node 1: the order it follows, and the exit status of its ranks
+    report-0001.json from node 1: the order that it follows, and the exit status of its ranks
     beat-0001        a counter that increases while the node's supervisor is alive
     host-0001.json   result of the checks of node 1
-    lock-0001        held by the supervisor of node 1 and its ranks
+    lock-0001        locked by the supervisor of node 1 and its ranks
 
-Orders are valid while the heartbeat of their supervisor increases: those of a killed supervisor start nothing.
-The scheduler sets PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS, at which the others reach node 0.
+Orders are valid while the heartbeat of their supervisor increases, so orders of a killed supervisor start nothing.
+The scheduler sets PLINTH_NODE and PLINTH_NODES, and PLINTH_ADDRESS, the address of node 0.
 
-Does not belong here: the roles of node 0 and of the others (node_roles).
+Does not belong here: the roles of node 0 and of the other nodes (node_roles).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RankStarter = Callable[[list[str], dict[str, str], int], Process]
 
 
 class NodePlace(Frozen):
-    """The place of this node among those of the job."""
+    """Number of this node, and the number of nodes in the job."""
 
     node: int = 0
     nodes: int = 1
@@ -57,7 +57,7 @@ class NodePlace(Frozen):
 
     @classmethod
     def of(cls, environment: Mapping[str, str], config: RunConfig) -> NodePlace:
-        """Return this node's place from the scheduler's environment variables.
+        """Return this node's number from the scheduler's environment variables.
 
         Raises:
             LaunchError: the allocation has another number of nodes than the run needs.
@@ -74,20 +74,21 @@ class NodePlace(Frozen):
         return place
 
     def ranks(self, config: RunConfig, node: int | None = None) -> range:
-        """Return the ranks of a node, by default of this one."""
+        """Return the ranks of a node, by default of this node."""
         count = config.launch.ranks_per_node
         first = (self.node if node is None else node) * count
         return range(first, first + count)
 
     def silence_limit_s(self, config: RunConfig, heard: HeartbeatReader) -> float:
-        """Return the seconds without a heartbeat after which a node is lost; before the first one it may still be
-        starting.
+        """Return the number of seconds without a heartbeat after which a node is lost.
+
+        The limit is longer before the first heartbeat, because the node may still be starting.
         """
         return self.lease_s if heard.session else max(self.lease_s, config.supervision.hang_s)
 
 
 class NodeOrder(Frozen):
-    """An order of node 0. Every attempt has its own `id`; a `status` ends the job with it."""
+    """An order of node 0. Every attempt has its own `id`. An order with a `status` ends the job with that status."""
 
     id: str
     session: str
@@ -102,8 +103,8 @@ class NodeOrder(Frozen):
 
 
 class NodeReport(Frozen):
-    """A node's report on an order: the exit status of each of its ranks, a signal that it received itself, and its
-    machine facts. `session` is that of the order.
+    """A node's report on an order: the exit status of each of its ranks, a signal that the node received itself, and
+    its machine facts. `session` is the session of the order.
     """
 
     order: str
@@ -114,7 +115,7 @@ class NodeReport(Frozen):
 
 
 class NodeFiles:
-    """Paths of `nodes/`."""
+    """Paths of the files in `nodes/`."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.root = run.root / "nodes"
@@ -134,19 +135,19 @@ class NodeFiles:
 
 
 def read(path: Path, record: type[_Record]) -> _Record | None:
-    """Return the record in a file, or None if there is none."""
+    """Return the record in a file, or None if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return record.model_validate_json(path.read_bytes())
     return None
 
 
 def write(path: Path, record: Frozen) -> None:
-    """Write atomically: a reader sees the old record or the new one."""
+    """Write a file atomically, so that a reader sees either the old record or the new one."""
     write_bytes(path, record.model_dump_json().encode())
 
 
 class Heartbeat:
-    """Increases a number in a file, from a thread, while this process lives."""
+    """Thread that increases a number in a file while this process is alive."""
 
     def __init__(self, path: Path, session: str) -> None:
         self._path, self._session = path, session
@@ -163,8 +164,9 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Seconds since another node's heartbeat last increased, and its session. Opens the file each time, as NFS
-    requires.
+    """Reader of another node's heartbeat: its session, and the seconds since the heartbeat last increased.
+
+    The file is opened for each read, as NFS requires.
     """
 
     def __init__(self, path: Path) -> None:
@@ -195,7 +197,7 @@ def start_rank(
 
 
 def rank_environment(config: RunConfig, place: NodePlace, order: NodeOrder, rank: int) -> dict[str, str]:
-    """Return the environment of one rank of this node. It may use the trainer's key, to sign its own statements."""
+    """Return the environment of one rank of this node. The rank may use the trainer's key to sign attestations."""
     here = place.ranks(config)
     given = {
         **rank_watch.environment(config.directory),
@@ -227,7 +229,9 @@ _STARTER: list[RankStarter] = [_interpreter]
 
 
 def start_ranks_by(starter: RankStarter) -> None:
-    """Set the function that starts the ranks of this process, such as for a rehearsal with torch already loaded."""
+    """Set the function that starts the ranks of this process, for example one for a rehearsal with torch already
+    loaded.
+    """
     _STARTER[:] = [starter]
 
 
@@ -241,6 +245,6 @@ def start_checks(config_path: Path, place: NodePlace, address: str, port: int) -
 
 
 def on_stop(note: Callable[[int], None]) -> None:
-    """Install handlers that note SIGTERM and SIGINT instead of ending the process."""
+    """Install handlers that pass SIGTERM and SIGINT to `note` instead of ending the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: note(number))

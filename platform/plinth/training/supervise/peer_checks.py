@@ -1,10 +1,10 @@
-"""Process that checks one of several nodes: its own machine, then connection, clock and a collective sum.
+"""Process that checks one of several nodes: first its own machine, then connection, clock and a collective sum.
 
     python -m plinth.training.supervise.peer_checks CONFIG NODE NODES ADDRESS PORT
 
-Node 0 listens on PORT. Every other node connects, exchanges times as in NTP (the exchange with the shortest round trip
-determines the offset), and gets the port of a rendezvous, where all nodes add numbers by gloo, or by NCCL if they have
-GPUs. Each writes its report to `nodes/host-0001.json`; node 0 names nodes without a report.
+Node 0 listens on PORT. Every other node connects and exchanges times as in NTP; the exchange with the shortest round
+trip determines the offset. The node then gets the port of a rendezvous, where all nodes compute a sum with gloo, or
+with NCCL if they have GPUs. Each node writes its report to `nodes/host-0001.json`. Node 0 names nodes without a report.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _LINE = 128
 
 
 class TimeExchange:
-    """Node 0's side: answers with its time, and with the port of the rendezvous.
+    """Server on node 0 that answers with its time, and with the port of the rendezvous.
 
     Args:
-        port: port to listen on; rendezvous: port at which all nodes add.
+        port: port to listen on; rendezvous: port at which all nodes compute the sum.
     """
 
     def __init__(self, port: int, rendezvous: int) -> None:
@@ -52,7 +52,7 @@ class TimeExchange:
 
 
 def exchanged(address: str, port: int, until: float) -> tuple[float, float, int]:
-    """Return the offset of node 0's clock and the round trip, in seconds, and the port of the rendezvous.
+    """Return the offset of node 0's clock and the round trip time, both in seconds, and the port of the rendezvous.
 
     Raises:
         OSError: node 0 cannot be reached before `until` (monotonic).
@@ -83,7 +83,7 @@ def _connected(address: str, port: int, until: float) -> socket.socket:
 
 
 def summed(address: str, port: int, node: int, nodes: int, until: float) -> HostCheck:
-    """Add numbers of all nodes by a collective and compare the sum with the expected one."""
+    """Compute the sum of all nodes' numbers by a collective, and compare it with the expected sum."""
     import torch
     from torch import distributed
 
@@ -108,7 +108,7 @@ def summed(address: str, port: int, node: int, nodes: int, until: float) -> Host
 
 
 def _between(report: HostReport, nodes: int, address: str, port: int, wanted: HostChecks, until: float) -> HostReport:
-    """Return the report with the checks between nodes."""
+    """Return the report, extended by the checks between nodes."""
     from plinth.processes import free_port
 
     if report.node == 0:
@@ -127,14 +127,16 @@ def _between(report: HostReport, nodes: int, address: str, port: int, wanted: Ho
 
 
 def _unfinished(report: HostReport) -> HostReport:
-    """Return the report of a node whose sum is missing: a hanging collective kills this process (NCCL's watchdog aborts
-    it), and no other process would notice.
+    """Return the report of a node whose collective sum is missing.
+
+    It is written before the sum, because a hanging collective kills this process (NCCL's watchdog aborts it), and no
+    other process would notice.
     """
     return report.also(HostCheck(name=SUM, outcome="fail", evidence="not received within the time limit"))
 
 
 def main() -> int:
-    """Check this node and write its report; return 0 for any outcome."""
+    """Check this node and write its report. Return 0 for any outcome."""
     path, node, nodes, address, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
     config = configuration.load(path)
     wanted = config.supervision.host_checks

@@ -1,4 +1,4 @@
-"""Watch of the ranks of one attempt: forwards a stop, ends hanging ranks, and reports who waited for whom."""
+"""Watch of the ranks of one attempt. It forwards a stop, kills hanging ranks, and reports which ranks waited."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SIBLING_TIMEOUT_S = 2.0
 
 
 class Process(Protocol):
-    """A rank, on this node or another."""
+    """Process of a rank, on this node or on another node."""
 
     def poll(self) -> int | None: ...
 
@@ -48,7 +48,9 @@ class Process(Protocol):
 
 
 class LastChange:
-    """Seconds since a file last changed, by the monotonic clock: setting the wall clock back cannot cause a hang."""
+    """Seconds since a file last changed. The monotonic clock is used, so setting the wall clock back cannot look like a
+    hang.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -76,15 +78,15 @@ def watch(
     on_poll: Callable[[], None],
     on_hang: Callable[[], None],
 ) -> str:
-    """Wait until every rank has ended; return the reason why they were ended, or an empty string.
+    """Wait until every rank has ended. If hanging ranks were killed, return the reason, otherwise an empty string.
 
     Args:
         ranks: processes of this attempt.
-        timeline: file whose changes show their progress.
+        timeline: file whose changes show the progress of the ranks.
         supervision: time limits.
         asked_to_stop: returns the signal to forward, or 0.
         on_poll: called several times per second.
-        on_hang: called before hanging ranks are ended, after each got the signal to dump its state.
+        on_hang: called before hanging ranks are killed, after each rank got the signal to dump its state.
     """
     deadline = float("inf")  # when the remaining ranks are killed
     signalled, pulse = False, LastChange(timeline)
@@ -109,7 +111,7 @@ def watch(
 
 
 def describe_exit(rank: int, code: int) -> str:
-    """Describe the end of a rank in words."""
+    """Describe the exit of a rank as text."""
     if code == NODE_LOST:
         return f"the node of rank {rank} {NODE_SILENT}"
     if code == EXIT_PARTNER_LOST:
@@ -145,7 +147,7 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 def environment(run: RunDirectory) -> dict[str, str]:
-    """Return the environment variables that enable a rank's flight recorder and let NCCL's watchdog dump it into the
+    """Return the environment variables that enable a rank's flight recorder. NCCL's watchdog then dumps it into the
     run's directory.
     """
     prefix = str(run.hangs.absolute() / "nccl-rank-")
@@ -158,7 +160,7 @@ def environment(run: RunDirectory) -> dict[str, str]:
 
 
 def prepare(run: RunDirectory) -> None:
-    """Remove earlier answers, so that each answer found later is new."""
+    """Remove earlier answers of the ranks, so that each answer found later is new."""
     run.hangs.mkdir(exist_ok=True)
     for path in run.hangs.glob("rank-*"):
         path.unlink()
@@ -182,7 +184,7 @@ def collect(run: RunDirectory, ranks: int) -> dict[str, Any]:
 
 
 def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> dict[str, Any]:
-    """Return which ranks wait in which collective, which have not reached it, and which have not answered.
+    """Return which ranks wait in which collective, which ranks have not reached it, and which have not answered.
 
     Args:
         entries: flight recorder of each rank that answered.
@@ -221,7 +223,9 @@ def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> d
 
 
 def innermost(stack: Path) -> str:
-    """Return the position of a rank's main thread, which faulthandler lists last: `file.py:10 function`."""
+    """Return the innermost frame of a rank's main thread as `file.py:10 function`. faulthandler lists the main thread
+    last.
+    """
     try:
         blocks = stack.read_text().split("\n\n")
     except OSError:
@@ -231,7 +235,7 @@ def innermost(stack: Path) -> str:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Return ranks as a short text: `0-6,8`."""
+    """Return a list of ranks as short text, for example `0-6,8`."""
     found: list[list[int]] = []
     for rank in sorted(ranks):
         if found and found[-1][1] == rank - 1:
@@ -256,7 +260,7 @@ RECORDERS = {"nccl": "_dump_nccl_trace_json", "gloo": "_dump_fr_trace_json"}
 
 
 def install(run: RunDirectory, rank: int) -> None:
-    """Install the answer to SIGUSR1. Call it on the main thread."""
+    """Install the handler that dumps this rank's state on SIGUSR1. Call it on the main thread."""
     receive, send = os.pipe()
     os.set_blocking(send, False)
     signal.signal(signal.SIGUSR1, _nothing)
@@ -267,7 +271,7 @@ def install(run: RunDirectory, rank: int) -> None:
 
 
 def dump(folder: Path, rank: int) -> None:
-    """Write both files of a rank; the one with the collectives comes last."""
+    """Write both dump files of a rank. The file with the collectives comes last."""
     folder.mkdir(exist_ok=True)
     with _new(folder / f"rank-{rank:04d}.stack") as stream:
         faulthandler.dump_traceback(stream, all_threads=True)
@@ -279,13 +283,13 @@ def dump(folder: Path, rank: int) -> None:
 
 
 def _new(path: Path) -> IO[str]:
-    """Open a new file, never the target of a link in its place."""
+    """Create a new file. If a link is in its place, the link's target is not written."""
     path.unlink(missing_ok=True)
     return path.open("x")
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Return the flight recorder's entry for each collective, in the order of their launch by backend."""
+    """Return the flight recorder's entry for each collective, by backend in the order of launch."""
     from torch._C import _distributed_c10d
 
     found: list[dict[str, Any]] = []
@@ -304,4 +308,4 @@ def _answer(receive: int, folder: Path, rank: int) -> None:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Do nothing: without a Python handler the signal would not wake the thread."""
+    """Do nothing. Without a Python handler the signal would not wake the thread."""

@@ -51,7 +51,7 @@ TIMEOUT_S = 30.0
 
 
 def hold(path: Path) -> int:
-    """Take the run's lock; return its descriptor, inheritable and held until every holder has ended.
+    """Take the run's lock and return its inheritable descriptor. The lock ends when all processes with it have ended.
 
     Raises:
         LaunchError: another supervisor, or one of its ranks, is alive.
@@ -89,10 +89,10 @@ class Allowance(Frozen):
 
 
 def read_allowance(path: Path) -> Allowance | None:
-    """Return the grant of a run, or None if there is no limit.
+    """Return the allowance of a run, or None if there is no limit.
 
     Raises:
-        TrainingError: the file is not a grant.
+        TrainingError: the file is not an allowance.
     """
     try:
         return Allowance.model_validate_json(path.read_bytes())
@@ -103,7 +103,7 @@ def read_allowance(path: Path) -> Allowance | None:
 
 
 def write_allowance(path: Path, granted: Allowance | None) -> None:
-    """Replace the grant of a run, or remove it."""
+    """Replace the allowance of a run, or remove it."""
     if granted is None:
         path.unlink(missing_ok=True)
     else:
@@ -126,14 +126,14 @@ class AllowanceWatch:
 
     @classmethod
     def of(cls, config: RunConfig) -> AllowanceWatch | None:
-        """Create the watch for a job whose start is on the timeline; None if there is no grant and no limit."""
+        """Create the watch for a job whose start is on the timeline. Return None if the run has no allowance."""
         granted = read_allowance(config.directory.allowance)
         if granted is None:
             return None
         return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
 
     def spent(self) -> bool:
-        """Return True if the job must leave now; log that once, and each passed share."""
+        """Return True if the job must stop now. Log this once, and each time that a fraction in `MARKS` is passed."""
         now, ranks = time.monotonic(), self._config.ranks
         if now - self._read > READ_S:
             self._read, self.granted = now, read_allowance(self._config.directory.allowance) or self.granted
@@ -174,7 +174,7 @@ BEFORE_A_JOB = ("submitted",)
 
 
 class Loss(NamedTuple):
-    """Work since the last commit."""
+    """Work since the last commit, which a failure loses."""
 
     from_step: int
     steps: int
@@ -182,7 +182,7 @@ class Loss(NamedTuple):
 
 
 def _committed(run: RunDirectory) -> int:
-    """Return the last committed step, 0 if there is none."""
+    """Return the last committed step, or 0 if there is none."""
     from plinth.training.checkpoint import (
         checkpoint,  # loads pyarrow, which readers of a run's state avoid
     )
@@ -191,7 +191,7 @@ def _committed(run: RunDirectory) -> int:
 
 
 class LostWork:
-    """Follows a run's timeline and adds up lost steps and seconds."""
+    """Reader of a run's timeline that adds up lost steps and seconds."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
@@ -209,18 +209,18 @@ class LostWork:
         self._begun, self._failure = time.monotonic(), None
 
     def update(self) -> None:
-        """Read new events of the timeline. Call it often: an event is dated by the time it is read."""
+        """Read new events of the timeline. Call this often: the time of an event is the time at which it is read."""
         for event in self._reader.poll():
             self._record(event, time.monotonic())
 
     @property
     def failure(self) -> RankFailure | None:
-        """Error that a rank of this attempt reported, if it could still write it."""
+        """Error that a rank of this attempt reported, or None if no rank could report one."""
         self.update()
         return self._failure
 
     def lose(self, *, audit: bool) -> Loss:
-        """Add this attempt's work since the last commit; an audit's work is only time."""
+        """Add this attempt's work since the last commit. An audit loses only time."""
         self.update()
         now = time.monotonic()
         committed = _committed(self.run)
@@ -230,7 +230,7 @@ class LostWork:
         return self._add(Loss(committed, len(done), seconds))
 
     def lose_vanished(self) -> Loss | None:
-        """Add the lost work of a job with a killed supervisor; None if the last one ended in order."""
+        """Add the lost work of a job whose supervisor was killed. Return None if the last job ended normally."""
         history = timeline(self.run.events)
         kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not kinds or kinds[-1] in JOB_ENDS:

@@ -1,15 +1,15 @@
-"""Supervisor within the allocation: starts the ranks, watches them, restarts them within bounds, and records the end.
+"""Supervisor within the allocation. It starts and watches the ranks, restarts them within limits, and records the end.
 
 `python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment of DeepSpeed
 (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same on one machine, but
 takes ten seconds to start, kills ranks on SIGTERM before they can save, and returns one exit status for all ranks.
 
-Several nodes have one supervisor each, and the first decides (nodes.py). Every attempt gets a port of
-its own and a signed statement of code and machines (attempts). The ranks inherit the run's lock: a second supervisor
-cannot start while any process of the first is alive, and ranks die with their supervisor.
+If there are several nodes, each has a supervisor, and the first supervisor decides (nodes.py). Every attempt gets its
+own port and a signed attestation of code and machines (attempts). The ranks inherit the run's lock, so a second
+supervisor cannot start while any process of the first one is alive. Ranks die with their supervisor.
 
-Exit status: 0 finished, or stopped because its allowance is spent, which a restart would not change; 75 stopped by a
-signal with the state committed; 7 failed.
+Exit status: 0 means finished, or stopped because the allowance is spent, which a restart would not change. 75 means
+stopped by a signal after a commit. 7 means failed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAX_BACKOFF_S = 300.0
 
 @dataclass
 class Supervisor:
-    """Supervises one job from start to end."""
+    """Supervisor of one job from start to end."""
 
     config: RunConfig
     config_path: Path
@@ -81,7 +81,7 @@ class Supervisor:
             signal.signal(number, self._stop)
 
     def supervise(self) -> JobResult:
-        """Train, then audit, restarting within bounds; return the end of the job."""
+        """Train, then audit, with restarts within limits, and return the result of the job."""
         try:
             trainer_of(self.run)  # without a key, fail now rather than at the first checkpoint
             self._take_over()
@@ -94,7 +94,7 @@ class Supervisor:
                 self.uploader.finish(lambda: bool(self.asked_to_stop))
 
     def _excluded(self) -> JobResult | None:
-        """Return the end of the job if a machine is not fit to train; None if all are."""
+        """Return the result of the job if a machine is unfit for training, or None if all machines are fit."""
         if not self.config.supervision.host_checks.enabled or self.asked_to_stop:
             return None
         reports = checked_hosts(self.config, self.config_path, self.place, self.leader, self._on_check)
@@ -144,7 +144,7 @@ class Supervisor:
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
-        """Start all ranks and wait for them; return the status to act on and the reason in words."""
+        """Start all ranks and wait for them. Return the exit status to act on, and the reason as text."""
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
@@ -167,13 +167,15 @@ class Supervisor:
         return self._verdict(codes)
 
     def _state(self, audit: bool) -> None:
-        """Sign the statement of this attempt before its ranks start: the code on the disk may have changed since."""
+        """Sign the attestation of this attempt before its ranks start. The code on disk may have changed since the last
+        attempt.
+        """
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
         attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
     @property
     def overspent(self) -> str:
-        """Reason to stop the job if its allowance is spent; otherwise empty."""
+        """Reason to stop the job because its allowance is spent, otherwise empty."""
         return self.allowance.reason if self.allowance is not None else ""
 
     def _watch_allowance(self) -> None:
@@ -194,14 +196,18 @@ class Supervisor:
             self.uploader.keep_alive()
 
     def _on_hang(self) -> None:
-        """Log on the timeline which ranks wait for which; even on a full disk, hanging ranks must be ended."""
+        """Log on the timeline which ranks wait for which. If logging fails, continue, because hanging ranks must still
+        be killed.
+        """
         try:
             self.events.append("hang", **rank_watch.collect(self.run, self.config.ranks), durable=True)
         except (OSError, PlinthError) as error:
             print(f"the ranks hang, and the hang analysis failed: {error}", file=sys.stderr, flush=True)
 
     def _take_over(self) -> None:
-        """Clean up after a killed supervisor, report its lost work, download a checkpoint that only the bucket has."""
+        """Clean up after a killed supervisor, report its lost work, and download a checkpoint that exists only in the
+        bucket.
+        """
         self._clean()
         lost = self.lost.lose_vanished()
         if lost is not None:
@@ -215,8 +221,8 @@ class Supervisor:
                 self.events.append("downloaded", step=restored, source=self.config.checkpoints.upload, durable=True)
 
     def _clean(self) -> None:
-        """Let writers commit the state that every rank had staged; then delete half-written files, which may fill the
-        disk.
+        """Let the writers commit the state that every rank had staged. Then delete half-written files, which may fill
+        the disk.
         """
         self.run.require_no_links()
         for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
@@ -228,7 +234,10 @@ class Supervisor:
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
-        """Return one status for all ranks: a named failure explains the others, which lost a partner."""
+        """Return one exit status and a reason for all ranks.
+
+        If a rank reported a failure, that explains the others, which lost their connection to it.
+        """
         named = [code for code in codes if code in NAMED]
         if named:
             self.failure = self.lost.failure
@@ -245,7 +254,7 @@ class Supervisor:
         return (EXIT_PREEMPTED, "") if EXIT_PREEMPTED in codes else (0, "")
 
     def _record_loss(self, event: str, reason: str, audit: bool, **more: float) -> None:
-        """Log the cost of the failure on the timeline: steps since the last commit, and seconds spent on them."""
+        """Log the cost of a failure on the timeline: steps since the last commit, and seconds spent on them."""
         lost = self.lost.lose(audit=audit)
         self.events.append(
             event,
@@ -260,11 +269,11 @@ class Supervisor:
 
     @property
     def _backoff_s(self) -> float:
-        """Pause before the next attempt."""
+        """Seconds to wait before the next attempt."""
         return min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2.0 ** (self.restarts - 1))
 
     def _back_off(self) -> bool:
-        """Wait, longer after each restart; return False if a stop was requested meanwhile."""
+        """Wait, longer after each restart. Return False if a stop was requested meanwhile."""
         until = time.monotonic() + self._backoff_s
         while time.monotonic() < until and not self.asked_to_stop:
             self._watch_allowance()
@@ -289,7 +298,7 @@ class Supervisor:
 
 
 def main() -> int:
-    """Supervise the run named on the command line; return the exit status."""
+    """Supervise the run named on the command line, and return the exit status."""
     private.apply_mask()
     path = Path(sys.argv[1])
     config = configuration.load(path)

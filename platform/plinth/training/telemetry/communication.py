@@ -1,4 +1,4 @@
-"""Exposed communication of a rank, and the ranks that the others wait for. Imports torch."""
+"""Exposed communication of a rank, and detection of slow ranks that the others wait for. Imports torch."""
 
 from __future__ import annotations
 
@@ -55,14 +55,17 @@ _clocks: list[StepClock] = []
 
 
 def measure(clock: StepClock) -> None:
-    """Count communication on this clock from now on, instead of any other."""
+    """Assign communication time to this clock from now on."""
     _clocks[:] = [clock]
     install()
 
 
 @functools.cache
 def install() -> None:
-    """Instrument the functions. Call it before DeepSpeed's `init_distributed`, which keeps references to some."""
+    """Instrument the communication functions.
+
+    Call this before DeepSpeed's `init_distributed`, which keeps references to some of these functions.
+    """
     for name in COLLECTIVES:
         setattr(dist, name, _measured(getattr(dist, name)))
     dist.Work.wait = _measured(dist.Work.wait)  # type: ignore[method-assign]
@@ -72,8 +75,9 @@ def install() -> None:
 
 
 def _computes() -> bool:
-    """Return True if this thread is the training thread, or a thread of autograd, which Python has not started. Other
-    threads exchange batches or states in the background.
+    """Return True if this thread is the training thread or a thread of autograd, which Python did not start.
+
+    Other threads exchange batches or states in the background.
     """
     thread = threading.current_thread()
     return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
@@ -109,7 +113,7 @@ OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "back
 
 
 class RankScore(NamedTuple):
-    """A rank, its own seconds per step, its score, and its own seconds by `OWN_PARTS`."""
+    """A rank, its own seconds per step, its score, and its own seconds by each of `OWN_PARTS`."""
 
     rank: int
     own_s: float
@@ -120,12 +124,12 @@ class RankScore(NamedTuple):
 def scores(
     own_s: Sequence[float], like: Sequence[int], parts: Sequence[Sequence[float]] | None = None
 ) -> list[RankScore]:
-    """Return the score of each rank that has measured anything, the slowest first.
+    """Return the score of each rank with a measurement, the slowest first.
 
     Args:
-        own_s: own seconds by rank; 0 if nothing was measured.
-        like: by rank, a number that ranks with the same work share.
-        parts: by rank, the seconds of its own time's parts.
+        own_s: each rank's own seconds, without waits for others; 0 if nothing was measured.
+        like: a number for each rank; ranks with the same work have the same number.
+        parts: each rank's own seconds by part.
     """
     fastest: dict[int, float] = {}
     for seconds, kind in zip(own_s, like, strict=True):
@@ -140,7 +144,7 @@ def scores(
 
 
 class StragglerDetector:
-    """One rank's side of the detection. The constructor and `send` are collectives."""
+    """Detector of slow ranks. All ranks must create it and call `send` together."""
 
     def __init__(self, config: RunConfig, rank: Any) -> None:
         self._telemetry, self._rank, self._world = config.telemetry, rank, config.ranks
@@ -157,7 +161,9 @@ class StragglerDetector:
             self._per_node = config.launch.ranks_per_node
 
     def record(self, time: StepTime) -> None:
-        """Add a step that was read, except the first of an attempt, in which kernels are selected and compiled."""
+        """Add a finished step. The first step of an attempt is left out, because kernels are selected and compiled in
+        it.
+        """
         self._read += 1
         if self._read == 1:
             return
@@ -165,7 +171,7 @@ class StragglerDetector:
         self._own.append((time.own_s, *own))
 
     def send(self, step: int) -> None:
-        """Gather after launching a step, if it is time. Does not wait on GPUs."""
+        """Gather measurements after launching a step, if it is time. The host does not wait for GPUs."""
         if not self.every or step % self.every:
             return
         numbers = 1 + len(OWN_PARTS)
@@ -182,12 +188,12 @@ class StragglerDetector:
         self._sent.append((step, gathered, arrived))
 
     def forget(self) -> None:
-        """Forget the measurements, since other steps come next after a rollback."""
+        """Discard the measurements, because other steps come next after a rollback."""
         self._sent.clear()
         self._own.clear()
 
     def at(self, step: int) -> list[RankScore]:
-        """Return the scores gathered after this step, the slowest first; empty if there are none."""
+        """Return the scores gathered after this step, the slowest first, or an empty list if there are none."""
         while self._sent and self._sent[0][0] < step:
             self._sent.popleft()
         if not self._sent or self._sent[0][0] != step:
@@ -199,8 +205,9 @@ class StragglerDetector:
         return scores([row[0] for row in rows], self._like, [row[1:] for row in rows])
 
     def changed(self, found: Sequence[RankScore]) -> dict[str, Any] | None:
-        """Return fields of an event if the slow ranks have changed since the last call, None otherwise. Call it on the
-        leading rank.
+        """Return the fields of an event if the set of slow ranks has changed since the last call, otherwise None.
+
+        Only the leading rank calls this.
         """
         slow = [one for one in found if one.score < self._telemetry.straggler_score]
         ranks = tuple(sorted(one.rank for one in slow))

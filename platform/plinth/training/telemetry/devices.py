@@ -25,10 +25,12 @@ COUNTERS = {
 
 
 def memory_of(device: Any) -> dict[str, Any]:
-    """Return the memory fields of a step's event: `host_memory_bytes`, the peak of the process, and on GPUs
-    `device_memory` in bytes: held by tensors, held by the allocator, the peak of tensors since the process started, and
-    the number of times the allocator had to free memory and retry. These are counters of the host: nothing waits for
-    the device.
+    """Return the memory fields of a step's event. They are counters on the host, so reading them does not wait for the
+    device.
+
+    `host_memory_bytes` is the peak of the process. On GPUs, `device_memory` has the bytes held by tensors, the bytes
+    held by the allocator, the peak of tensors since the process started, and the number of times that the allocator had
+    to free memory and retry.
     """
     fields: dict[str, Any] = {"host_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     if device.type == "cuda":
@@ -60,17 +62,17 @@ _XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDou
 
 
 def is_hardware_error(event: Mapping[str, Any]) -> bool:
-    """Return True if an event `device_error` is a fault of the GPU itself, not of its program."""
+    """Return True if a `device_error` event is a fault of the GPU itself, and False if the program caused it."""
     return event.get("xid") not in XIDS_OF_PROGRAMS
 
 
 class DeviceMonitor:
-    """Samples the GPUs of this node, and waits for their errors.
+    """Monitor that samples the GPUs of this node and waits for their errors.
 
     Args:
         run: directory of the run.
         node: number of this node.
-        every_s: seconds between two samples; 0: no samples, only errors.
+        every_s: seconds between two samples; if 0, only errors are recorded.
         nvml: the module `pynvml`, or a substitute.
     """
 
@@ -83,7 +85,7 @@ class DeviceMonitor:
         self._watched = sum(self._watch(handle) for handle in self._handles.values())
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Sample and wait until `stop` returns True."""
+        """Sample the GPUs and wait for errors until `stop` returns True."""
         due = 0.0
         while not stop():
             if self._every_s and time.monotonic() >= due:
@@ -92,7 +94,9 @@ class DeviceMonitor:
             self._wait_for_error()
 
     def sample(self) -> list[dict[str, Any]]:
-        """Return the current values of each GPU: percent, watts, degrees Celsius, bytes, counts; None if missing."""
+        """Return the current values of each GPU in percent, watts, degrees Celsius, bytes or counts. Missing values are
+        None.
+        """
         nvml, ecc = self._nvml, (self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC)
         questions: dict[str, Callable[[Any], Any]] = {
             "utilisation": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
@@ -113,7 +117,7 @@ class DeviceMonitor:
             return None
 
     def _watch(self, handle: Any) -> bool:
-        """Register for the errors of a GPU; return True if it reports any."""
+        """Register for the errors of a GPU. Return True if the GPU can report any."""
         try:
             known = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _UNCORRECTED)
             if known:
@@ -141,7 +145,7 @@ class DeviceMonitor:
 
 
 def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | None:
-    """Monitor the GPUs of this node until the process ends; return None if there are none, which is logged once."""
+    """Monitor the GPUs of this node until the process ends. If the node has none, log this once and return None."""
     try:
         import pynvml
 
@@ -159,7 +163,7 @@ def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | No
 
 
 def read_samples(run: RunDirectory) -> list[Event]:
-    """Return all samples of all nodes, in the order of their times."""
+    """Return all samples of all nodes, in time order."""
     found = [event for path in sorted(run.devices.glob("node-*.jsonl")) for event in read_events(path)]
     return sorted(found, key=lambda event: float(event["time"]))
 
@@ -176,7 +180,7 @@ def _say_nothing_is_monitored(why: str) -> None:
 
 
 def chosen(nvml: Any, visible: str | None) -> Iterable[tuple[int, Any]]:
-    """Yield index and handle of the GPUs of this job: those in CUDA_VISIBLE_DEVICES, by index or by UUID."""
+    """Yield index and handle of the GPUs of this job, which CUDA_VISIBLE_DEVICES lists by index or by UUID."""
     handles = {index: nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())}
     names = [name.strip() for name in visible.split(",")] if visible else []
     return [(i, h) for i, h in handles.items() if not names or _named(nvml, names, i, h)]

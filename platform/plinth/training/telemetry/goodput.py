@@ -1,20 +1,20 @@
-"""Goodput ledger: every rank-second that the jobs of a run requested or held, by cause, from `events.jsonl`.
+"""Goodput ledger: every rank-second that the jobs of a run queued for or used, by cause, from `events.jsonl`.
 
-This module has the records: causes, time by attempt and cause, sums. `goodput_account` has the rules: the cause that
-each event assigns to the time before it.
+This module has the records: causes, time by attempt and cause, sums. `goodput_account` has the rules that assign a
+cause to the time before each event.
 
     submitted ── queue ──▶ job_started ── start ──▶ run_started ── restore ──▶ resumed ── start ──▶ steps ──▶ finished
                                 ▲                                                                      │
                                 └── idle (back-off), start ◀── redone work │ hang │ node loss ─────────┘
 
-A step event has the parts of its time (step_clock), and of the time since the previous step; other time gets its cause
-from the next event. Later events may reassign earlier time: steps after the checkpoint that a run resumes from are
-redone work, and steps discarded by a rollback belong to the guard. The account after an event depends on no later
-event, so following a run and reading its file later give the same result. Time is in whole microseconds of the events'
-clock, which never goes back: causes add up exactly to the total.
+A step event lists the parts of its time (step_clock), and the parts of the time since the previous step. Other time
+gets its cause from the next event. Later events may reassign earlier time: steps after the checkpoint from which a run
+resumes are redone work, and steps that a rollback discards have the cause `guard`. The account after an event does not
+depend on later events, so following a run and reading its file later give the same result. Time is in whole
+microseconds of the events' clock, which never goes back, so the causes add up exactly to the total.
 
-Causes are those of ml-goodput-measurement, subdivided. The leading rank's parts of a step apply to all ranks: ranks
-wait for a slower rank in the communication of a step, which counts as goodput here (see step_clock).
+The causes are subdivisions of the causes in ml-goodput-measurement. The leading rank's parts of a step apply to all
+ranks. Waits for a slower rank are in the communication part of a step, which counts as goodput here (see step_clock).
 
 Does not belong here: cost of a rank-second, aggregation of runs.
 """
@@ -49,11 +49,11 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class AttemptTime(Frozen):
-    """One start of a run's ranks; the first of a job includes its queue, the last its end.
+    """One start of a run's ranks. A job's first start includes its queue time, and its last start includes its end.
 
     Attributes:
         job: number of the job, from 1; attempt: number of this start within the job, from 0.
-        ranks: number of ranks that it held, or waited for.
+        ranks: number of ranks that the attempt used or waited for.
         begin, end: Unix seconds.
         rank_us: rank-microseconds by cause; they add up to `ranks × (end - begin)`.
     """
@@ -67,13 +67,14 @@ class AttemptTime(Frozen):
 
 
 class TimeSpan(NamedTuple):
-    """Time of an attempt that has one cause, for accounts of any window.
+    """Time span of an attempt with a single cause. Spans allow accounts of any time window.
 
     Args:
         attempt: index in the ledger's `attempts`.
         begin_us: microseconds since the epoch of the events' clock.
-        us: its length; below 0 if a step was longer by its own clock than between two events: the sum is exact.
-        step: step that contains it; None between steps.
+        us: length in microseconds. It is below 0 if a step took longer by its own clock than the time between two
+            events, so that the sum is exact.
+        step: step that contains the span; None between steps.
     """
 
     attempt: int
@@ -84,7 +85,7 @@ class TimeSpan(NamedTuple):
 
 
 class GoodputLedger(Frozen):
-    """Rank-seconds of a run, or of several, by attempt and cause."""
+    """Rank-seconds of one or several runs, by attempt and cause."""
 
     attempts: tuple[AttemptTime, ...] = ()
     lost_steps: int = 0
@@ -101,27 +102,29 @@ class GoodputLedger(Frozen):
 
     @property
     def total_rank_s(self) -> float:
-        """Rank-seconds, with those in a queue."""
+        """Rank-seconds in total, including queue time."""
         return sum(self.rank_us.values()) / 1e6
 
     @property
     def held_rank_s(self) -> float:
-        """Rank-seconds that were held: without those in a queue."""
+        """Rank-seconds that the jobs used, without queue time."""
         return (sum(self.rank_us.values()) - self.rank_us["queue"]) / 1e6
 
     @property
     def held_s(self) -> float:
-        """Wall-clock seconds in which ranks were held."""
+        """Wall-clock seconds in which the jobs had ranks."""
         return sum((sum(one.rank_us.values()) - one.rank_us.get("queue", 0)) / one.ranks for one in self.attempts) / 1e6
 
     @property
     def goodput(self) -> float:
-        """Share of the held rank-seconds that advanced the run."""
+        """Fraction of the used rank-seconds that advanced the run."""
         held = self.held_rank_s
         return self.rank_us["goodput"] / 1e6 / held if held else 0.0
 
     def percentages(self, digits: int = 1) -> dict[Cause, float]:
-        """Return every cause with a share, in percent of all rank-seconds, rounded so that they sum to 100."""
+        """Return the percentage of every cause with time, relative to all rank-seconds. The percentages are rounded so
+        that they sum to 100.
+        """
         found = {cause: us for cause, us in self.rank_us.items() if us}
         total, units = sum(found.values()), 100 * 10**digits
         if not total:

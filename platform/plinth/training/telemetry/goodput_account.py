@@ -45,13 +45,13 @@ Event = Mapping[str, Any]
 
 
 class GoodputAccount:
-    """Takes the events of a run in order; `ledger` is the account after any of them.
+    """Account of a run's time. It takes the events in order; `ledger` returns the account after any event.
 
     Args:
-        ranks: number of ranks of a queued job that has not reported how many it holds.
-        bounded: True to keep neither the order of time (`spans`) nor steps before all kept checkpoints, for processes
-            that follow a run for months. A resume from an earlier checkpoint, which only a bucket has, then reassigns
-            no more of them.
+        ranks: number of ranks of a queued job that has not reported its ranks yet.
+        bounded: True to limit memory in processes that follow a run for months. The account then keeps neither the
+            time spans (`spans`) nor steps before the earliest kept checkpoint. A resume from an earlier checkpoint in a
+            bucket no longer reassigns the time of these steps.
     """
 
     def __init__(self, ranks: int = 1, *, bounded: bool = False) -> None:
@@ -82,7 +82,7 @@ class GoodputAccount:
         """Return the current account.
 
         Args:
-            until: Unix seconds of the end of the queue time, if a job is still queued.
+            until: Unix seconds at which the queue time ends, if a job is still queued.
         """
         waiting = self._job
         if until is not None and waiting is not None and waiting.stage == "queue":
@@ -101,12 +101,14 @@ class GoodputAccount:
         return GoodputLedger(attempts=made, lost_steps=self._lost_steps)
 
     def spans(self) -> Iterator[TimeSpan]:
-        """Yield the time in order, each piece with its cause: their sums are the ledger's, up to rounding."""
+        """Yield all time in order, as spans with one cause each. Their sums equal the ledger's, except for rounding."""
         for number, one in enumerate(self._attempts):
             yield from one.spans(number)
 
     def _begin(self, kind: str) -> None:
-        """Start a job with this event; without a submission it comes from its scheduler's queue, or is the first."""
+        """Start a job with this event. A job without a submission event was requeued by its scheduler, or is the first
+        job.
+        """
         again = kind in ("vanished", "job_started") and bool(self._attempts)
         since = self._attempts[-1].now if again else self._now
         self._jobs += 1
@@ -121,7 +123,7 @@ class GoodputAccount:
         return self._job
 
     def _between_jobs(self, kind: str) -> None:
-        """Close any previous job, with its last event if it has no final one."""
+        """Close the previous job, if there is one. If it has no final event, it ends with its last event."""
         if self._job is not None and (self._job.stage != "queue" or kind == "submitted"):
             self._job.settle("redone work" if self._job.stage == "training" else self._job.unnamed)
             self._job = None
@@ -163,7 +165,7 @@ class GoodputAccount:
             self._lose_after(int(event["from_step"]), "redone work")
 
     def _run_started(self, job: TimedAttempt, event: Event) -> None:
-        """Record that the ranks are up; if a checkpoint was chosen, it has been verified and is loaded next."""
+        """Record that the ranks are up. If a checkpoint was chosen, it has been verified and will now be loaded."""
         job.ranks = self._ranks = int(event["ranks"])
         verified = min(round(float(event.get("verified_s", 0.0)) * 1e6), max(0, job.open))
         job.name({"restore": verified})
@@ -212,7 +214,7 @@ class GoodputAccount:
             following.since["idle"] = round(float(event.get("backoff_s", 0.0)) * 1e6)
 
     def _forget(self, kind: str, event: Event) -> None:
-        """Forget steps up to the earliest kept checkpoint, which nothing can discard."""
+        """Forget the steps up to the earliest kept checkpoint, because no rollback or resume can discard them."""
         if kind == "checkpoint":
             self._checkpoints.add(int(event["step"]))
             return
@@ -226,7 +228,7 @@ class GoodputAccount:
             self._lose(self._steps.pop(later), cause)
 
     def _lose(self, turn: StepTurn, cause: Cause, *, counted: bool = True) -> None:
-        """Assign all time of a step's turn to another cause."""
+        """Assign all time of one training of a step to another cause."""
         for before, us in turn.by_cause.items():
             turn.attempt.named[before] -= us
         turn.attempt.named[cause] += turn.by_cause.total()
@@ -235,7 +237,10 @@ class GoodputAccount:
 
 
 def _named_time(event: Event, since: Mapping[Cause, int]) -> tuple[Counter[Cause], Counter[Cause]]:
-    """Return microseconds of a step by cause, and of the time before it, which earlier versions left to the events."""
+    """Return the microseconds of a step by cause, and of the time before the step by cause.
+
+    Step events of earlier versions lack the time before the step, so other events provide it (`since`).
+    """
     parts, besides = Counter[Cause](), Counter[Cause]()
     if "parts" not in event:
         waited = round(waited_s(event) * 1e6)
@@ -250,7 +255,7 @@ def _named_time(event: Event, since: Mapping[Cause, int]) -> tuple[Counter[Cause
 
 
 def _shorten(named: Counter[Cause], room: int) -> None:
-    """Cut to the available time."""
+    """Reduce the times by cause, the largest first, until they fit into the available time."""
     over = named.total() - room
     for cause in sorted(named, key=lambda one: -named[one]):
         cut = min(max(0, over), named[cause])
@@ -259,12 +264,12 @@ def _shorten(named: Counter[Cause], room: int) -> None:
 
 
 def account(events: Iterable[Event], ranks: int = 1, until: float | None = None) -> GoodputLedger:
-    """Return the ledger of a timeline, or of a prefix of one.
+    """Return the ledger of a timeline, or of the beginning of a timeline.
 
     Args:
         events: events in order.
         ranks: number of ranks of a job that never started.
-        until: Unix seconds of the end of the queue time, if a job is still queued.
+        until: Unix seconds at which the queue time ends, if a job is still queued.
     """
     taken = GoodputAccount(ranks)
     for event in events:
@@ -276,7 +281,8 @@ def account(events: Iterable[Event], ranks: int = 1, until: float | None = None)
 class TimedAttempt:
     """Microseconds of one attempt.
 
-    `named` is time with a cause; `since` is the cause of the events since the last step or phase, if no step follows.
+    `named` is time with an assigned cause. `since` is the time by cause of the events since the last step or phase; it
+    is used if no step follows.
     """
 
     job: int
@@ -297,24 +303,24 @@ class TimedAttempt:
 
     @property
     def open(self) -> int:
-        """Time that nothing accounts for yet; below 0 if clocks differ."""
+        """Time without an assigned cause; below 0 if clocks differ."""
         return self.now - self.begin - self.named.total()
 
     @property
     def unnamed(self) -> Cause:
-        """Cause of time after which nothing has happened yet."""
+        """Cause of the time since the last event, while no later event is known."""
         by_stage: dict[str, Cause] = {"queue": "queue", "restore": "restore", "training": "other"}
         return by_stage.get(self.stage, "start")
 
     def name(self, by_cause: Mapping[Cause, int], turn: StepTurn | None = None) -> None:
-        """Assign causes to the next unassigned time."""
+        """Assign causes to the next time without a cause."""
         for cause, us in by_cause.items():
             self.named[cause] += us
             if self.ordered:
                 self.order.append(_Named(cause, us, turn))
 
     def settle(self, cause: Cause) -> None:
-        """End a phase: assign all of its time, and the time since the last step by its events or to this cause."""
+        """End a phase. Time since the last step gets the causes of its events; the rest of the phase gets `cause`."""
         self.name(self._divided(cause))
         self.since.clear()
         self.in_loop = 0
@@ -332,7 +338,7 @@ class TimedAttempt:
         return found
 
     def result(self) -> dict[Cause, int]:
-        """Return the microseconds by cause known so far."""
+        """Return the microseconds by cause that are known so far."""
         found = Counter(self.named)
         found.update(self._divided(self.unnamed))
         if self.first is not None and (longer := self._compiling()):
@@ -341,14 +347,14 @@ class TimedAttempt:
         return _without_debts(found)
 
     def _compiling(self) -> int:
-        """Return the excess of the first step over the median of later steps."""
+        """Return the excess of the first step's time over the median of later steps."""
         if self.first is None or not self.computing:
             return 0
         median = self.computing[(len(self.computing) - 1) // 2]  # the lower of the two middle values
         return max(0, self.first.by_cause["goodput"] - median)
 
     def add_turn(self, turn: StepTurn) -> None:
-        """Add a turn; the amount known after it does not grow with the number of earlier turns."""
+        """Add one training of a step."""
         if self.first is None:
             self.first = turn
         else:
@@ -356,7 +362,7 @@ class TimedAttempt:
         self.name(turn.by_cause, turn)
 
     def spans(self, number: int) -> Iterator[TimeSpan]:
-        """Yield its time in order; all parts of a lost step have the cause of the loss."""
+        """Yield the time of the attempt in order. All parts of a lost step have the cause of the loss."""
         left, at = self._compiling(), self.begin
         rest = (_Named(cause, us, None) for cause, us in self._divided(self.unnamed).items())
         for cause, us, turn in (*self.order, *rest):
@@ -374,7 +380,7 @@ class TimedAttempt:
 
 @dataclass(slots=True)
 class StepTurn:
-    """One time that a step was trained: microseconds by cause."""
+    """One training of a step: microseconds by cause. A step that is redone is trained several times."""
 
     attempt: TimedAttempt
     step: int
@@ -383,7 +389,7 @@ class StepTurn:
 
 
 class _Named(NamedTuple):
-    """Time in the order in which it was named, which is chronological."""
+    """Time with an assigned cause. The order of assignment is chronological."""
 
     cause: Cause
     us: int
@@ -391,7 +397,7 @@ class _Named(NamedTuple):
 
 
 def _without_debts(found: Counter[Cause]) -> dict[Cause, int]:
-    """Return the same total without a negative cause: the largest cause absorbs a microsecond of rounding."""
+    """Return the same total without negative causes. The largest cause absorbs a rounding error of a microsecond."""
     debt = sum(us for us in found.values() if us < 0)
     positive = {cause: found[cause] for cause in CAUSES if found[cause] > 0}
     while debt:

@@ -1,10 +1,10 @@
-"""Measure the devices of this machine: the best of many large matrix products, and of many copies. Imports torch.
+"""Measure the devices of this machine by many large matrix products and many copies. Imports torch.
 
     python -m plinth.training.telemetry.machine_probe   one line of JSON: a list of fields of `DeviceSpeed`
 
-The maximum, not the mean: others use the machine too, and a roof is what it can reach. Products are square, each below
-a second, also in a precision that the processor emulates; a copy reads and writes buffers larger than any cache
-(STREAM's convention: bytes read and bytes written).
+The fastest repetition counts, because other processes use the machine too, and a roofline needs the peak. Matrices are
+square. Each product takes less than a second, even in a precision that the processor emulates. A copy reads and writes
+buffers larger than any cache, and bytes read and bytes written both count, as in STREAM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 
 def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float]) -> float:
-    """Return the seconds of the fastest of many repetitions, without the first, which loads kernels."""
+    """Return the seconds of the fastest of many repetitions. The first repetition is left out, because it loads
+    kernels.
+    """
     clock(action)
     begun, found = time.perf_counter(), list[float]()
     while len(found) < LEAST or time.perf_counter() - begun < SECONDS:
@@ -39,8 +41,8 @@ def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float
 
 
 def largest_side(most: int, seconds: Callable[[int], float]) -> int:
-    """Return the largest side, up to `most`, whose product takes less than LONGEST_S: twice the side takes eight times
-    as long.
+    """Return the largest matrix side, up to `most`, whose product takes less than LONGEST_S. Twice the side takes eight
+    times as long.
     """
     side = most // 8
     seconds(side)  # loads kernels
@@ -50,14 +52,14 @@ def largest_side(most: int, seconds: Callable[[int], float]) -> int:
 
 
 def on_host(action: Callable[[], Any]) -> float:
-    """Return seconds by the host's clock."""
+    """Return the seconds that an action takes, by the host's clock."""
     begun = time.perf_counter()
     action()
     return time.perf_counter() - begun
 
 
 def on_device(action: Callable[[], Any]) -> float:
-    """Return seconds between two events around the action on the current stream of the current device."""
+    """Return the seconds that an action takes, between two events on the current stream of the current device."""
     make: Callable[..., Any] = torch.cuda.Event
     first, last = make(enable_timing=True), make(enable_timing=True)
     first.record()
@@ -68,7 +70,7 @@ def on_device(action: Callable[[], Any]) -> float:
 
 
 def speed(device: torch.device, name: str) -> dict[str, Any]:
-    """Return the fields of `DeviceSpeed`."""
+    """Return the fields of `DeviceSpeed` for a device."""
     clock = on_device if device.type == "cuda" else on_host
     flops = {}
     for precision, dtype in _precisions(device).items():
@@ -85,7 +87,9 @@ def speed(device: torch.device, name: str) -> dict[str, Any]:
 
 
 def _product(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Any]:
-    """Create a product of random matrices: constants flip fewer bits, draw less power and let clocks rise."""
+    """Create a product of random matrices. Constant matrices would flip fewer bits, draw less power and allow higher
+    clocks.
+    """
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return partial(torch.mm, left, right, out=torch.empty_like(left))
 
@@ -100,7 +104,7 @@ def _precisions(device: torch.device) -> dict[str, torch.dtype]:
 
 
 def _buffer(device: torch.device) -> int:
-    """Return the bytes of a buffer: fewer if memory is short, because a run may hold the device."""
+    """Return the bytes of a copy buffer. It is smaller if memory is short, because a run may use the device."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else BUFFER["cpu"] * 4
     return int(min(BUFFER[device.type], free // 4))
 

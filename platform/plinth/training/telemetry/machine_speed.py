@@ -1,7 +1,7 @@
 """Peak speed of a machine: measured FLOP/s of large matrix products, and memory bandwidth.
 
-A process of its own measures once (machine_probe), so callers import no torch. The result is in the workspace's
-`machines/` by the fingerprint of processors and torch: identical machines share it.
+A separate process measures once (machine_probe), so callers do not import torch. The result is in the workspace's
+`machines/`, under the fingerprint of processors and torch, so identical machines share it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TIMEOUT_S = 300.0
 
 
 class Roof(Frozen):
-    """Peak speed of one rank's device, as measured."""
+    """Measured peak speed of one rank's device."""
 
     flops_per_s: float
     bytes_per_s: float
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte above which arithmetic is the limit."""
+        """FLOPs per byte above which arithmetic limits the speed, and below which memory bandwidth does."""
         return self.flops_per_s / self.bytes_per_s
 
     def attainable(self, intensity: float) -> float:
@@ -44,7 +44,7 @@ class Roof(Frozen):
 
 
 class DeviceSpeed(Frozen):
-    """One GPU, or all processors of a machine together."""
+    """Measured speed of one GPU, or of all processors of a machine together."""
 
     kind: str = Field(description="Kind of device: cpu or cuda.")
     index: int = Field(0, ge=0)
@@ -54,15 +54,15 @@ class DeviceSpeed(Frozen):
 
 
 class MachineSpeed(Frozen):
-    """The devices of a machine, by its fingerprint."""
+    """Measured speed of the devices of a machine, with the machine's fingerprint."""
 
     machine: str
     devices: tuple[DeviceSpeed, ...]
 
     def roof(self, kind: str, precision: str, launch: Launch) -> tuple[Roof, DeviceSpeed] | None:
-        """Return the roof of one rank, and its device: the slowest GPU, or this rank's share of the processors.
+        """Return the roof of one rank, and its device: the slowest GPU, or the rank's part of the processors.
 
-        None: no such device, or the precision was not measured on it.
+        Return None if there is no such device, or if the precision was not measured on it.
         """
         able = [one for one in self.devices if one.kind == kind and precision in one.flops]
         if not able:
@@ -92,7 +92,7 @@ def _fingerprint(processors: tuple[object, ...], torch: str) -> str:
 
 
 def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
-    """Return the measured speed of a machine; None if it was not measured yet.
+    """Return the measured speed of a machine, or None if it was not measured yet.
 
     Raises:
         IntegrityError: the file is damaged.

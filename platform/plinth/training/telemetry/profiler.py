@@ -1,8 +1,8 @@
 """Traces of selected steps by `torch.profiler`, in Chrome's trace format, which Perfetto opens (ui.perfetto.dev).
 
-Every rank of the run receives the request; the requested ranks record from before they launch the first step until the
-device has finished the last. The end of a recording waits for the device and writes the file: that time is outside of
-the steps (`profile`), which are otherwise unchanged.
+Every rank of the run receives the request. The requested ranks record from the launch of the first step until the
+device has finished the last step. The end of a recording waits for the device and writes the file. That time is counted
+between steps (`profile`); the steps are otherwise unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REQUEST = re.compile(r"(\d{4,})\.json")
 
 
 class ProfileRequest(Frozen):
-    """Steps to trace, on some ranks. Number 0 is the recipe's."""
+    """Steps to trace, on some ranks. Request number 0 comes from the recipe."""
 
     number: int
     first: int
@@ -39,7 +39,7 @@ class ProfileRequest(Frozen):
     ranks: tuple[int, ...] = (0,)
 
     def trace(self, run: RunDirectory, rank: int) -> Path:
-        """Return the path of a rank's trace."""
+        """Return the path of a rank's trace file."""
         return run.profiles / f"{self.number:04d}-steps-{self.first}-{self.last}-rank-{rank:04d}.json.gz"
 
 
@@ -56,8 +56,8 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
     _require(config, first, last, ranks)
     if first <= done:
         raise MissingError(
-            f"steps {first} to {last} of run {config.run_id} cannot be traced, as they are in the past",
-            found=f"{done} steps that are taken, of {config.total_steps}",
+            f"steps {first} to {last} of run {config.run_id} cannot be traced, because they are in the past",
+            found=f"{done} of {config.total_steps} steps done",
             expected=f"steps from {done + 1} on",
             remedy="steps are traced while they train; `plinth run replay RUN STEP` scores the batch of a step "
             "without training"
@@ -77,7 +77,7 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
 
 
 def latest(run: RunDirectory) -> int:
-    """Return the number of the newest request, 0 if there is none."""
+    """Return the number of the newest request, or 0 if there is none."""
     try:
         names = os.listdir(run.profiles)
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def load(config: RunConfig, number: int) -> ProfileRequest | None:
     """Return a request by its number, or None if there is none.
 
     Raises:
-        TrainingError: the file is not a request.
+        TrainingError: the file is not a trace request.
     """
     if number == 0:
         steps = config.telemetry.profile_steps
@@ -100,7 +100,7 @@ def load(config: RunConfig, number: int) -> ProfileRequest | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise TrainingError(f"{path} is not a request for a trace", found=error) from error
+        raise TrainingError(f"{path} is not a trace request", found=error) from error
 
 
 def _require(config: RunConfig, first: int, last: int, ranks: tuple[int, ...]) -> None:
@@ -119,7 +119,7 @@ LOOK_S = 1.0
 
 
 class StepProfiler:
-    """Traces of one rank."""
+    """Profiler that records the traces of one rank."""
 
     def __init__(self, config: RunConfig, rank: Any) -> None:
         self._config, self._rank = config, rank
@@ -131,14 +131,16 @@ class StepProfiler:
         self._add(0)
 
     def asked(self) -> int:
-        """Return the number of the newest request on the disk, on the leading rank."""
+        """Return the number of the newest request on disk if this is the leading rank, otherwise 0."""
         if self._rank.leads and time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             self._newest = latest(self._config.directory)
         return self._newest if self._rank.leads else 0
 
     def learn(self, number: int) -> None:
-        """Receive, on every rank with the numbers of a step, the newest request that the leading rank has seen."""
+        """Receive the number of the newest request that the leading rank has seen. Every rank gets it with the numbers
+        of a step.
+        """
         for each in range(self._known + 1, number + 1):
             self._add(each)
         self._known = max(self._known, number)
@@ -149,7 +151,7 @@ class StepProfiler:
         return bool(self._waiting)
 
     def before(self, step: int) -> None:
-        """Start recording before launching a step, if requested."""
+        """Start recording before a step is launched, if a request includes the step."""
         for request in list(self._waiting):
             if request.last < step:
                 self._waiting.remove(request)
@@ -171,7 +173,7 @@ class StepProfiler:
         return self._active is not None and self._active[0].last == step
 
     def finish(self) -> dict[str, Any]:
-        """End recording and write this rank's trace; return the fields of an event."""
+        """End recording and write this rank's trace. Return the fields of an event."""
         assert self._active is not None
         (request, first, recording), self._active = self._active, None
         begun = time.monotonic()
@@ -190,8 +192,10 @@ class StepProfiler:
         }
 
     def missed(self) -> list[dict[str, Any]]:
-        """Return event fields of requests whose steps were all taken before the ranks received them, once. Steps that
-        an earlier attempt has traced are not missed.
+        """Return the event fields of requests whose steps were all taken before the ranks received them. Each is
+        returned once.
+
+        Steps that an earlier attempt has traced do not count as missed.
         """
         lost = [one for one in self._missed if not one.trace(self._config.directory, one.ranks[0]).exists()]
         self._missed = []

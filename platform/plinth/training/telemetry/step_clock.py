@@ -1,4 +1,4 @@
-"""Time of a step by part, on a rank and, from the timeline, for a run's mean step."""
+"""Time of a step by part, measured on a rank; and the mean step of a run, computed from the timeline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BESIDES = ("save", "evaluation", "loading", "profile", "exchange")
 
 
 class ClockMarks(Protocol):
-    """A source of time marks; the time between two can be read later."""
+    """Source of time marks. The time between two marks can be read later."""
 
     def now(self) -> Any: ...
 
@@ -47,7 +47,7 @@ class ClockMarks(Protocol):
 
 
 class HostMarks:
-    """Marks of the host's clock."""
+    """Time marks from the host's clock."""
 
     def now(self) -> float:
         return time.perf_counter()
@@ -59,7 +59,7 @@ class HostMarks:
 
 
 class DeviceMarks:
-    """CUDA events on the stream that was current when this object was created. They are reused once read."""
+    """CUDA events on the stream that was current when this object was created. Events are reused once they are read."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -82,7 +82,7 @@ class DeviceMarks:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step by part, and of the work between the previous step and it."""
+    """Seconds of one step by part, and seconds of the work between the previous step and this step."""
 
     parts: dict[str, float] = field(default_factory=dict)
     besides: dict[str, float] = field(default_factory=dict)
@@ -94,12 +94,12 @@ class StepTime:
 
     @property
     def own_s(self) -> float:
-        """Seconds without the parts in which a rank waits for others, or for its checkpoint."""
+        """Seconds without the parts in which a rank waits for other ranks or for its checkpoint."""
         return self.seconds - self.parts.get("communication", 0.0) - self.parts.get("checkpoint", 0.0)
 
 
 class StepMarks:
-    """The marks of one step, which can be read once the device has passed the last of them."""
+    """Time marks of one step, which can be read once the device has passed the last mark."""
 
     def __init__(self, marks: ClockMarks, begun: list[tuple[str, Any]], end: Any) -> None:
         self._marks, self._begun, self._end = marks, begun, end
@@ -118,7 +118,7 @@ class StepMarks:
 
 
 class StepClock:
-    """Current activity of a rank, beginning at its first step; before `begin` nothing is measured."""
+    """Clock of a rank that tracks its current activity. Before `begin` nothing is measured."""
 
     def __init__(self, marks: ClockMarks) -> None:
         self._marks = marks
@@ -130,19 +130,20 @@ class StepClock:
         return cls(DeviceMarks(device) if device.type == "cuda" else HostMarks())
 
     def begin(self) -> None:
-        """Start the first step, unless the clock runs already."""
+        """Start the first step, unless the clock is already running."""
         if not self._begun:
             self._begun = [("host", self._marks.now())]
 
     def enter(self, part: str) -> None:
-        """Start this part."""
+        """Start a part of the step."""
         if self._begun and self._begun[-1][0] != part:
             self._begun.append((part, self._marks.now()))
 
     @contextmanager
     def within(self, part: str) -> Iterator[None]:
-        """Switch to this part inside the context, and back to the previous one afterward; between two steps, outside of
-        steps.
+        """Switch to this part inside the context, and back to the previous part afterward.
+
+        Between two steps the time stays outside of steps.
         """
         before = self._begun[-1][0] if self._begun else part
         if before == part or before in BESIDES:
@@ -155,7 +156,7 @@ class StepClock:
             self.enter(before)
 
     def end(self) -> StepMarks:
-        """End the step; the next one starts with the host part."""
+        """End the step. The next step starts with the host part."""
         end = self._marks.now()
         done, self._begun = StepMarks(self._marks, self._begun, end), [("host", end)]
         return done
@@ -189,11 +190,12 @@ _BREAKS = frozenset({"job_started", "run_started", "resumed", "rolled_back", "re
 
 
 class SlowRank(Frozen):
-    """A rank that was last found slower than comparable ranks.
+    """A rank that was slower than comparable ranks in the last comparison.
 
     Attributes:
-        part: part of its own time with the largest excess over the leading rank's; for the leading rank the largest.
-        own_s: own seconds per step; part_s: seconds in that part; leading_s: the leading rank's.
+        part: part of the rank's own time with the largest excess over the leading rank; for the leading rank itself,
+            its largest part.
+        own_s: the rank's own seconds per step; part_s: its seconds in that part; leading_s: the leading rank's seconds.
     """
 
     rank: int
@@ -204,7 +206,7 @@ class SlowRank(Frozen):
     leading_s: float
 
     def words(self) -> str:
-        """One line for people."""
+        """Return a description in one line for display."""
         where, why = f" on {self.host}" if self.host else "", ""
         if self.part is not None:
             beside = "" if self.rank == 0 else f", rank 0 {self.leading_s:.4g} s"
@@ -216,7 +218,7 @@ class MeanStep(Frozen):
     """Mean of a run's steps on its leading rank.
 
     Attributes:
-        steps: step numbers, once for every time that a step was taken after another.
+        steps: step numbers, once for every time that a step was taken directly after another step.
         seconds: seconds by part; they add up to `seconds_together`.
         wall_s: seconds between the events of two steps, without work outside of steps.
         device, precision: values of the last attempt.
@@ -238,12 +240,14 @@ class MeanStep(Frozen):
 
     @property
     def unaccounted(self) -> float:
-        """Share of wall-clock time in no part; below 0 if the parts exceed it."""
+        """Fraction of wall-clock time that belongs to no part; below 0 if the parts exceed the wall-clock time."""
         return 1 - self.seconds_together / self.wall_s if self.wall_s > 0 else 0.0
 
 
 class StepSeconds(NamedTuple):
-    """One step by part, and the time between its event and the previous step's, without work outside of steps."""
+    """Seconds of one step by part, and the seconds between its event and the previous step's event, without work
+    outside of steps.
+    """
 
     number: int
     seconds: Counter[StepPart]
@@ -251,7 +255,9 @@ class StepSeconds(NamedTuple):
 
 
 def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
-    """Yield the steps that follow another and report their parts, once for every time that they were taken."""
+    """Yield the steps that directly follow another step and report their parts, once for every time that they were
+    taken.
+    """
     before: float | None = None  # time of the previous step's event
     for event in events:
         if event["event"] in _BREAKS:
@@ -268,7 +274,7 @@ def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds
 
 
 def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
-    """Return the mean step of a timeline, or of a prefix of one.
+    """Return the mean step of a timeline, or of the beginning of a timeline.
 
     Raises:
         MissingError: there are no two consecutive steps that report their parts.
@@ -310,8 +316,9 @@ def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
 
 
 def _waited(steps: Iterable[StepSeconds], compared: Sequence[Mapping[str, Any]]) -> Iterator[float]:
-    """Yield the seconds of each step that the leading rank waited for a slower one. An event covers the steps before
-    it: from the first of them until the first of the next event's.
+    """Yield the seconds of each step that the leading rank waited for a slower rank.
+
+    An event covers the steps before it, starting at its first compared step, until the first step of the next event.
     """
     since = [(int(event.get("step", 0)) - int(event.get("over_steps", 0)) - 1, event["ranks"]) for event in compared]
     for step in steps:

@@ -4,55 +4,57 @@ One JSON object per line: `seq` (rises by one over all writers and restarts), `t
 `event`, and the event's own fields:
 
     submitted    a job is handed to its launcher (launcher); until `job_started` it waits in a queue
-    job_started  its supervisor is up, and the ranks are held (ranks, nodes)
-    hosts_checked   every node before its ranks start (hosts: node, host, outcome by check; seconds)
+    job_started  the job's supervisor runs, and the ranks are allocated (ranks, nodes)
+    hosts_checked   every node was checked before its ranks start (hosts: node, host, outcome by check; seconds)
     node_excluded   a node failed its checks and is excluded from the run (node, host, checks: check, evidence)
-    run_started  the ranks are up (attempt, ranks, device, precision; verified_s: of the checkpoint that is loaded next)
-    resumed      from a committed checkpoint (step, attempt)
-    reshaped     by another layout: ranks, micro batch or parallel block differ (step, from, to); later steps see the
-                 same data and load the same state, but equal in rounding only
+    run_started  the ranks are up (attempt, ranks, device, precision; verified_s: seconds to verify the checkpoint that
+                 is loaded next)
+    resumed      the run resumed from a committed checkpoint (step, attempt)
+    reshaped     the run resumed in another layout: ranks, micro batch or parallel block differ (step, from, to); later
+                 steps use the same data and state, but their numbers are equal only up to rounding
     step         loss, grad_norm, lr, tokens, tokens_per_s, step_s, its `parts` and the work `besides` it, in seconds
                  (step_clock.py), data_wait_s of the host, host_memory_bytes, device_memory (devices.py); `redone` after
                  a resume or a rollback, `vetoed` if the guard skipped its update, the `slowest` rank and
                  its score if ranks were compared
     stragglers   the set of stragglers changed (step, ranks: rank, node, host,
                  score, own_s, parts; fastest_s, median_s, over_steps; communication.py)
-    skipped      a step skipped by a rollback: its batch is not trained (step, rule, window)
+    skipped      a rollback skipped a step: the run does not train on its batch (step, rule, window)
     intervention the guard acts (step, rule, value, threshold, action, window, number, factor, layer, reason)
     rolled_back  a checkpoint before the window was loaded (step, undone, number)
     averaged     a federated site continues from common weights (step, round, sites, missing, refused, common, left_out)
-    privacy      privacy spent by a private run after a step (step, unit, epsilon, delta)
+    privacy      privacy budget that a private run has spent after a step (step, unit, epsilon, delta)
     documents    documents in the window of an intervention (number, action, rule, window, sources, buckets, documents)
-    amended      batch or length of steps after `step` was changed (before, batches, total_steps, reason)
-    checkpoint   committed (step, bytes, seconds, stall_s, wait_s, mode)
+    amended      batch size or row length after `step` was changed (before, batches, total_steps, reason)
+    checkpoint   a checkpoint was committed (step, bytes, seconds, stall_s, wait_s, mode)
     save_failed  a writer failed or died; nothing was committed (step, kind, what, found, expected, remedy)
     retired      checkpoints were deleted (steps, reason)
-    uploaded, upload_failed, downloaded   to a bucket, and from it (step, bytes, seconds; tries, reason, retry_s;
-                 source)
-    vanished     the last supervisor was killed: the work that its job lost (from_step, lost_steps, lost_s)
-    refused      a checkpoint that differs from its record, or was trained on a window skipped since (step, reason)
-    withdrawn    a refused checkpoint was withdrawn from the bucket (step)
-    restart      the supervisor starts again after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
-    lost         the supervisor does not restart: a node is lost, a stop came too soon, or all restarts are used
-                 (reason, from_step, lost_steps, lost_s)
+    uploaded, upload_failed, downloaded   transfer of a checkpoint to or from a bucket (step, bytes, seconds; tries,
+                 reason, retry_s; source)
+    vanished     the last supervisor was killed, and its job lost work (from_step, lost_steps, lost_s)
+    refused      a checkpoint was rejected: it differs from its record, or was trained on a window that was later
+                 skipped (step, reason)
+    withdrawn    a rejected checkpoint was withdrawn from the bucket (step)
+    restart      the supervisor restarts the ranks after a pause (attempt, reason, lost_steps, lost_s, backoff_s)
+    lost         the supervisor does not restart the ranks: a node is lost, not all ranks stopped in time after a stop
+                 request, or all restarts are used (reason, from_step, lost_steps, lost_s)
     signal       a request to stop was received (signal, step)
     rank_failed  a rank reported a named failure (rank, attempt, kind, what, found, expected, remedy)
-    hang         ranks hang and are ended (waiting: ranks, collective, number, group; behind, silent, at, files;
+    hang         ranks hang and are killed (waiting: ranks, collective, number, group; behind, silent, at, files;
                  rank_watch.py)
-    profiled     traces of steps were written, or missed: no files (step, number, first, last, files, seconds)
+    profiled     traces of steps were written, or missed, without files (step, number, first, last, files, seconds)
     device_error a GPU's XID, or an uncorrected ECC error (kind, xid, node, host, gpu, uuid; devices.py)
     evaluated    slices and probes of the model at a position in tokens (step, tokens, slices: bits per byte, probes,
                  seconds, not_finite); see validation/, stopping.py
     stopped_by_rule   the stopping rules ended the run (step, reasons, signals: every rule's state)
-    allowance    a part of the money granted to the run's jobs is spent (share, rank_s, granted_rank_s,
+    allowance    a part of the allowance of the run's jobs is spent (share, rank_s, granted_rank_s,
                  price_per_rank_hour)
-    allowance_spent   the job stops before the grant is exceeded (the same fields)
+    allowance_spent   the job stops before the allowance is exceeded (the same fields)
     audited      evidence of resume was written (bit_exact, compared_steps; delta: largest difference of a loss,
                  relative)
     finished, failed, stopped   how the job ended
 
-Rank 0 and the supervisor write; every append takes a file lock, truncates a torn last line of a
-killed writer, and is one `write`. Steps repeat after a resume: the later line is valid.
+Rank 0 and the supervisor write. Every append takes a file lock, removes an incomplete last line of a
+killed writer, and is a single `write`. If steps repeat after a resume, the later line is valid.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ _TAIL_BYTES = 1 << 16
 
 
 class Timeline:
-    """Appends to the timeline of a run; any number of processes may hold one."""
+    """Writer that appends to the timeline of a run. Any number of processes may have one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,10 +93,10 @@ class Timeline:
         self._seq = 0
 
     def append(self, event: str, *, durable: bool = False, **fields: Any) -> Event:
-        """Write one event; `durable` waits until it is on disk.
+        """Write one event. If `durable` is set, wait until the event is on disk.
 
         Raises:
-            DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+            DiskFullError, WorkspaceError, StorageError: the operating system could not write the event.
         """
         fd = open_plain(self.path, os.O_RDWR)
         with named_failures(self.path):
@@ -112,7 +114,7 @@ class Timeline:
         return record
 
     def _find_end(self, fd: int) -> int:
-        """Cut a torn last line, read the last `seq`, and return the start of the next line."""
+        """Remove an incomplete last line, read the last `seq`, and return the start of the next line."""
         size = os.fstat(fd).st_size
         if size == self._size:
             return size
@@ -144,12 +146,12 @@ def _write_whole(fd: int, line: bytes, end: int) -> None:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Write infinite values, which JSON lacks, as text, so that a reader sees them."""
+    """Convert infinite values and NaN to text, because JSON lacks them."""
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
-    """Yield events in order, except those up to `after_seq`; a torn last line is not an event.
+    """Yield the events after `after_seq` in order. An incomplete last line is not an event.
 
     Raises:
         IntegrityError: a line within the file is not an event.
@@ -175,7 +177,7 @@ def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
 
 
 def last_event(path: Path) -> Event | None:
-    """Return the last event, from the end of the file; None if there is no readable one."""
+    """Return the last event, read from the end of the file, or None if there is no readable event."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
@@ -187,25 +189,28 @@ def last_event(path: Path) -> Event | None:
 
 
 def waited_s(step: Mapping[str, Any]) -> float:
-    """Return the seconds of a step spent waiting for its batch; the host's if an earlier version wrote no parts."""
+    """Return the seconds of a step spent waiting for its batch.
+
+    Events of earlier versions have no parts; the host's wait is returned for them.
+    """
     return float(step["parts"].get("data", 0.0) if "parts" in step else step.get("data_wait_s", 0.0))
 
 
 def saved_s(step: Mapping[str, Any]) -> float:
-    """Return the seconds of a step spent waiting for a checkpoint's copy, also included in that checkpoint's stall."""
+    """Return the seconds of a step spent waiting for a checkpoint's copy. The checkpoint's stall includes them too."""
     return float(step.get("parts", {}).get("checkpoint", 0.0))
 
 
 def host_memory_bytes(step: Mapping[str, Any]) -> int:
-    """Return the peak memory of the leading rank's process, also under its earlier name."""
+    """Return the peak memory of the leading rank's process. Events of earlier versions have it under another name."""
     return int(step["host_memory_bytes"] if "host_memory_bytes" in step else step.get("memory_bytes", 0))
 
 
 def put_before(path: Path, earlier: bytes) -> None:
-    """Prepend an earlier timeline of the run, from elsewhere, to the few events here, in a new file.
+    """Prepend an earlier timeline of the run from another machine to the few events of this one, in a new file.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        DiskFullError, WorkspaceError, StorageError: the operating system could not write the file.
     """
     whole = earlier[: earlier.rfind(b"\n") + 1]
     seq = int(json.loads(whole.splitlines()[-1])["seq"]) if whole else 0
@@ -214,14 +219,14 @@ def put_before(path: Path, earlier: bytes) -> None:
 
 
 class TimelineReader:
-    """Follows a growing timeline; each call of `poll` reads only new lines, and all of a replaced file."""
+    """Reader of a growing timeline. Each call of `poll` reads only new lines, or all lines of a replaced file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._offset, self._file = path, 0, 0
         self.read_bytes = 0  # until now; a torn last line is read again
 
     def poll(self) -> list[Event]:
-        """Return whole events written since the last call."""
+        """Return the complete events written since the last call."""
         try:
             with self.path.open("rb") as stream:
                 file = os.fstat(stream.fileno()).st_ino
@@ -270,7 +275,7 @@ class History:
         self.steps[step] = event
 
     def _take_back(self, first: int) -> None:
-        """Discard steps from `first` on: they are trained again, on other parameters, and may differ."""
+        """Discard steps from `first` on, because they are trained again from other parameters and may differ."""
         self.undone += [event for step, event in self.steps.items() if step >= first]
         self.steps = {step: event for step, event in self.steps.items() if step < first}
         self.skipped = {step for step in self.skipped if step < first}
@@ -281,7 +286,7 @@ class History:
 
 
 def timeline(path: Path) -> History:
-    """Return the history of a run; the later line of a repeated step is valid."""
+    """Return the history of a run. If a step was repeated, the later line is valid."""
     found = History()
     for event in read_events(path):
         found.add(event)
@@ -299,7 +304,7 @@ EVERY_S = 1.0
 
 
 class Pulse:
-    """Touches a timeline when called, at most once in `EVERY_S` seconds."""
+    """Callable that updates the modification time of a timeline, at most once in `EVERY_S` seconds."""
 
     def __init__(self, timeline: Path) -> None:
         self._timeline, self._last = timeline, float("-inf")
@@ -329,18 +334,18 @@ LABELS: Final[Mapping[str, str]] = {
 
 
 class RunFigures(NamedTuple):
-    """Figures of a live or finished run; None before its first step. Steps discarded by a rollback are excluded."""
+    """Figures of a live or finished run, None before its first step. Steps that a rollback discarded are excluded."""
 
     final_loss: float | None = None
     median_step_s: float | None = None
     median_tokens_per_s: float | None = None
 
     def known(self) -> dict[str, float]:
-        """Return the known figures, by name."""
+        """Return the figures that are known, by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def rounded(self) -> dict[str, str]:
-        """Return the known figures, by name, rounded for comparison."""
+        """Return the figures that are known, by name, rounded for comparison."""
         forms = {"final_loss": "{:.3f}", "median_step_s": "{:.3f}", "median_tokens_per_s": "{:,.0f}"}
         return {name: forms[name].format(value) for name, value in self.known().items()}
 
@@ -367,7 +372,7 @@ def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
 
 
 def _finite(name: str, steps: Iterable[Event]) -> Iterator[float]:
-    """Yield the values of a field, without non-finite ones, which a timeline has as text."""
+    """Yield the finite values of a field. Non-finite values are text in the timeline and are left out."""
     values = (step.get(name) for step in steps)
     yield from (float(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
 
@@ -379,7 +384,7 @@ NODE_SILENT = "sends no heartbeat"
 
 
 class RankFailure(Frozen):
-    """The fields of a `PlinthError`, as `rank_failed` events and `result.json` keep them."""
+    """Fields of a `PlinthError`, as stored in `rank_failed` events and in `result.json`."""
 
     kind: str
     what: str
@@ -389,12 +394,12 @@ class RankFailure(Frozen):
 
     @classmethod
     def of(cls, error: PlinthError) -> RankFailure:
-        """Return the failure of an error."""
+        """Return the record of an error."""
         found, expected = (None if value is None else str(value) for value in (error.found, error.expected))
         return cls(kind=type(error).__name__, what=error.what, found=found, expected=expected, remedy=error.remedy)
 
     def error(self) -> PlinthError:
-        """Return the error in its own class, so that its exit status is kept."""
+        """Return the error as its original class, so that its exit status is kept."""
         kind = getattr(errors, self.kind, TrainingError)
         raised: PlinthError = kind(self.what, found=self.found, expected=self.expected, remedy=self.remedy)
         return raised

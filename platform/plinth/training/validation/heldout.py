@@ -1,7 +1,7 @@
-"""Held-out text that a run evaluates during training: selected and tokenized once, when the run is prepared.
+"""Held-out text that a run evaluates during training. It is selected and tokenized once, when the run is prepared.
 
-Documents are those of the final evaluation (`evaluation.slices.choice`): by smallest id, up to a number of bytes. A
-run names the result by digest and ranks read it from the store; none of it is in the run's identity.
+Documents are chosen as in the final evaluation (`evaluation.slices.choice`): by smallest id, up to a number of bytes.
+A run names the result by digest, and ranks read it from the store. The held-out text is not part of the run's identity.
 
 Does not belong here: evaluation by the model (validation), so this module needs no torch.
 """
@@ -44,7 +44,7 @@ class HeldoutSlice:
 
     Attributes:
         bytes: UTF-8 bytes of all documents, the denominator of bits per byte.
-        streams: per document the end-of-text token, then its tokens.
+        streams: for each document, the end-of-text token followed by the document's tokens.
     """
 
     name: str
@@ -56,16 +56,16 @@ def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], t
     """Select and tokenize the text, or return an earlier result for the same text.
 
     Args:
-        ctx: workspace and machinery.
-        params: the slices, and the amount of each.
-        curated: `curated` by bucket.
-        trained: `tokenizer`.
+        ctx: the run context, with workspace and store.
+        params: the slices, and the amount of text of each slice.
+        curated: manifest of asset `curated` for each bucket.
+        trained: manifest of asset `tokenizer`.
 
     Stats: `slices` (name -> documents, bytes, tokens), `without_text` (buckets without held-out text), `end_of_text`.
 
     Raises:
         RecipeError: a slice is not a bucket of the recipe.
-        StageError: no held-out text in a named slice, or in any.
+        StageError: a named slice, or every slice, has no held-out text.
         TrainingError: the tokenizer is lossy.
     """
     unknown = sorted(set(params.slices) - set(curated))
@@ -91,7 +91,7 @@ def load(store: Store, made: Manifest) -> list[HeldoutSlice]:
     """Return the slices of a manifest from `prepare`, by name.
 
     Raises:
-        MissingError, IntegrityError: absent from the store, or changed.
+        MissingError, IntegrityError: the text is missing from the store, or has changed.
     """
     (part,) = made.named(PART)
     table, first = read_table(store, part), [made.stats["end_of_text"]]
@@ -119,7 +119,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 
 
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
-    """Return a bucket's documents; none if it has no held-out text and the recipe does not name the bucket."""
+    """Return a bucket's held-out documents. A bucket without any returns none if the recipe does not name it."""
     try:
         return choose_documents(store, {name: curated}, params.bytes_per_slice)
     except StageError:

@@ -1,5 +1,5 @@
-"""Probe scores over a run: the noise of the curve, probes that may decide, scores kept with checkpoints, and the same
-probes under other seeds. No torch.
+"""Probe scores over a run, without torch: their noise, probes that may end a run, scores stored with checkpoints, and
+scores of the same probes with other seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIT = 4
 
 
 class ProbeLook(NamedTuple):
-    """One probe at one evaluation."""
+    """Scores of one probe at one evaluation."""
 
     step: int
     tokens: int
@@ -40,13 +40,14 @@ class ProbeLook(NamedTuple):
 
     @property
     def signal(self) -> float:
-        """Bits per byte that the context saves."""
+        """Bits per byte that the model saves by using the context."""
         return self.control - self.score
 
 
 class ProbeCurves:
-    """Scores by probe, from a growing timeline. For a repeated step the later scores are valid, and once the items
-    change, scores of other items are dropped.
+    """Scores by probe, from a growing timeline.
+
+    If a step is repeated, the later scores are valid. If the items change, scores of other items are dropped.
     """
 
     def __init__(self) -> None:
@@ -54,11 +55,11 @@ class ProbeCurves:
         self._set = ""
 
     def require_set(self, items: str) -> None:
-        """Set the items of the existing scores."""
+        """Set the items to which the existing scores belong."""
         self._set = items
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add an event; events without probes are ignored."""
+        """Add an event. Events without probes are ignored."""
         if event["event"] != "evaluated" or not event.get("probes"):
             return
         if event["probe_set"] != self._set:
@@ -70,7 +71,7 @@ class ProbeCurves:
 
 
 def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, list[ProbeLook]]:
-    """Return scores by probe, in order."""
+    """Return the scores by probe, in order."""
     found = ProbeCurves()
     for event in events:
         found.add(event)
@@ -78,21 +79,21 @@ def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, list[ProbeLook]]:
 
 
 def value(looks: Sequence[ProbeLook], seeds: Sequence[float] = ()) -> Worth:
-    """Return the worth of a probe at its last evaluation; the noise of a moving curve is taken without its local slope.
+    """Return the worth of a probe at its last evaluation. The noise of a curve is measured without its local slope.
 
     Args:
-        looks: scores of one run, in order; at least one.
-        seeds: last scores of runs that differ only by seed, including this one.
+        looks: scores of one run, in order; at least one score.
+        seeds: last scores of runs that differ only by seed, including this run.
     """
     return worth(looks[-1].signal, detrended(looks[-LAST:]), seeds)
 
 
 def detrended(looks: Sequence[ProbeLook]) -> list[float]:
-    """Return scores without the straight line through them, over tokens, about their mean.
+    """Return the scores without their linear trend over tokens; their mean does not change.
 
-    Deviations are widened by sqrt((n - 1) / (n - 2)), so that their standard deviation is the residual standard error
-    of the fit: the line costs a degree of freedom. Fewer than `FIT` scores are left unchanged: then a slope counts as
-    noise, which makes the ratio too low rather than too high.
+    Deviations are multiplied by sqrt((n - 1) / (n - 2)), because the line costs a degree of freedom. Their standard
+    deviation is then the residual standard error of the fit. Fewer than `FIT` scores are not changed. A slope then
+    counts as noise, which makes the signal-to-noise ratio too low rather than too high.
     """
     scores = [look.score for look in looks]
     n = len(looks)
@@ -119,11 +120,11 @@ Looks = Mapping[str, list[ProbeLook]]
 
 
 def kept(before: bytes | None, after: int, events: Path, step: int) -> bytes | None:
-    """Return the content of the file; None if there are no scores.
+    """Return the content of the scores file for a checkpoint, or None if there are no scores.
 
     Args:
-        before: the same file of an earlier checkpoint, with verified bytes; None without one.
-        after: step of that checkpoint; 0 without one.
+        before: verified content of the scores file in an earlier checkpoint, or None if there is none.
+        after: step of that checkpoint, or 0 if there is none.
         events: the timeline.
         step: step of the checkpoint to be committed.
     """
@@ -139,10 +140,10 @@ def kept(before: bytes | None, after: int, events: Path, step: int) -> bytes | N
 
 
 def read(data: bytes) -> Looks:
-    """Return scores by probe, oldest first.
+    """Return the scores in a scores file by probe, oldest first.
 
     Raises:
-        LineageError: the data is not such a file.
+        LineageError: the data is not a scores file.
     """
     try:
         return of(json.loads(data)["looks"])
@@ -151,12 +152,12 @@ def read(data: bytes) -> Looks:
 
 
 def of(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, list[ProbeLook]]:
-    """Return scores by probe, from plain data."""
+    """Return the scores by probe, converted from plain data."""
     return {name: [ProbeLook(*look) for look in own] for name, own in content.items()}
 
 
 def _evaluated(events: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events with scores; other lines, and torn ones, are skipped without parsing."""
+    """Yield the events with scores. Other lines, and incomplete ones, are skipped without parsing."""
     if not events.exists():
         return
     with events.open("rb") as stream:
@@ -177,8 +178,9 @@ _OWN = {"run_id", "key", "recipe", "workspace", "seed", "provenance", "batches",
 
 
 def over_seeds(config: RunConfig, looks: dict[str, list[ProbeLook]]) -> dict[str, list[float]]:
-    """Return, by probe, its score at the run's last evaluation, in this run and in runs with another seed that scored
-    the same items after the same number of tokens; empty if there are none.
+    """Return, by probe, the scores at the run's last evaluation, of this run and of comparable runs with another seed.
+
+    Comparable runs scored the same items after the same number of tokens. If there are none, return an empty dict.
     """
     found: dict[str, list[float]] = defaultdict(list)
     for run in _others(config):

@@ -1,11 +1,12 @@
-"""Probe items that a run scores during training, and the interval: decided once, when the run is prepared.
+"""Probe items that a run scores during training, and the scoring interval. They are chosen once, before the run starts.
 
-The decision is computed, not timed, so it is the same on every machine: scoring a token costs a third of training one
-(no backward pass), and all evaluations together may cost a share of the run's tokens. If the full sets exceed that, the
-number of evaluations is reduced, down to `LEAST_LOOKS`; then the number of items, equally for every probe, by a hash of
-their names. Every evaluation scores the same items, and the result has their number and the total.
+The choice is computed from token counts without timing, so it is the same on every machine. Scoring a token costs a
+third of training on it, because there is no backward pass. All evaluations together may cost a given fraction of the
+run's tokens. If the full sets exceed this budget, the number of evaluations is reduced first, down to `LEAST_LOOKS`.
+Then the number of items is reduced, equally for every probe, by a hash of their names. Every evaluation scores the same
+items. The result contains the number of items used and the total number.
 
-A run names the result by digest and ranks read it from the store; none of it is in the run's identity.
+A run names the result by digest, and ranks read it from the store. The items are not part of the run's identity.
 
 Does not belong here: scoring by the model (validation), so this module needs no torch.
 """
@@ -55,8 +56,8 @@ class Budget(NamedTuple):
     """Probe budget of a run.
 
     Attributes:
-        share: share of the run's training.
-        tokens: number of tokens that the run trains.
+        share: maximum cost as a fraction of the run's training cost.
+        tokens: number of tokens that the run trains on.
         looks: number of held-out evaluations; probes are scored at every n-th of them.
         sequence_tokens: maximum length of a window.
     """
@@ -73,7 +74,7 @@ class Budget(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Items of every evaluation, their streams, and the interval in held-out evaluations."""
+    """Items that every evaluation scores, their token streams, and the interval in held-out evaluations."""
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -82,7 +83,7 @@ class Choice(NamedTuple):
 
 
 class ProbePlan(NamedTuple):
-    """Items and streams that ranks score."""
+    """Probe items and token streams that ranks score."""
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -93,18 +94,18 @@ class ProbePlan(NamedTuple):
 def prepare(
     ctx: Context, budget: Budget, items: Sequence[ProbeItem], sources: Mapping[str, Manifest], trained: Manifest
 ) -> Manifest:
-    """Select and tokenize the items, or return an earlier result for the same ones.
+    """Select and tokenize the items, or return an earlier result for the same items.
 
     Args:
-        ctx: workspace and machinery.
+        ctx: the run context, with workspace and store.
         budget: maximum cost.
         items: items of all probes that are not in the training text.
         sources: sources of the items.
-        trained: `tokenizer`.
+        trained: manifest of asset `tokenizer`.
 
-    Stats: `probes` (name -> items, and total), `too_long` (items longer than a sequence, which are not scored offline
-    either), `set` (digest of the items), `every` (interval in held-out evaluations), `tokens` (per evaluation), `share`
-    (computed share of the run's training).
+    Stats: `probes` (name -> items, and total), `too_long` (items longer than a sequence, which offline evaluation does
+    not score either), `set` (digest of the items), `every` (interval in held-out evaluations), `tokens` (per
+    evaluation), `share` (computed fraction of the run's training cost).
     """
     step = Step(name="run.probes", version=VERSION, params=budget._asdict())
     inputs = {**sources, "tokenizer": trained}
@@ -133,12 +134,13 @@ def scorable(ctx: Context, probes: Mapping[str, Manifest]) -> list[ProbeItem]:
 
 
 def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: Budget) -> Choice:
-    """Choose the maximum number of items and evaluations within the budget; no items if it does not cover one
-    evaluation.
+    """Choose the maximum number of items and evaluations within the budget.
+
+    If the budget does not cover one evaluation, no items are chosen.
 
     Args:
         items: all items.
-        streams: streams of their `scoring.requests`, in order.
+        streams: token streams of the items' `scoring.requests`, in order.
         budget: maximum cost.
     """
     own = list(_by_item(items, streams))
@@ -162,7 +164,7 @@ def load(store: Store, made: Manifest) -> ProbePlan:
     """Return the items and streams of a manifest from `prepare`.
 
     Raises:
-        MissingError, IntegrityError: absent from the store, or changed.
+        MissingError, IntegrityError: the items are missing from the store, or have changed.
     """
     (items,), (streams,) = made.named(ITEMS), made.named(STREAMS)
     table = read_table(store, streams)
@@ -200,8 +202,8 @@ def _by_item(items: Sequence[ProbeItem], streams: Sequence[ScoredStream]) -> Ite
 
 
 def _ranks(items: Sequence[ProbeItem]) -> list[int]:
-    """Return the rank of each item within its probe, by a hash of its name: smaller selections are subsets of larger
-    ones.
+    """Return the rank of each item within its probe, by a hash of its name. Smaller selections are thus subsets of
+    larger ones.
     """
     places: dict[str, list[tuple[bytes, int]]] = {}
     for number, one in enumerate(items):
@@ -215,5 +217,5 @@ def _ranks(items: Sequence[ProbeItem]) -> list[int]:
 
 
 def _tokens(streams: Sequence[ScoredStream], sequence_tokens: int) -> int:
-    """Return the tokens that one evaluation computes, including padding."""
+    """Return the number of tokens that one evaluation computes, including padding."""
     return sum(len(one.rows) * max(row.length for row in one.rows) for one in plan(streams, sequence_tokens))

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 # There is no randomness and no gradient, and no parameter changes.
 
 class ProbeResult(NamedTuple):
-    """One evaluation of the probes.
+    """Result of one evaluation of the probes.
 
     Attributes:
-        items: scores of every item; none if the model has diverged.
-        probes: numbers of an event, by probe.
+        items: scores of every item; empty if the model has diverged.
+        probes: numbers for the timeline event, by probe.
         digest: digest of the items.
         not_finite: probes without a finite number.
         seconds: duration.
@@ -58,12 +58,12 @@ class ProbeResult(NamedTuple):
     seconds: float
 
     def event(self) -> dict[str, object]:
-        """Return the fields of an event, unrounded: they equal the offline score bit for bit."""
+        """Return the fields of an event. The numbers are not rounded, so they equal the offline score bit for bit."""
         return {"probes": self.probes, "probe_set": self.digest, "probe_seconds": round(self.seconds, 4)}
 
 
 class ProbeScorer:
-    """Scores the probes of a run; does nothing if the run has none."""
+    """Scorer of a run's probes. It does nothing if the run has no probes."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -85,11 +85,13 @@ class ProbeScorer:
         self._batches = plan(self.streams, config.sequence_tokens, tokens_of_batch(device))
 
     def due(self, step: int) -> bool:
-        """Return True if probes are scored after this step: at every n-th held-out evaluation, and at the last."""
+        """Return True if probes are scored after this step, which is at every n-th held-out evaluation and at the last
+        one.
+        """
         return step in self._steps
 
     def score(self, engine: TrainingEngine) -> ProbeResult:
-        """Score every probe under the engine's parameters. A collective."""
+        """Score every probe under the engine's parameters. All ranks must call this."""
         from plinth.evaluation.engine import inference
         from plinth.evaluation.probes import scoring
 
@@ -107,7 +109,9 @@ class ProbeScorer:
         return ProbeResult(items, probes, self.digest, [], time.monotonic() - begun)
 
     def _answers(self, engine: TrainingEngine) -> torch.Tensor:
-        """Return -ln p, and 1 for the most probable token, of all targets of all batches in order [N, 2]."""
+        """Return two numbers [N, 2] for each target of all batches, in order: -ln p, and 1 if it is the most probable
+        token.
+        """
         from plinth.evaluation.engine.inference import run
 
         sizes = [one.targets for one in self._batches]
@@ -127,7 +131,7 @@ class ProbeScorer:
 
 
 def _shown(score: Any) -> dict[str, float | int]:
-    """Return a probe's numbers in an event, without missing ones."""
+    """Return a probe's numbers for an event. Missing numbers are left out."""
     numbers = {
         "score": score.bits_per_byte,
         "control": score.bits_per_byte + score.signal,
@@ -149,9 +153,10 @@ HEARTBEAT_S = 1.0
 
 
 def dealt(engine: TrainingEngine, count: int) -> Iterator[int | None]:
-    """Yield the numbers below `count` of this rank's replica, in order; None in a round in which it has none.
+    """Yield the numbers below `count` that are assigned to this rank's replica, in order.
 
-    Every rank has the same number of rounds: with ZeRO-3 each forward pass is a collective.
+    Every rank has the same number of rounds, because with ZeRO-3 each forward pass is a collective. In a round without
+    a number for this replica, None is yielded.
     """
     place, shape = engine.topology.place, engine.topology.shape
     mine, shown = range(place.data, count, shape.data), time.monotonic()
@@ -177,21 +182,21 @@ LENGTHS = 8
 
 
 class Micro(NamedTuple):
-    """One forward pass: its windows, one document of the slice per window."""
+    """One forward pass over windows. Each window has one document of the slice."""
 
     slice: int
     jobs: tuple[tuple[int, ScoringWindow], ...]
 
 
 class ValidationResult(NamedTuple):
-    """Bits per byte by slice (not finite if the model has diverged), and the duration."""
+    """Bits per byte of each slice (not finite if the model has diverged), and the duration."""
 
     slices: dict[str, float]
     seconds: float
     probes: ProbeResult | None = None
 
     def event(self) -> dict[str, object]:
-        """Return the fields of an event; slices and probes without a finite number are listed by name."""
+        """Return the fields of an event. Slices and probes without a finite number are listed by name."""
         finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
         lost = sorted(set(self.slices) - set(finite))
         fields: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
@@ -203,7 +208,7 @@ class ValidationResult(NamedTuple):
 
 
 class Validator:
-    """Evaluates the held-out slices of a run, and scores its probes; does nothing if the recipe has none."""
+    """Evaluator of a run's held-out slices and probes. It does nothing if the recipe has none."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
@@ -223,7 +228,9 @@ class Validator:
 
     def evaluate(self, engine: TrainingEngine, step: int) -> ValidationResult:
         """Return bits per byte of every slice under the engine's parameters after `step`, and the probe scores if they
-        are due. A collective.
+        are due.
+
+        All ranks must call this.
         """
         begun = time.monotonic()
         slices = self._bits_per_byte(self._nats(engine).tolist())
@@ -234,7 +241,7 @@ class Validator:
         return found
 
     def _nats(self, engine: TrainingEngine) -> torch.Tensor:
-        """Return the sum over the targets of each micro batch, FP64, on every rank."""
+        """Return the sum of the losses over the targets of each micro batch, in FP64, on every rank."""
         place, shape = engine.topology.place, engine.topology.shape
         totals = torch.zeros(len(self._micros), dtype=torch.float64, device=engine.rank.device)
         with engine.evaluating():
@@ -247,7 +254,7 @@ class Validator:
         return totals
 
     def state(self, step: int) -> dict[str, dict[str, float]]:
-        """Return the slices for a checkpoint of this step, if they were evaluated after this very step."""
+        """Return the slices for a checkpoint of this step, if they were evaluated after exactly this step."""
         if self._found is None or self._found[0] != step:
             return {}
         return {"slices": {name: value for name, value in self._found[1].slices.items() if math.isfinite(value)}}
@@ -259,9 +266,7 @@ class Validator:
         return {one.name: sum(own) / math.log(2) / one.bytes for one, own in zip(self.slices, sums, strict=True)}
 
     def _arrays(self, index: int | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Return tokens [M, S + 1] and a mask of scored targets [M, S]; without a micro batch, one with no scored
-        target.
-        """
+        """Return tokens [M, S + 1] and a mask of scored targets [M, S]. Without a micro batch, no target is scored."""
         rows, unit = self.config.micro_batch_sequences, _unit(self.config)
         micro = None if index is None else self._micros[index]
         longest = unit if micro is None else max(window.length for _, window in micro.jobs)
@@ -277,7 +282,7 @@ class Validator:
 
 
 def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> Iterator[Micro]:
-    """Yield micro batches of windows of similar length, to reduce padding; each belongs to one slice."""
+    """Yield micro batches of windows with similar lengths, to reduce padding. Each micro batch belongs to one slice."""
     for number, one in enumerate(slices):
         jobs = [
             (document, window)
@@ -290,7 +295,7 @@ def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> It
 
 
 def _unit(config: RunConfig) -> int:
-    """Return the required divisor of lengths, so that sequence ranks can divide them."""
+    """Return the number that must divide all lengths, so that sequence ranks can divide them."""
     unit, ranks = config.sequence_tokens // LENGTHS, config.parallel.sequence
     return unit if unit and unit % ranks == 0 and config.sequence_tokens % unit == 0 else config.sequence_tokens
 

@@ -79,7 +79,7 @@ def test_a_machine_that_has_only_the_checkpoint_goes_on_with_its_statements(
 def test_a_run_that_stated_nothing_keeps_nothing(run: RunDirectory, trainer: Authority) -> None:
     assert bundle(run) is None
     assert not (commit(run, 1) / BUNDLE).exists()
-    with pytest.raises(LineageError, match="do not form the signed chain"):
+    with pytest.raises(LineageError, match="do not form a complete chain"):
         opened([], trainer, "tiny-1")
 
 
@@ -116,7 +116,7 @@ def test_no_attempt_begins_on_top_of_a_changed_account(run: RunDirectory) -> Non
     begin(run)
     begin(run)
     (run.attempts / "0001.json").unlink()
-    with pytest.raises(LineageError, match="do not form the signed chain"):
+    with pytest.raises(LineageError, match="do not form a complete chain"):
         begin(run)
     (run.attempts / "0002.json").write_text("torn")
     with pytest.raises(SignatureError):
@@ -126,5 +126,5 @@ def test_no_attempt_begins_on_top_of_a_changed_account(run: RunDirectory) -> Non
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"attempts": 1}', b'{"attempts": [1]}', b'"x"'])
 def test_a_file_of_something_else_is_named(data: bytes) -> None:
-    with pytest.raises(LineageError, match="holds no statements"):
+    with pytest.raises(LineageError, match="contains no attestations"):
         unpacked(data)

@@ -228,7 +228,7 @@ def test_interventions_are_bounded() -> None:
     guard.set_rollbacks(see(guard, 5, math.nan))
     (made,) = see(guard, 9, math.nan)
     assert made.action == "stop"
-    assert "as often as it may be (1)" in made.reason
+    assert "as often as allowed (1)" in made.reason
 
 
 def test_the_hardest_action_is_taken_and_others_are_not() -> None:

@@ -54,7 +54,7 @@ def test_a_probe_within_its_noise_stops_nothing() -> None:
     unsure = regression(RULE, "maths", looks(jump, control=1.97))
     assert (unsure.holds, unsure.value) == (False, None)
     assert "within its noise" in unsure.reason
-    assert "too little" in regression(RULE, "maths", looks(jump[-7:])).reason
+    assert "too few" in regression(RULE, "maths", looks(jump[-7:])).reason
     assert judge(Stopping(regression=RULE), Signals(probes={"maths": looks(jump)})).stop
     assert not judge(Stopping(regression=RULE), Signals(probes={"maths": looks(jump, control=1.97)})).stop
     assert not judge(Stopping(), Signals(probes={"maths": looks(jump)})).stop

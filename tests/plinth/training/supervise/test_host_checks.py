@@ -123,7 +123,7 @@ def nvml(**changes: Any) -> Any:
         ({"ecc": 3}, ["3 uncorrected ECC errors since the last reset"]),
         ({"rows": (0, 1, 0, 1)}, ["a memory row could not be remapped"]),
         ({"rows": (0, 1, 1, 0)}, ["a memory remapping is pending until a reset"]),
-        ({"degrees": 95}, ["95 degrees Celsius, at most 88 wanted"]),
+        ({"degrees": 95}, ["95 degrees Celsius, at most 88 allowed"]),
         ({"slowed": 0x48}, ["hardware slowdown", "hardware thermal slowdown"]),
         ({"slowed": 0x04}, []),  # its power cap: as it should be
         ({"ecc": FakeError(), "rows": FakeError(), "degrees": FakeError(), "slowed": FakeError()}, []),
