@@ -1,7 +1,8 @@
 """Cost of serving a checkpoint: estimated for named devices, and measured on this machine.
 
 Estimates follow from the configuration alone, so they are an asset (`serving`). Measurements vary, so they are
-workspace records that are not part of any identity. Only the newest is kept per checkpoint, with the machine.
+workspace records that are not part of any identity. Only the newest record per checkpoint is kept. It names the
+machine.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return the bytes of weights, the bytes of keys and values, and the estimates for every device (`on`)."""
+    """Return the bytes of weights, the bytes of keys and values, and the estimates for every device (see `on`)."""
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,

@@ -52,7 +52,7 @@ class Difference(Frozen):
 
 
 def in_order(stats: Mapping[str, Any]) -> list[Difference]:
-    """Return the lines of a comparison in display order: for each measure the total, then its slices by `label_key`."""
+    """Return the lines of a comparison in display order: each measure's total, then its slices by `label_key`."""
     found = map(Difference.model_validate, stats["lines"])
     return [
         line
@@ -62,7 +62,7 @@ def in_order(stats: Mapping[str, Any]) -> list[Difference]:
 
 
 def label_key(label: str) -> list[tuple[int, float, str]]:
-    """Return a sort key for slice labels that orders numbers by value: `< 1 KiB` before `1 to 4 KiB`, `4` before `16`."""
+    """Return a sort key for slice labels that orders numbers by value: `< 1 KiB`, `1 to 4 KiB`; `4`, `16`."""
     return [
         (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
         for piece in _LABEL.findall(label)
@@ -89,7 +89,7 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
 
 
 def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
-    """Return the better model, `a` or `b`. Return an empty string if the interval includes 0 or p is not significant."""
+    """Return the better model, `a` or `b`; an empty string if the interval includes 0 or p is not significant."""
     p = difference.p if p is None else p
     if not difference.excludes() or p is None or p >= 1 - LEVEL:
         return NONE
@@ -97,7 +97,7 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
 
 
 def omitted_slices(pairs: Pairs) -> int:
-    """Return the number of slices without a comparison line, because only the largest slices of each axis have lines."""
+    """Return the number of slices without a comparison line. Only the largest slices of each axis have lines."""
     return largest_slices(pairs, MOST_SLICES)[1]
 
 

@@ -175,7 +175,7 @@ I64 = NDArray[np.int64]
 
 
 class Job(NamedTuple):
-    """Destination of a window's scores: `offset` is the position of the first target among the stream's scored tokens."""
+    """Destination of a window's scores: `offset` is the position of its first target among the stream's scored ones."""
 
     stream: int
     offset: int
