@@ -69,7 +69,7 @@ class TaskSet(Frozen):
         None, ge=1, description="Maximum number of documents per task, counted from the first. If unset, all are used."
     )
     seed: int = Field(
-        1234, ge=0, description="Random seed that selects few-shot examples. lm-evaluation-harness has the same default."
+        1234, ge=0, description="Seed that selects few-shot examples; lm-evaluation-harness has the same default."
     )
 
 

@@ -152,7 +152,7 @@ def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> I
 
 
 def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str:
-    """Return the most similar URIs as text. A cheap similarity filters first, so that millions of URIs can be searched."""
+    """Return the most similar URIs as text. A cheap similarity filters first, so that millions of URIs are feasible."""
     letters = set(target)
     best: list[tuple[float, str]] = []
     for _, manifest in buckets:

@@ -33,7 +33,7 @@ PREVIEW_CHARACTERS = 240
 #: Maximum number of characters shown of removed text, of a protected item, and of the text shared with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
-LEFT_OUT = "its coin left it out: no copy was planted, no step read it"
+LEFT_OUT = "left out at random: no copy was planted, no step read it"
 
 #: Assets of a bucket that are not scores. They have their own sections, or no readable row per document.
 NO_SCORES = frozenset(
@@ -55,7 +55,7 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     (run -> steps and checkpoints), `stale`, `also` (other rows with the same URI or text).
 
     Raises:
-        MissingError: no document, reject or canary has this id, URI or beginning. The error names the most similar URIs.
+        MissingError: no document, reject or canary has this id, URI or beginning. The error names similar URIs.
     """
     planted = document_rows.planted(ctx, target)
     if planted is not None:
@@ -92,7 +92,7 @@ def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
-    """Return the facts about a planted canary copy. It has no scores or verdict, because no pipeline stage judged it."""
+    """Return the facts about a planted canary copy. It has no verdict, because no pipeline stage judged it."""
     facts, _ = _facts(ctx, place)
     trace = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket, "status": "canary", "reason": None}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}

@@ -140,7 +140,7 @@ def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
 
 
 def _sources(ctx: Context, edges: Edges, target: str) -> tuple[str, ...]:
-    """Return the first asset of a bucket named `target`, or the inventories that have a source of the domain `target`."""
+    """Return the first asset of the bucket named `target`, or the inventories with a source of the domain `target`."""
     own = tuple(name for name in (f"{target}/{INVENTORY_STAGE}", f"{target}/{SOURCE_STAGE}") if name in edges.assets)
     return own[:1] or tuple(
         digest for digest in of_stage(edges, INVENTORY_STAGE) if target in _domains(ctx.refs.load(digest))
@@ -153,7 +153,11 @@ def _domains(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return the checkpoints whose provenance has a commit or digest of code or environment that begins with `digits`."""
+    """Return the checkpoints whose provenance names a commit or digest of code or environment that begins with
+    `digits`.
+
+    Checkpoints with damaged provenance are skipped.
+    """
     found = set()
     for path in ctx.workspace.models.glob("*/provenance.json"):
         try:

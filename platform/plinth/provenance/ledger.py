@@ -223,7 +223,7 @@ def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
-    """Return the columns `mixture_weight` and `mixture_epochs`, which are null for documents that are not trained on."""
+    """Return the columns `mixture_weight` and `mixture_epochs`. They are null for documents that are not trained on."""
     values = {"mixture_weight": task.weight, "mixture_epochs": task.epochs}
     nothing = pa.scalar(None, pa.float64())
     return {name: pc.if_else(trained, pa.scalar(value, pa.float64()), nothing) for name, value in values.items()}

@@ -1,5 +1,5 @@
-"""Links between manifests, in both directions. The forward links are arrays, cached in one file per workspace, so that a
-search over 10⁵ manifests takes milliseconds. The backward walk goes from a manifest to its raw sources and verifies
+"""Links between manifests, in both directions. The forward links are arrays, cached in one file per workspace, so that
+a search over 10⁵ manifests takes milliseconds. The backward walk goes from a manifest to its raw sources and verifies
 every link.
 """
 
@@ -354,7 +354,7 @@ def _broken(link: Link, part: Part, error: PlinthError) -> LineageError:
 
 
 def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
-    """Verify that a directory's files match its provenance, and that the chain in the provenance matches the workspace."""
+    """Verify a directory's files against its provenance, and the chain in the provenance against the workspace."""
     provenance = _provenance(directory)
     for name, expected in sorted(provenance["files"].items()):
         _same_file(directory, name, expected)

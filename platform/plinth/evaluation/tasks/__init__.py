@@ -7,7 +7,7 @@
     __main__    `python -m plinth.evaluation.tasks CONFIG`: the child that runs lm-evaluation-harness
 
 lm-evaluation-harness builds the prompts and judges the answers; it has no model. Its requests go to the parent, which
-passes them to `plinth.evaluation.engine`. Plinth ignores the standard errors of lm-evaluation-harness and disables its
-cache of answers, which is not keyed by the model. Intervals come from `plinth.evaluation.statistics`. A finished task is
-a record in the step cache, keyed by the digests of checkpoint and task files.
+passes them to `plinth.evaluation.engine`. Plinth does not use the standard errors of lm-evaluation-harness, nor its
+cache of answers, which is not keyed by the model. Intervals come from `plinth.evaluation.statistics`. A finished task
+is a record in the step cache, keyed by the digests of checkpoint and task files.
 """

@@ -206,7 +206,7 @@ def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
 
 
 def _label(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return a reason if no choice is correct, else None. lm-evaluation-harness would count such a document as wrong."""
+    """Return a reason if no choice is correct, else None. lm-evaluation-harness would count the document as wrong."""
     right, choices = _right(task, document), task.doc_to_choice(document)
     if right is None or all(isinstance(one, int) and 0 <= one < len(choices) for one in right):
         return None
