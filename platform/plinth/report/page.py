@@ -54,7 +54,9 @@ class GateOutcome(Frozen):
 
     name: str
     state: str
-    tone: Literal["pass", "note", "fail"] = Field(description="Badge color: `fail` blocks promotion, `note` does not count as a pass.")
+    tone: Literal["pass", "note", "fail"] = Field(
+        description="Badge color: `fail` blocks promotion, `note` does not count as a pass."
+    )
     reason: str
 
 

@@ -45,7 +45,10 @@ LABEL = 24  # characters of a name inside a box
 
 
 class ImpactBox(Frozen):
-    """An asset in the impact graph, with its number of manifests and of published manifests. `origin` marks the start."""
+    """An asset in the impact graph, with the number of its manifests, and of its published manifests.
+
+    `origin` is True for the start of the search.
+    """
 
     name: str
     manifests: int

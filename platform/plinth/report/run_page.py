@@ -255,7 +255,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     if about.price_per_rank_hour is not None:
         money = ledger.held_rank_s / 3600 * about.price_per_rank_hour
         wasted = money * (1 - ledger.goodput)
-        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it for time not spent on kept steps"))
+        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not spent on kept steps"))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 
