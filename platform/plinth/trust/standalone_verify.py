@@ -196,7 +196,7 @@ def _require_chain(
     policy = link("no policy governs this release", lambda one: one.about == under, POLICY_TYPE).predicate["policy"]
     _require(stated["policy"] == governs, f"{EXPORT} and the release record have different policies")
     link("no verdict passed this candidate", passes, VERDICT_TYPE)
-    _require(policy.get("papers") != "signed" or any(one.kind == PAPERS_TYPE for one in said), "documents are not signed")
+    _require(policy.get("papers") != "signed" or any(one.kind == PAPERS_TYPE for one in said), "unsigned documents")
     asked, people = policy["approvals"], _approvers(said, policy["approvals"], about, governs)
     people -= {facts["requested_by"]} if asked["two_person"] else set()
     needed = max(asked["people"], 2) if asked["two_person"] else asked["people"]
