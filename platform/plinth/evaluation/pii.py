@@ -183,7 +183,7 @@ class PiiDetector:
         """The recipe's parameters, with every kind of `DEFAULT_KINDS` added.
 
         Raises:
-            RecipeError: an unknown parameter.
+            RecipeError: the recipe has an unknown parameter.
         """
         own = annotate.parameters(NAME, self.given)
         assert isinstance(own, PiiParams)
@@ -212,7 +212,7 @@ class PiiDetector:
         return annotate.libraries(NAME, self.params.model_dump(mode="json"))
 
     def scan(self, ctx: Context, bucket: str, documents: Manifest) -> Manifest:
-        """Return the annotator's sidecar for the given documents, from the step cache if it has their parts."""
+        """Return the annotator's sidecar for the given documents. Parts in the step cache are reused."""
         params = self.params.model_dump(mode="json")
         return annotate.run(ctx, bucket, NAME, params, documents, self.resources)
 

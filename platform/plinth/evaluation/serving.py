@@ -46,7 +46,7 @@ BYTES = 2  # of a number in BF16
 
 
 def run(ctx: Context, checkpoint: Manifest) -> Manifest:
-    """Compute the asset from the checkpoint's configuration. Statistics: those of `bounds`."""
+    """Compute the asset `serving` from the checkpoint's configuration. Its statistics are the result of `bounds`."""
     import json
 
     (part,) = checkpoint.named(CONFIG)
@@ -90,7 +90,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 
 
 def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
-    """Return the seconds of a pass that adds one token to each of `sequences` sequences."""
+    """Return the seconds of one forward pass that adds one token to each of `sequences` sequences."""
     matrices = _matrices(model, vocab_size)
     read = BYTES * matrices + sequences * context * kv_bytes(model)
     attention = 4 * model.layers * model.heads * model.head_width * context

@@ -135,7 +135,7 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:
-    """Return every annotator's row, by the annotator's name."""
+    """Return the document's row in every annotator's sidecar, by the annotator's name."""
     scores: dict[str, Any] = {}
     for ref in ctx.refs.all():
         bucket, _, kind = ref.asset.partition("/")

@@ -294,7 +294,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
         fast: True checks only existence and length of every blob.
 
     Raises:
-        LineageError: names the first broken link, from the target toward the sources.
+        LineageError: a link is broken; the error names the first broken link, from the target toward the sources.
     """
     if isinstance(target, Path):
         return _verify_directory(ctx, target, fast)

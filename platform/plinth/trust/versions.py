@@ -119,7 +119,7 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """Publish a proposal that has enough signatures. No key is needed.
 
     Raises:
-        SignatureError: see `read`; too few signatures, or another version with that number was published meanwhile.
+        SignatureError: as `read`; or there are too few signatures, or another version with that number is published.
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))

@@ -61,7 +61,7 @@ class Pairs:
     only_b: int = 0
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return a column of numbers, [N]."""
+        """Return the numeric column `name` as FP64, [N]."""
         found: NDArray[np.float64] = self.rows[name].to_numpy()
         return found
 
@@ -88,8 +88,8 @@ def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better:
     An item whose value is not finite, or whose weight is 0, counts as unmeasured.
 
     Args:
-        a, b: tables with columns `item` and `value`, optional others of `ROWS`, and `text`, which distinguishes items
-            of the same name.
+        a, b: tables with the columns `item` and `value`, and optionally other columns of `ROWS` and `text`, which
+            distinguishes items of the same name.
 
     Raises:
         IntegrityError: an item differs in weight, cluster or text.
@@ -236,7 +236,7 @@ def chosen(
     text: str | None = None,
     slices: pa.Array | None = None,
 ) -> pa.Table:
-    """Return items with values and weights from the named columns; also the status if the table has it."""
+    """Return a table of items with values and weights from the named columns, and with the status if it is known."""
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}

@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Scores:
-        """Return the bits of whole documents, in windows of the training length (`engine.batches.windows`).
+        """Return the bits (-log2 p) of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
             TrainingError: the tokenizer loses text, or a probability is not a number.
@@ -74,7 +74,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Likelihoods:
-        """Return the bits of continuations after their prompts.
+        """Return the bits (-log2 p) of continuations after their prompts.
 
         Raises:
             TrainingError: a probability is not a number.
@@ -94,7 +94,7 @@ class Checkpoint(NamedTuple):
         spread: bool = False,
         progress: Told = _silent,
     ) -> list[Generated]:
-        """Generate text after prompts; `progress` counts prompts."""
+        """Generate text after prompts. Progress is reported in prompts."""
         writer = Writer(self.model, self.tokenizer, self.start, self.ends, self.sequence_tokens, sampling)
         return writer.write(prompts, workers, spread, progress)
 

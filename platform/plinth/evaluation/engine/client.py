@@ -118,7 +118,7 @@ class ModelEngine:
         return found
 
     def likelihoods(self, requests: Sequence[Request]) -> Likelihoods:
-        """Return the bits of continuations after their prompts.
+        """Return the bits (-log2 p) of continuations after their prompts.
 
         Raises:
             TrainingError, CheckpointError: as `documents`.

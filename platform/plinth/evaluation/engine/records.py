@@ -1,4 +1,6 @@
-"""Requests to a checkpoint and its answers, as records and as files exchanged by the two processes. No torch."""
+"""Requests to a checkpoint and its answers, as records and as files exchanged by the two processes. Does not import
+torch.
+"""
 
 from __future__ import annotations
 

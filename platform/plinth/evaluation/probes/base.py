@@ -38,7 +38,7 @@ class ProbeItem(NamedTuple):
         prompt: text before the answer, without examples and trailing white space.
         gold: correct continuation, with its leading white space.
         wrong: wrong continuations; empty if only the bits of `gold` matter.
-        control: a prompt of the same form that does not imply `gold`: another item's context, or a shuffled one.
+        control: a prompt of the same form that does not imply `gold`: another item's context, or the shuffled prompt.
         examples: few-shot examples before the prompt, ending with the separator; may be empty.
     """
 

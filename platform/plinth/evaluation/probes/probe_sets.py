@@ -80,7 +80,9 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
 
 def outside(ctx: Context, params: Probes) -> str:
-    """Return the identity of everything outside the recipe: files of custom probes, and probes from other packages."""
+    """Return a string that identifies the inputs outside the recipe: files of custom probes, probes from other
+    packages.
+    """
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
     read = [[name, file.sha256] for name, found in files.items() for file in found]
     return fingerprint.digest([read, _packages(params)] if _packages(params) else read)
@@ -225,7 +227,7 @@ def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
     """Return an item from a line's content.
 
     Raises:
-        ValueError: the line is not an item, with the reason.
+        ValueError: the line is not a valid item; the message has the reason.
     """
     if not isinstance(row, dict):
         raise ValueError(f"a JSON object is expected, found a {type(row).__name__}")

@@ -1,8 +1,8 @@
 """Scores of probe items from likelihoods, and their noise. Pure functions, used in the loop and offline.
 
-Bits are -log2 p of an answer after its context, summed over its tokens. Bits per byte divide them by its UTF-8 bytes,
-so that models with different tokenizers are comparable. The answer with the fewest bits per byte is chosen (`acc_norm`
-in lm-evaluation-harness), so short answers have no advantage.
+Bits are -log2 p of an answer after its context, summed over its tokens. Bits per byte are these bits divided by the
+answer's UTF-8 bytes, so that models with different tokenizers are comparable. The answer with the fewest bits per byte
+is chosen (`acc_norm` in lm-evaluation-harness), so short answers have no advantage.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def _parts(ledger: Manifest) -> tuple[Part, ...]:
 
 
 def _named(column: str) -> str:
-    """Return the name of a ledger column in expressions: `language__label` is `language.label`."""
+    """Return the name of a ledger column in expressions: `language__label` becomes `language.label`."""
     sidecar, found, name = column.partition("__")
     return f"{sidecar}.{name}" if found else f"{DOCUMENTS}.{column}"
 

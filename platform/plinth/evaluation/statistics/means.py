@@ -319,7 +319,7 @@ def prediction(
 
 
 def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """Return the slope of y over x by ordinary least squares, [N] both, with Student's interval (N - 2 degrees).
+    """Return the slope of y over x, both [N], by ordinary least squares, with Student's interval (N - 2 degrees).
 
     If the points are exactly on a line, the residual spread is unknown: the slope has no interval and no p, and is
     flagged `DEGENERATE`.

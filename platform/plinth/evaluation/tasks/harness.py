@@ -223,7 +223,7 @@ def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows for one document and filter."""
+    """Yield the rows of one document under one filter, one row per metric."""
     bits, size, output = _answer(task, sample)
     for metric in sample["metrics"]:
         score, weight = _score(sample[metric])
