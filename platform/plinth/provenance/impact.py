@@ -299,7 +299,7 @@ def _starts(edges: Edges, origins: set[str]) -> list[int]:
 
 
 def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
-    """Return the links between assets, with the number of edges from each asset's reached manifests."""
+    """Return the links between assets, each with the number of edges whose source manifest is in the descent."""
     inside = np.flatnonzero((distance[edges.inputs] >= 0) & (edges.asset[edges.inputs] >= 0))
     sources, targets = edges.asset[edges.inputs[inside]], edges.asset[edges.consumers[inside]]
     pairs, counts = np.unique(sources.astype(np.int64) * len(edges.assets) + targets, return_counts=True)

@@ -120,7 +120,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str]) -> list[ProbeItem]:
-    """Return the items that count in scores: not contaminated, suspected or common.
+    """Return the items that count in scores: all except contaminated, suspected and common items.
 
     Args:
         statuses: status by probe and item (`probe_sets.statuses`); default: undecided.
