@@ -276,7 +276,7 @@ class Trust:
                 f"root {self.root.name} was replaced with an older version",
                 found=f"{self.root.title} in {self.folder / ROOT_FILE}",
                 expected=f"version {had}, seen by this machine",
-                remedy=f"restore the newer version, or trust/{had}.root.json in the workspace; or run `keys pin --replace`",
+                remedy=f"restore that version, or trust/{had}.root.json in the workspace; or run `keys pin --replace`",
             )
         return self
 
