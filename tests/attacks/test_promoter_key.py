@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any]], object]
 FORM, POLICY = "evidence/attestations/forms.hf-saved.json", "evidence/policy.json"
 APPROVAL, VERDICT, SLSA = "evidence/approvals/anna.json", "evidence/verdict.json", "evidence/provenance.slsa.json"
 MEASURED, FACTS = "evidence/attestations/evaluation.json", "evidence/evidence.json"
-NOT_STATED = "no evaluator stated that these files hold this checkpoint"
+NOT_STATED = "no evaluator attested that these files are this checkpoint"
 
 
 def seal_anew(export: SealedFolder, at: Path, evidence: Mapping[str, str] = CLAIM.evidence) -> None:
@@ -54,7 +54,7 @@ def test_exchanged_files_of_an_export_that_is_sealed_again(
         for folder in ("approvals", "attestations"):
             (at / "evidence" / folder).rmdir()
     seal_anew(export, at, evidence)
-    require_refused(export, at, NOT_STATED if len(evidence) > 1 else "no trainer stated this checkpoint", capfd)
+    require_refused(export, at, NOT_STATED if len(evidence) > 1 else "no trainer attested this checkpoint", capfd)
 
 
 def test_a_file_that_nobody_but_the_promoter_stated(
@@ -68,7 +68,7 @@ def test_a_file_that_nobody_but_the_promoter_stated(
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [(SLSA, "no trainer stated this checkpoint"), (FACTS, "no trainer stated this candidate"),
+    [(SLSA, "no trainer attested this checkpoint"), (FACTS, "no trainer attested this candidate"),
      (MEASURED, "no evaluator measured this candidate"), (FORM, NOT_STATED), (POLICY, "no policy governs this release"),
      (VERDICT, "no verdict passed this candidate"), (APPROVAL, "0 of 1 approvals of this candidate")],
 )  # fmt: skip

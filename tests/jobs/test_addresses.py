@@ -22,7 +22,7 @@ def test_pages_are_linked_while_the_server_lives(ctx: Context, tmp_path: Path) -
     page = ctx.workspace.reports / "demo-candidate-1.html"
     assert running.known(ctx.workspace) is None
     assert page_value(ctx, page).value == str(page)
-    assert "<code>plinth up</code> serves" in workspace_index.write(ctx, None).read_text()
+    assert "Run <code>plinth up</code> to start" in workspace_index.write(ctx, None).read_text()
     running.note(ctx.workspace, "http://127.0.0.1:3000/", "http://127.0.0.1:3001/")
     assert page_value(ctx, page).value == "http://127.0.0.1:3001/reports/demo-candidate-1.html"
     assert page_value(ctx, tmp_path / "elsewhere.html").value == str(tmp_path / "elsewhere.html")

@@ -236,7 +236,7 @@ def test_a_measurement_of_another_package_is_evidence_and_counted_again(
 
 
 def test_a_name_that_is_not_the_assets_is_refused() -> None:
-    with pytest.raises(ValueError, match="use its name"):
+    with pytest.raises(ValueError, match="must be named after its asset"):
         Measurement(name="words", description="Words.", asset="text/words", stages=lambda recipe: ())
 
 

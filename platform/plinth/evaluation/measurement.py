@@ -1,5 +1,5 @@
-"""Measurements and gates: the record of one kind of evidence about a checkpoint, the record of a gate that reads it,
-and the catalogs of both.
+"""Record types and catalogs of measurements and gates. A measurement is one kind of evidence about a checkpoint; a gate
+decides from such evidence.
 
 A measurement has
 
@@ -8,11 +8,11 @@ A measurement has
     recount      the same figures recomputed from the rows of the manifest's tables
     pairs        paired items of two models, for comparisons
     scores       its metrics for MLflow's model version
-    section      its part of the page of the evaluation
+    section      its section of the evaluation page
 
 Gates and measurements of this repository and those of installed packages (entry points `plinth.gates`,
 `plinth.measurements`) have the same form. The signed gate policy of a release sets the parameters of gates
-(`plinth_registry.policy`); no recipe does. How gates are evaluated: `plinth_registry.gates`.
+(`plinth_registry.policy`); recipes cannot set them. Gates are evaluated in `plinth_registry.gates`.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ class Gate:
     Args:
         name: name of the result, and key in `extensions`.
         description: one sentence.
-        needs: measurements, or fields of `plinth_registry.gates.Evidence`, without which the gate fails.
+        needs: required measurements or fields of `plinth_registry.gates.Evidence`; if one is missing, the gate fails.
         judge: `(parameters, evidence) -> verdict`. An exception fails a gate named in `extensions`.
         params: frozen model of the parameters in the policy.
-        of_exports: True if it judges exports of a release instead of candidates.
+        of_exports: True if the gate judges exports of a release instead of candidates.
         section: key of the policy that has the parameters; gates may share one.
-        always: True if no policy can omit it and no waiver applies.
+        always: True if no policy can omit the gate and no waiver applies to it.
         rests_on: evidence whose figures are recomputed before the gate can pass; default: `needs`.
         keys: dotted recipe keys required for its evidence, in addition to those of the measurements.
         find: `(context, parameters)` -> evidence that the gate reads from the workspace, as `Evidence.own`.
-        shown: False if the dump of a policy omits the section while it has its default.
+        shown: False if a dumped policy omits the section while all its values are defaults.
     """
 
     name: str
@@ -170,10 +170,10 @@ Figures = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class JudgedCheckpoint:
-    """The checkpoint under judgment.
+    """Checkpoint that a gate judges.
 
     Args:
-        evaluation: digest of the evaluation that it was registered with; other evaluations yield no facts.
+        evaluation: digest of the evaluation that it was registered with; other evaluations are ignored.
         provenance: provenance signed by its trainer; None if invalid.
         trained_on: digests of the curated text in its ancestry; None if its training data is unknown.
     """
@@ -197,7 +197,7 @@ class ModelScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One kind of evidence about a checkpoint. Gates read only facts, so the module of a record imports little.
+    """One kind of evidence about a checkpoint. Gates read only facts, so a measurement's module imports little.
 
     Args:
         name: the asset with `_` for `/`.
@@ -215,7 +215,7 @@ class Measurement:
         headings: headings of the comparison page, by kind of the pairs.
         scores: `(manifest)` -> metrics for MLflow; None if there are none.
         section: `(name in the family, statistics)` -> `plinth.report.evaluation.Section`.
-        version: version for the stages of a measurement of another package; the catalog adds the package.
+        version: version of the stages, for a measurement from another package; the catalog adds the package name.
         position: sort key on the page and in comparisons.
         statement: kind of its attestation (`plinth_registry.attestations.KINDS`).
     """
@@ -242,10 +242,10 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if self.name != self.asset.replace("/", "_"):  # lookup is by asset
-            raise ValueError(f"the measurement {self.name!r} has the asset {self.asset}: use its name with _ for /")
+            raise ValueError(f"measurement {self.name!r} must be named after its asset {self.asset}, with _ for /")
 
     def has(self, asset: str) -> bool:
-        """Return Return True if this measurement produces the asset."""
+        """Return True if this measurement produces the asset."""
         return asset == self.asset or (self.family and asset.startswith(f"{self.asset}/"))
 
 
@@ -266,7 +266,7 @@ MEASUREMENTS = Catalogue(
 
 
 def no_stages(recipe: Any) -> tuple[()]:
-    """Return no stages. Default `stages` of a measurement that another stage produces."""
+    """Return an empty tuple: the default `stages` of a measurement that another stage produces."""
     return ()
 
 
@@ -294,8 +294,9 @@ def measurement_of(asset: str) -> Measurement | None:
 
 
 def is_measured(asset: str) -> bool:
-    """Return True if a measurement produces the asset, even if that measurement is unusable, because taints do not
-    depend on that.
+    """Return True if a measurement produces the asset.
+
+    Measurements that cannot be used count too, because their assets can still be tainted.
     """
     try:
         return measurement_of(asset) is not None
@@ -313,7 +314,7 @@ def headings() -> dict[str, str]:
 
 
 def measurements(recipe: Any) -> Iterator[Measurement]:
-    """Return the built-in measurements and those of other packages that a recipe names, by position.
+    """Yield the built-in measurements, and those of other packages that a recipe names, sorted by `position`.
 
     Raises:
         RecipeError: a name is unknown, or its measurement cannot be used.

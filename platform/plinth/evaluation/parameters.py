@@ -42,7 +42,7 @@ class Probes(Frozen):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All probes, in order of construction and display."""
+        """Names of all probes, in order of construction and display."""
         others = sorted({*self.families} - {*FAMILIES})
         return (*(name for name in FAMILIES if name in self.families), *others, *sorted(self.sets))
 
@@ -52,17 +52,25 @@ class TaskSet(Frozen):
 
     include: str = Field(
         description="Folder of task files (YAML, functions, data) in the input folder or at a URI. Paths of data files "
-        "are relative to it; a copy of a hub dataset is in a subfolder of its name (`allenai/ai2_arc/`).",
+        "are relative to this folder. Put the copy of a hub dataset into a subfolder with the dataset's name "
+        "(`allenai/ai2_arc/`).",
     )
     tasks: tuple[str, ...] = Field(
         (),
-        description="Tasks, groups or tags, of the folder or of lm-evaluation-harness; empty: all tasks of the folder.",
+        description="Names of tasks, groups or tags from the folder or from lm-evaluation-harness. If empty, all tasks "
+        "in the folder are used.",
     )
     fewshot: int | None = Field(
-        None, ge=0, description="Number of few-shot examples; unset: the default of each task, or 0."
+        None,
+        ge=0,
+        description="Number of few-shot examples. If unset, each task's own default is used, or 0 if it has none.",
     )
-    limit: int | None = Field(None, ge=1, description="Number of documents per task, from the first; unset: all.")
-    seed: int = Field(1234, ge=0, description="Seed of few-shot examples; by default that of lm-evaluation-harness.")
+    limit: int | None = Field(
+        None, ge=1, description="Maximum number of documents per task, counted from the first. If unset, all are used."
+    )
+    seed: int = Field(
+        1234, ge=0, description="Seed that selects few-shot examples; lm-evaluation-harness has the same default."
+    )
 
 
 #: Axes of every evaluation.
@@ -78,7 +86,7 @@ AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 @extended("evaluation")
 class Evaluation(Frozen):
     """Evaluation: bits per byte on held-out slices and protected items, with two baselines on the same text; probes;
-    tasks.
+    and tasks.
     """
 
     max_bytes_per_slice: int = Field(
@@ -98,9 +106,9 @@ class Evaluation(Frozen):
     )
     slices: Mapping[AxisName, str] = Field(
         default_factory=dict,
-        description="Additional slices by name, next to bucket, language, domain and length: an expression over "
-        "columns of the ledger, in the policy language. A condition, such as `pii.spans > 0`, yields the "
-        "slices `yes` and `no`; a column alone, such as `documents.licence`, one slice per value.",
+        description="Additional slices by name, next to bucket, language, domain and length. Each is an expression "
+        "over columns of the ledger, in the policy language. A condition, such as `pii.spans > 0`, yields the "
+        "slices `yes` and `no`. A column alone, such as `documents.licence`, yields one slice per value.",
     )
     extensions: Mapping[str, Mapping[str, Any]] = Field(
         default_factory=dict,

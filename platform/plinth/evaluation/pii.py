@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
 
 
 def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], detector: PiiDetector) -> Manifest:
-    """Count what the detector finds in the curated training text of every bucket.
+    """Count the personal data that the detector finds in the curated training text of every bucket.
 
     Returns:
         Manifest of `{bucket}/part-*` (`SCHEMA`), one for each part of training text. Stats: `documents`, `found`
@@ -80,7 +80,9 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
 
 
 def rates(counted: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return shares and their limits from counts: `documents`, `found`, and by kind `documents` and `spans`."""
+    """Return shares and their upper limits, computed from counts: `documents`, `found`, and by kind `documents` and
+    `spans`.
+    """
     documents, found = counted.get("documents", 0), counted.get("found", 0)
     by_kind = counted.get("kinds", {})
     return {
@@ -135,7 +137,7 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 def _with_finds(
     documents: pa.RecordBatch, sidecar: pa.RecordBatch, written: frozenset[str]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield the documents that have findings other than the recipe's own replacements, with those findings."""
+    """Yield each document that has findings, with its findings. The recipe's own replacement texts do not count."""
     found = sidecar.column("spans")
     rows = pa.array([row for row, length in enumerate(found.value_lengths().to_pylist()) if length], pa.int64())
     for document, spans in zip(documents.take(rows).to_pylist(), found.take(rows).to_pylist(), strict=True):
@@ -181,7 +183,7 @@ class PiiDetector:
         """The recipe's parameters, with every kind of `DEFAULT_KINDS` added.
 
         Raises:
-            RecipeError: an unknown parameter.
+            RecipeError: the recipe has an unknown parameter.
         """
         own = annotate.parameters(NAME, self.given)
         assert isinstance(own, PiiParams)
@@ -210,7 +212,7 @@ class PiiDetector:
         return annotate.libraries(NAME, self.params.model_dump(mode="json"))
 
     def scan(self, ctx: Context, bucket: str, documents: Manifest) -> Manifest:
-        """Return the annotator's sidecar for the given documents, from the step cache if it has their parts."""
+        """Return the annotator's sidecar for the given documents. Parts in the step cache are reused."""
         params = self.params.model_dump(mode="json")
         return annotate.run(ctx, bucket, NAME, params, documents, self.resources)
 

@@ -1,7 +1,8 @@
 """Cost of serving a checkpoint: estimated for named devices, and measured on this machine.
 
 Estimates follow from the configuration alone, so they are an asset (`serving`). Measurements vary, so they are
-workspace records that are not part of any identity. Only the newest is kept per checkpoint, with the machine.
+workspace records that are not part of any identity. Only the newest record per checkpoint is kept. It names the
+machine.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ BYTES = 2  # of a number in BF16
 
 
 def run(ctx: Context, checkpoint: Manifest) -> Manifest:
-    """Compute the asset from the checkpoint's configuration. Statistics: those of `bounds`."""
+    """Compute the asset `serving` from the checkpoint's configuration. Its statistics are the result of `bounds`."""
     import json
 
     (part,) = checkpoint.named(CONFIG)
@@ -55,7 +56,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return the bytes of weights, the bytes of keys and values, and the estimates for every device (`on`)."""
+    """Return the bytes of weights, the bytes of keys and values, and the estimates for every device (see `on`)."""
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,
@@ -89,7 +90,7 @@ def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str,
 
 
 def token_s(device: Device, model: Model, vocab_size: int, context: int, sequences: int) -> float:
-    """Return the seconds of a pass that adds one token to each of `sequences` sequences."""
+    """Return the seconds of one forward pass that adds one token to each of `sequences` sequences."""
     matrices = _matrices(model, vocab_size)
     read = BYTES * matrices + sequences * context * kv_bytes(model)
     attention = 4 * model.layers * model.heads * model.head_width * context

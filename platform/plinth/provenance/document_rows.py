@@ -40,7 +40,9 @@ MAX_MEMBERS = 100
 
 @dataclass(frozen=True)
 class DocumentPlace:
-    """Row of a bucket's documents, or of its rejects. `part` counts the parts of that kind."""
+    """Location of a document's row in a bucket's documents or rejects. `part` numbers the document parts or reject
+    parts.
+    """
 
     bucket: str
     manifest: Manifest
@@ -55,7 +57,7 @@ class DocumentPlace:
 
 
 def published(ctx: Context, ending: str) -> Iterator[tuple[str, Manifest]]:
-    """Yield bucket and manifest of every published asset with this suffix."""
+    """Yield the bucket and the manifest of every published asset whose name ends with `ending`."""
     for ref in ctx.refs.all():
         if ref.asset.endswith(ending):
             yield ref.asset.removesuffix(ending), ctx.refs.load(ref.digest)
@@ -65,7 +67,7 @@ def locate(ctx: Context, target: str) -> list[DocumentPlace]:
     """Return all rows with a document id (32 hexadecimal digits) or URI: documents first, then rejects.
 
     Raises:
-        MissingError: there is no such id or URI. The error names the closest URIs.
+        MissingError: no row has this id or URI. The error names the most similar URIs.
     """
     buckets = list(published(ctx, DOCUMENTS))
     by_id = DOCUMENT_ID.fullmatch(target) is not None
@@ -118,7 +120,7 @@ def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, An
 
 
 def curated(ctx: Context, manifest: Manifest, id_: str) -> dict[str, Any] | None:
-    """Return part, row and length of the curated text with this id, or None."""
+    """Return the part, row and length of the curated text with this id, or None if there is no such text."""
     wanted = pa.scalar(bytes.fromhex(id_), pa.binary(16))
     for part in manifest.parts:
         for row in matching_rows(ctx, part, "id", wanted):
@@ -141,7 +143,7 @@ def plain(value: Any) -> Any:
 
 
 def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> Iterator[int]:
-    """Yield rows of a part whose column has this value."""
+    """Yield the row numbers of a part where the column has the wanted value."""
     first = 0
     for batch in iter_batches(ctx.store, part, [column]):
         hits = pc.indices_nonzero(pc.fill_null(pc.equal(batch.column(column), wanted), False))
@@ -179,7 +181,7 @@ URI = re.compile(r"canary://(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 def planted(ctx: Context, target: str) -> DocumentPlace | None:
-    """Return the place of a planted copy, by id or URI."""
+    """Return the location of a planted canary copy by its id or URI, or None if there is no such copy."""
     manifest = ctx.refs.published(planted_canaries.ASSET)
     if manifest is None:
         return None
@@ -194,12 +196,12 @@ def planted(ctx: Context, target: str) -> DocumentPlace | None:
 
 
 def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
-    """Return the row (`planted_canaries.SCHEMA`) of a canary that was left out, by the URI that a copy would have.
+    """Return the row (`planted_canaries.SCHEMA`) of a canary that was not planted, by the URI that a copy would have.
 
     Return None for any other URI, and if no canaries are published.
 
     Raises:
-        MissingError: there is no such canary, or no such copy of a planted one; names the existing ones.
+        MissingError: there is no canary or copy with this number; the error names the existing numbers.
     """
     named, manifest = URI.fullmatch(target), ctx.refs.published(planted_canaries.ASSET)
     if named is None or manifest is None:
@@ -230,8 +232,9 @@ MOST_WORDS = 200
 
 
 def by_text(ctx: Context, beginning: str) -> list[DocumentPlace]:
-    """Return at most `MOST` documents whose text begins like this, ignoring white space. Reads all texts until it has
-    found that many.
+    """Return up to `MOST` documents whose text begins with `beginning`, ignoring white space.
+
+    The search reads the texts in order and stops when it has found `MOST` documents.
     """
     words = beginning.split()
     if sum(map(len, words)) < LEAST_CHARACTERS:
@@ -259,7 +262,9 @@ MAX_STEPS = 1000
 
 
 def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
-    """Return the document's position in its stream, and the shards that contain it, with the position in each."""
+    """Return the document's spans in its token stream, each with the shards that contain it and the position in each
+    shard.
+    """
     return [
         ({"stream": name} if reader.stream.label else {})
         | {"start": span.start, "tokens": span.tokens, "shards": pieces(reader, span.start, span.start + span.tokens)}
@@ -269,8 +274,8 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
 
 
 def runs(ctx: Context, bucket: str, id_: str) -> list[dict[str, Any]]:
-    """Return every run in this workspace that read the document, with the steps and the checkpoints committed after
-    them.
+    """Return every run in this workspace that read the document, with the steps and the checkpoints from the first of
+    these steps on.
     """
     found = []
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
@@ -303,7 +308,7 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
 
 @dataclass(frozen=True)
 class TrainedSteps:
-    """Steps that a run has trained: up to the last step on its timeline, without steps that a rollback discarded."""
+    """Steps that a run has trained: all steps up to the last one on its timeline, except steps that were skipped."""
 
     last: int
     left_out: frozenset[int]
@@ -313,7 +318,7 @@ class TrainedSteps:
 
 
 def trained_steps(config: RunConfig) -> TrainedSteps:
-    """Return the steps on the run's timeline."""
+    """Return the steps that a run has trained, according to its timeline."""
     last, left_out = 0, set[int]()
     for event in read_events(config.directory.events):
         if event["event"] == "step":
@@ -324,7 +329,7 @@ def trained_steps(config: RunConfig) -> TrainedSteps:
 
 
 def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
-    """Return the steps of the currently committed checkpoints and of the published checkpoint."""
+    """Return the steps of a run's committed checkpoints, including the published checkpoint if it is from this run."""
     steps = set(checkpoint.committed(config.directory))
     published = ctx.refs.published("checkpoint")
     if published is not None and published.stats.get("run_id") == config.run_id:
@@ -333,7 +338,7 @@ def checkpoints(ctx: Context, config: RunConfig) -> list[int]:
 
 
 def pieces(reader: ShardReader, start: int, stop: int) -> list[dict[str, Any]]:
-    """Return the shards that contain a span of the stream, with name, position in the shard, and number of tokens."""
+    """Return the shards that contain a span of the stream, each with its name, start position and number of tokens."""
     pieces = []
     for part in reader.shards:
         first = int(part.stats["start"])

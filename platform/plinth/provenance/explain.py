@@ -1,7 +1,7 @@
 """All facts about one document as a nested dict, from its source to the checkpoints that read it.
 
-Only published assets are read. A section is present if its asset is published. An asset that was derived from other
-documents than the published ones is listed under `stale` instead.
+Only published assets are read. A section is present if its asset is published. An asset that was derived from documents
+other than the published documents is listed under `stale` instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREVIEW_CHARACTERS = 240
 #: Maximum number of characters shown of removed text, of a protected item, and of the text shared with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
-LEFT_OUT = "its coin left it out: no copy was planted, no step read it"
+LEFT_OUT = "left out at random: no copy was planted, no step read it"
 
 #: Assets of a bucket that are not scores. They have their own sections, or no readable row per document.
 NO_SCORES = frozenset(
@@ -52,10 +52,10 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
     members of clusters), `holdout`, `contamination`, `protected` (set and item, the words that both have),
     `verdict`, `edits` (removed text and reason; for personal data only the length), `curated`, `tokens`, `training`
-    (run -> steps and checkpoints), `stale`, `also` (other places of the same URI or text).
+    (run -> steps and checkpoints), `stale`, `also` (other rows with the same URI or text).
 
     Raises:
-        MissingError: no document, reject or canary has this id, URI or beginning. The error names the closest URIs.
+        MissingError: no document, reject or canary has this id, URI or beginning. The error names similar URIs.
     """
     planted = document_rows.planted(ctx, target)
     if planted is not None:
@@ -92,7 +92,7 @@ def _reject(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
-    """Return the facts about a planted copy, which no stage judged."""
+    """Return the facts about a planted canary copy. It has no verdict, because no pipeline stage judged it."""
     facts, _ = _facts(ctx, place)
     trace = {"id": facts.pop("id"), "uri": facts.pop("uri"), "bucket": place.bucket, "status": "canary", "reason": None}
     trace["document"] = facts | {"part": place.source.name, "row": place.row}
@@ -101,14 +101,16 @@ def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _left_out(uri: str, canary: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts about a canary that is in no text. Its measurement is the model's baseline for unread text."""
+    """Return the facts about a canary that was not planted. Its loss is the baseline for text that the model never
+    read.
+    """
     text = canary.pop("text")
     trace: dict[str, Any] = {"uri": uri, "bucket": CANARIES, "status": "canary", "reason": LEFT_OUT, "training": []}
     return trace | {"document": canary | {"characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}}
 
 
 def _facts(ctx: Context, place: DocumentPlace) -> tuple[dict[str, Any], str]:
-    """Return the columns and the text of a document."""
+    """Return a document's columns, and its text."""
     row = read_row(ctx.store, place.source, place.row)
     text: str = row.pop("text")
     facts: dict[str, Any] = document_rows.plain(row)
@@ -133,7 +135,7 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:
-    """Return every annotator's row, by the annotator's name."""
+    """Return the document's row in every annotator's sidecar, by the annotator's name."""
     scores: dict[str, Any] = {}
     for ref in ctx.refs.all():
         bucket, _, kind = ref.asset.partition("/")
@@ -148,7 +150,7 @@ def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, A
 
 
 def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale: list[str]) -> None:
-    """Add policy, duplicates, holdout, contamination and the resulting verdict."""
+    """Add the document's policy decision, duplicates, holdout, contamination and the resulting verdict to its trace."""
     for key in ("policy", "verdicts"):
         row = _row(ctx, place, f"{place.bucket}/{key}", "part-", stale)
         if row is not None:
@@ -167,7 +169,7 @@ def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale
 
 
 def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
-    """Add the protected item that the document contains, and the consecutive words that both have."""
+    """Add to the trace the protected item that the document contains, and the consecutive words that both have."""
     row = trace.get("protected")
     if not row or row["item"] is None:
         return
@@ -185,20 +187,20 @@ def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
 
 
 def _protected_set(ctx: Context, name: str) -> Part | None:
-    """Return the current items of a protected set or of a probe."""
+    """Return the part with the current items of a protected set or of a probe, or None if there is none."""
     probes, own = ctx.refs.published(protected.PROBES), ctx.refs.published(f"protected/{name}")
     return own.parts[0] if own is not None else protected.probe_parts(probes).get(name)
 
 
 def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the recipe's terms of the document's source, if only one source matches."""
+    """Return the terms that the recipe declares for the document's source, if exactly one source matches."""
     sources = place.manifest.params.get("sources", ())
     at = source_of(sources, facts["extra"].get("domain"), facts["snapshot"])
     return {} if at is None else {"index": at, **sources[at]}
 
 
 def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: str) -> None:
-    """Add the rules that fired with their values, and the edits with the removed text."""
+    """Add to the trace the rules that fired, with the values they read, and the edits, with the removed text."""
     manifest = ctx.refs.published(f"{place.bucket}/policy")
     if manifest is None or "policy" not in trace:
         return
@@ -221,20 +223,20 @@ def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: st
 
 
 def _columns(expression: str) -> tuple[str, ...]:
-    """Return the columns in an expression, as `sidecar.column`."""
+    """Return the columns that an expression reads, as `sidecar.column`."""
     nodes = ast.walk(syntax(expression))
     named = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
     return tuple(sorted({column_name(node) for node in named}))
 
 
 def _values(columns: Iterable[str], scores: dict[str, Any]) -> dict[str, Any]:
-    """Return the document's values for these columns."""
+    """Return the document's values in the given columns."""
     places = ((name, *name.split(".", 1)) for name in columns)
     return {name: scores.get(sidecar, {}).get(column) for name, sidecar, column in places}
 
 
 def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
-    """Return an edit with the text that it replaces; for personal data only the length."""
+    """Return an edit with the text that it replaces. For personal data, return only the text's length."""
     cut = text[edit["start_cp"] : edit["end_cp"]]
     return {**edit, "characters": len(cut), **({} if personal else {"cut": _beginning(cut)})}
 
@@ -244,7 +246,7 @@ def _beginning(text: str) -> str:
 
 
 def _after(ctx: Context, trace: dict[str, Any]) -> None:
-    """Add curated text, tokens and training."""
+    """Add curated text, tokens and training to the document's trace."""
     bucket, id_ = trace["bucket"], trace["id"]
     for key, find in (("curated", document_rows.curated), ("shards", document_rows.tokens)):
         manifest = ctx.refs.published(f"{bucket}/{key}")

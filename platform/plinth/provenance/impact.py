@@ -1,7 +1,7 @@
 """Reverse lineage: everything derived from a manifest, an asset, a source, a document or a commit.
 
-A user names a target (`origin`); from its digests the search finds descendants, nearest first, and the training runs
-that read any of them. Taints, versions and consumers belong to the registry.
+A user names a target, which `origin` resolves to digests. The search finds the descendants of these digests, nearest
+first, and the training runs that read any of them. Taints, versions and consumers belong to the registry.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ State = Literal["published", "saved", "deleted"]
 
 
 class ImpactOrigin(Frozen):
-    """Target, and the digests (or asset keys) from which all descendants are found. `runs` are the runs trained at a
-    commit, even if nothing from them is published.
+    """Target of an impact search, with the digests or asset keys from which its descendants are found.
+
+    `runs` are the runs trained at a commit, even if nothing from these runs is published.
     """
 
     kind: Kind
@@ -64,13 +65,15 @@ class ImpactOrigin(Frozen):
 
 
 def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> ImpactOrigin:
-    """Resolve a target.
+    """Resolve the name of a target to digests or asset keys.
 
     Args:
+        ctx: workspace to search.
+        target: asset, bucket, domain, digest, document id or commit.
         known: edges, if the caller has just read them.
 
     Raises:
-        MissingError: no target, or more than one, has that name.
+        MissingError: no target or more than one target has that name.
         IntegrityError: a saved manifest cannot be read.
     """
     edges = (known or current(ctx)).edges
@@ -92,12 +95,12 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
 
 
 def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, ...]:
-    """Return the manifests of curated text, among `curated`, that contain a document."""
+    """Return those manifests of `curated` that contain a document."""
     return tuple(digest for digest in curated if holds(ctx, ctx.refs.load(digest), document))
 
 
 def holds(ctx: Context, manifest: Manifest, document: str) -> bool:
-    """Return True if one of the manifest's parts contains the document."""
+    """Return True if a part of the manifest contains the document."""
     import pyarrow as pa  # imported here because readers of taints import this module, and few taints are on documents
     import pyarrow.compute as pc
 
@@ -119,7 +122,7 @@ def of_stage(edges: Edges, stage: str) -> tuple[str, ...]:
 
 
 def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
-    """Return the digests of manifests and inventories that begin with this prefix."""
+    """Return the digests of manifests and source inventories that begin with these digits."""
     nodes = np.flatnonzero(np.char.startswith(edges.nodes, digits.encode()))
     return tuple(sorted(edges.digest(node) for node in nodes.tolist()))
 
@@ -137,7 +140,7 @@ def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
 
 
 def _sources(ctx: Context, edges: Edges, target: str) -> tuple[str, ...]:
-    """Return the first asset of a bucket, or the inventories with a source of this domain."""
+    """Return the first asset of the bucket named `target`, or the inventories with a source of the domain `target`."""
     own = tuple(name for name in (f"{target}/{INVENTORY_STAGE}", f"{target}/{SOURCE_STAGE}") if name in edges.assets)
     return own[:1] or tuple(
         digest for digest in of_stage(edges, INVENTORY_STAGE) if target in _domains(ctx.refs.load(digest))
@@ -150,8 +153,10 @@ def _domains(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return the checkpoints whose provenance names code or environment with a commit or digest that has this
-    prefix.
+    """Return the checkpoints whose provenance names a commit or digest of code or environment that begins with
+    `digits`.
+
+    Checkpoints with damaged provenance are skipped.
     """
     found = set()
     for path in ctx.workspace.models.glob("*/provenance.json"):
@@ -166,10 +171,10 @@ def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
 
 
 def _trained_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return the runs with an attempt in which, on any machine, the commit or the digest of code, image or libraries
-    has this prefix.
+    """Return the runs trained with a commit, or a digest of code, image or libraries, that begins with `digits`.
 
-    The attestations are not verified here, because a forged one can only add to the search.
+    All attempts and machines of a run are searched. The attestations are not verified here, because a forged
+    attestation can only add to the search.
     """
     return tuple(
         path.name
@@ -191,7 +196,7 @@ def _software(host: HostFacts) -> tuple[str, ...]:
 
 
 def _published(ctx: Context, edges: Edges, runs: tuple[str, ...]) -> Iterator[str]:
-    """Yield the digests of saved manifests from these runs."""
+    """Yield the digests of the saved manifests that these runs produced."""
     for digest in of_stage(edges, RUN) if runs else ():
         with suppress(MissingError):  # deleted after indexing
             if ctx.refs.load(digest).stats.get("run_id") in runs:
@@ -208,10 +213,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
-    """Saved manifest with the origin in its ancestry. `steps` is the length of the shortest path; 0 is the origin.
+    """Saved manifest that is derived from the origin. `steps` is the length of the shortest path from the origin, which
+    has 0.
 
-    `state`: published now; saved, because it was published earlier or is read without being published (a comparison, an
-        evaluated checkpoint); or deleted since.
+    `state` is `published` now; `saved`, because it was published earlier or is read without being published (a
+    comparison, an evaluated checkpoint); or `deleted` since.
     """
 
     asset: str
@@ -221,7 +227,7 @@ class Descendant:
 
 
 class AssetLink(NamedTuple):
-    """An asset and an asset derived from it, with the number of linked manifests."""
+    """Link from an asset to an asset derived from it, with the number of linked manifests."""
 
     source: str
     target: str
@@ -230,9 +236,7 @@ class AssetLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Descent:
-    """All descendants of a target: manifests (nearest first, then by asset and digest), and the links between their
-    assets.
-    """
+    """All descendants of a target (nearest first, then by asset and digest), and the links between their assets."""
 
     manifests: tuple[Descendant, ...]
     links: tuple[AssetLink, ...] = ()
@@ -255,9 +259,11 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
 
 
 def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = None) -> Descent:
-    """Return the same as `downstream`, with the links between assets.
+    """Return the descendants as `downstream` does, and the links between their assets.
 
     Args:
+        ctx: workspace to search.
+        origins: digests or asset keys, as for `downstream`.
         known: edges, if the caller has just read them.
 
     Raises:
@@ -279,10 +285,10 @@ def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = Non
 
 
 def _starts(edges: Edges, origins: set[str]) -> list[int]:
-    """Return the nodes of these digests, and the nodes of all manifests of these assets.
+    """Return the nodes of the given digests, and the nodes of all manifests of the given assets.
 
-    Data read from a source names its inventory as an input, not the manifest that lists it: a search from the list
-        starts at the inventory too.
+    If a start is a manifest that lists source inventories, the inventories are starts too. Data read from a source has
+    the inventory as its input, and not the manifest that lists it.
     """
     known = {key(origin) for origin in origins}
     nodes = np.flatnonzero(np.isin(edges.nodes, np.array(sorted(known), edges.nodes.dtype))).tolist()
@@ -293,7 +299,7 @@ def _starts(edges: Edges, origins: set[str]) -> list[int]:
 
 
 def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
-    """Return the edges inside the descent, counted by the assets at both ends."""
+    """Return the links between assets, each with the number of edges whose source manifest is in the descent."""
     inside = np.flatnonzero((distance[edges.inputs] >= 0) & (edges.asset[edges.inputs] >= 0))
     sources, targets = edges.asset[edges.inputs[inside]], edges.asset[edges.consumers[inside]]
     pairs, counts = np.unique(sources.astype(np.int64) * len(edges.assets) + targets, return_counts=True)
@@ -313,10 +319,10 @@ class AffectedRun(Frozen):
 
 
 def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str] = ()) -> tuple[AffectedRun, ...]:
-    """Return runs whose mixture, shards, tokenizer, canaries, held-out text or probes are among these digests, and the
-    named runs, by name.
+    """Return the runs in `named`, and the runs that read any of these digests, sorted by name.
 
-    Runs that failed before their first commit have no output and are left out.
+    A run reads its mixture, shards, tokenizer, canaries, held-out text and probes. Runs that failed before their first
+    commit have no output and are left out.
 
     Raises:
         TrainingError: a run's configuration cannot be read.
@@ -331,6 +337,6 @@ def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str]
 
 
 def read_by(config: RunConfig) -> Iterator[str]:
-    """Yield the digests in a run's configuration: data, tokenizer, and initial models."""
+    """Yield the digests in a run's configuration: data, tokenizer, held-out text, probes and initial models."""
     yield from (config.mixture, config.tokenizer, *config.shards.values(), config.heldout, config.probes)
     yield from _texts(config.provenance)

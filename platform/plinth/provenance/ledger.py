@@ -55,11 +55,11 @@ class Made:
     """Manifests that a ledger joins.
 
     Args:
-        documents, policies, verdicts: by bucket.
-        annotations: by annotator, by bucket.
+        documents, policies, verdicts: manifests by bucket.
+        annotations: manifests by annotator and bucket.
         shared: manifests of stages that run over all buckets, by their name in columns (`exact`, `near`, `holdout`, …).
-        curated, shards: by bucket, if the text was tokenized.
-        mixture: None if there is no mixture yet.
+        curated, shards: manifests by bucket, if the text was tokenized.
+        mixture: manifest of the mixture, or None if there is no mixture yet.
         canaries: curated text and shards of planted text, if there is any.
     """
 
@@ -94,9 +94,9 @@ def run(ctx: Context, made: Made) -> Manifest:
     """Write the ledger of all buckets.
 
     Returns:
-        Manifest of `{bucket}/part-*` (`ledger_columns.schema_of` the sidecars; row for row the documents) and
-        `{bucket}/rejects-*` (`ledger_columns.REJECTS`); of planted copies `canaries/part-*`. Statistics: `documents`,
-        `rejects`, `columns`, `trained`, none of which count planted copies; `planted`, where there are any.
+        Manifest with the parts `{bucket}/part-*` (schema `ledger_columns.schema_of`; one row per document, in order),
+        `{bucket}/rejects-*` (schema `ledger_columns.REJECTS`), and `canaries/part-*` for planted copies. Statistics:
+        `documents`, `rejects`, `columns` and `trained`, which exclude planted copies, and `planted` if there are any.
 
     Raises:
         IntegrityError: a sidecar or an index does not belong to the documents.
@@ -127,7 +127,7 @@ def run(ctx: Context, made: Made) -> Manifest:
 
 
 def _planted(ctx: Context, made: Made, parts: Sequence[Part]) -> list[Part]:
-    """Write the rows of planted copies, with the same columns as all other rows."""
+    """Write the rows of planted canary copies, with the same columns as all other rows."""
     if not made.canaries or not parts:
         return []
     curated, shards = made.canaries
@@ -168,7 +168,9 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
 
 
 def _weight(made: Made, bucket: str) -> tuple[float | None, float | None]:
-    """Return the bucket's share of the run and its epochs, or None for both if it is not in the mixture."""
+    """Return the bucket's share of the training mixture and its epochs, or None for both if the mixture lacks the
+    bucket.
+    """
     plan = made.mixture.stats if made.mixture else {}
     streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == bucket]
     needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
@@ -206,7 +208,7 @@ def _batches(
 
 
 def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns that documents get from their source."""
+    """Return the ledger columns that describe documents and the terms of their sources."""
     rows = documents.num_rows
     domains = [json.loads(extra).get("domain") for extra in documents.column("extra").to_pylist()]
     snapshots = documents.column("snapshot").to_pylist()
@@ -221,7 +223,7 @@ def _facts(task: _Task, documents: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
-    """Return the bucket's share of the run and its epochs, for trained documents."""
+    """Return the columns `mixture_weight` and `mixture_epochs`. They are null for documents that are not trained on."""
     values = {"mixture_weight": task.weight, "mixture_epochs": task.epochs}
     nothing = pa.scalar(None, pa.float64())
     return {name: pc.if_else(trained, pa.scalar(value, pa.float64()), nothing) for name, value in values.items()}
@@ -282,7 +284,7 @@ class PlantedTask:
 
 
 def write_planted(store: Store, task: PlantedTask) -> tuple[Part, ...]:
-    """Write rows of the ledger for a part of planted text."""
+    """Write ledger rows for a part of planted text."""
     return (write_batches(store, task.part.name, task.schema, _planted_batches(store, task)),)
 
 
@@ -304,7 +306,7 @@ def _same(rows: int, **values: Any) -> dict[str, Sequence[Any]]:
 
 
 def _filled(row: dict[str, Any], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the schema's columns. Columns without values are null."""
+    """Return a batch with the schema's columns, filled from `row`. Columns without values are null."""
     columns = []
     for field in schema:
         value = row.get(field.name)
@@ -323,10 +325,10 @@ LIST = "ledger.json"
 
 
 def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
-    """Write the ledger below a directory, verified; obsolete files of an earlier export are removed.
+    """Copy the ledger's parts into a directory and verify them. Obsolete files of an earlier export are removed.
 
     Raises:
-        WorkspaceError: the directory contains other Parquet files: a query would read them too.
+        WorkspaceError: the directory contains other Parquet files, which a query over the directory would read too.
         MissingError, IntegrityError: a part is absent or has changed.
     """
     parts = [part.model_copy(update={"name": _name(part)}) for part in made.parts]
@@ -354,7 +356,9 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
 
 
 def _name(part: Part) -> str:
-    """Return a file name: `web/part-00000.parquet` -> `web-00000.parquet`, rejects below `rejects/`."""
+    """Return the export's file name for a part: `web/part-00000.parquet` becomes `web-00000.parquet`; rejects are below
+    `rejects/`.
+    """
     bucket, _, rest = part.name.partition("/")
     kind, _, number = rest.partition("-")
     return f"{bucket}-{number}" if kind == "part" else f"{kind}/{bucket}-{number}"

@@ -63,7 +63,7 @@ _KNOWN = frozenset({"text_bytes"})
 
 
 def chosen(sidecar: str, schema: pa.Schema) -> dict[str, pa.Field]:
-    """Return the ledger's fields for a sidecar, by the sidecar's column. Columns with structures are left out."""
+    """Return the ledger's fields for a sidecar, by sidecar column. Nested columns are left out."""
     found = {}
     for field in schema:
         kind = _kind(field.type)
@@ -83,7 +83,7 @@ def _kind(kind: pa.DataType) -> pa.DataType | None:
 
 
 def converted(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Return a sidecar's column converted for the ledger."""
+    """Return a sidecar column converted to the type of its ledger field."""
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         return pc.cast(pc.list_value_length(column), pa.int32())
     if pa.types.is_fixed_size_binary(column.type):
@@ -104,14 +104,14 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def schema_of(sidecars: Mapping[str, pa.Schema]) -> pa.Schema:
-    """Return the whole schema for these sidecars, sorted by name."""
+    """Return the ledger's whole schema for these sidecars, sorted by sidecar name."""
     more = [field for name in sorted(sidecars) for field in chosen(name, sidecars[name]).values()]
     return pa.schema([*BASE, *more])
 
 
 @dataclass(frozen=True)
 class Lying:
-    """Part of the index of one stream, and the stream's shards."""
+    """A section of one stream's token index, with the names and start positions of the stream's shards."""
 
     index: Part
     names: tuple[str, ...]
@@ -120,14 +120,14 @@ class Lying:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Positions of a part's training documents, in each stream that contains any of them."""
+    """Token positions of a part's training documents, in each stream that contains any of the documents."""
 
     part: int
     streams: tuple[Lying, ...]
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Return the digests that identify these positions."""
+        """Return the digests, shard names and start positions that identify these token positions."""
         return tuple(
             fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
         )
@@ -159,7 +159,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
 
 
 class TokenPlaces:
-    """Sequential reader of the token index: shards and positions of the training documents."""
+    """Sequential reader of the token index, which returns shard and position of training documents."""
 
     def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:
         self.bucket, self.name, self.tokens = bucket, name, tokens
@@ -167,8 +167,9 @@ class TokenPlaces:
         self._waiting = _PLACED.empty_table()
 
     def of(self, ids: pa.Array, trained: pa.Array) -> dict[str, pa.Array]:
-        """Return shard, position and tokens of a batch; null for documents that are not trained on, or without
-        tokens."""
+        """Return the columns shard, position and tokens for a batch. Documents that are not trained on, or have no
+        tokens, get null.
+        """
         if self.tokens is None:
             empty = {"shard": pa.string(), "position": pa.int64(), "tokens": pa.int64()}
             return {name: pa.nulls(len(ids), kind) for name, kind in empty.items()}
@@ -179,7 +180,7 @@ class TokenPlaces:
         return {name: column.take(at) for name, column in found.items()}
 
     def _take(self, ids: pa.Array) -> pa.Table:
-        """Return the next rows of the index, which must match these documents."""
+        """Return the next rows of the index. They must belong to these documents."""
         while self._waiting.num_rows < len(ids):
             batch = next(self._batches, None)
             if batch is None:
@@ -189,7 +190,7 @@ class TokenPlaces:
         taken, self._waiting = self._waiting.slice(0, len(ids)), self._waiting.slice(len(ids))
         if taken.num_rows != len(ids) or (len(ids) and pa.chunked_array([ids]) != taken.column("id")):
             raise IntegrityError(
-                f"the index of tokens of {self.bucket} does not match its documents ({self.name})",
+                f"the token index of {self.bucket} does not match its documents ({self.name})",
                 expected="the training documents, in order",
                 remedy=f"plinth run --select {self.bucket}/shards",
             )
@@ -200,8 +201,8 @@ _PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position",
 
 
 def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
-    """Yield a part's documents with their positions, in order. With several streams, all documents come in one sorted
-    batch.
+    """Yield a part's documents with their positions, in order. With several streams, the documents of all streams are
+    sorted together.
     """
     taken = [(_of_part(store, one.index, tokens.part), one) for one in tokens.streams]
     if len(taken) == 1:

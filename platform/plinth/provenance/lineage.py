@@ -1,5 +1,6 @@
-"""Links between manifests: forward as arrays, cached in one file per workspace, so that a search over 10⁵ manifests
-takes milliseconds; backward as a walk from a manifest to its raw sources that verifies every link.
+"""Links between manifests, in both directions. The forward links are arrays, cached in one file per workspace, so that
+a search over 10⁵ manifests takes milliseconds. The backward walk goes from a manifest to its raw sources and verifies
+every link.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Ints = NDArray[np.int32]
 
 
 class SavedLinks(NamedTuple):
-    """Facts about one manifest that edges are built from: digest, asset and inputs."""
+    """Digest, asset and inputs of one saved manifest, from which edges are built."""
 
     digest: str
     asset: str
@@ -54,10 +55,10 @@ class Edges:
     """Links between manifests as arrays: n nodes, m edges.
 
     Args:
-        nodes: [n] digests.
-        asset: [n] index into `assets`, or `NOT_SAVED`.
-        assets: names.
-        inputs, consumers: [m] nodes at the two ends of an edge, sorted by input.
+        nodes: digests of the nodes, [n].
+        asset: index into `assets` of each node, [n], or `NOT_SAVED`.
+        assets: asset names.
+        inputs, consumers: nodes at the two ends of each edge, [m], sorted by input.
     """
 
     nodes: NDArray[np.bytes_]
@@ -68,7 +69,7 @@ class Edges:
 
     @property
     def saved(self) -> NDArray[np.bytes_]:
-        """Digests of the manifests."""
+        """Digests of the nodes that are saved manifests."""
         found: NDArray[np.bytes_] = self.nodes[self.asset != NOT_SAVED]
         return found
 
@@ -76,7 +77,7 @@ class Edges:
         return bytes(self.nodes[node]).decode()
 
     def name(self, node: int) -> str:
-        """Return the asset of a node, or an empty string if the node is not a manifest."""
+        """Return the asset name of a node, or an empty string if the node is not a saved manifest."""
         number = int(self.asset[node])
         return "" if number == NOT_SAVED else self.assets[number]
 
@@ -88,14 +89,14 @@ def none() -> Edges:
 
 
 def key(digest: str) -> bytes:
-    """Convert a digest to the form in which nodes are stored."""
+    """Convert a digest to the binary form in which nodes are stored."""
     if len(digest) <= WIDTH and digest.isascii() and "\0" not in digest:
         return digest.encode()
     return hashlib.sha256(digest.encode(errors="surrogatepass")).hexdigest().encode()
 
 
 def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
-    """Return these edges extended by the links of new manifests."""
+    """Return these edges with the links of new manifests added."""
     number = {node: at for at, node in enumerate(edges.nodes.tolist())}
     names = {name: at for at, name in enumerate(edges.assets)}
     asset: dict[int, int] = {}
@@ -120,7 +121,7 @@ def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
 
 
 def search(edges: Edges, starts: Sequence[int]) -> Ints:
-    """Return the distance of every node from the nearest start, breadth first; -1 if unreachable. [n]"""
+    """Return each node's distance from the nearest start [n], found breadth first; -1 if the node is unreachable."""
     distance = np.full(len(edges.nodes), -1, np.int32)
     bounds = np.searchsorted(edges.inputs, np.arange(len(edges.nodes) + 1, dtype=np.int32))
     layer, steps = np.unique(np.asarray(starts, np.int64)), 0
@@ -133,7 +134,7 @@ def search(edges: Edges, starts: Sequence[int]) -> Ints:
 
 
 def encoded(edges: Edges) -> bytes:
-    """Return the edges as bytes: an uncompressed `.npz` without pickles."""
+    """Serialize the edges as an uncompressed `.npz` file without pickles."""
     out = io.BytesIO()
     names = np.frombuffer(json.dumps([FORMAT, *edges.assets]).encode(), np.uint8)
     np.savez(
@@ -149,7 +150,7 @@ def encoded(edges: Edges) -> bytes:
 
 
 def decoded(data: bytes) -> Edges:
-    """Parse the output of `encoded`.
+    """Parse edges serialized by `encoded`.
 
     Raises:
         ValueError: the data has another format.
@@ -167,7 +168,7 @@ def _sorted(nodes: NDArray[np.bytes_], asset: Ints, assets: tuple[str, ...], inp
 
 
 def _within(begins: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
-    """Return the integers in all half-open ranges, one range after the other."""
+    """Return all integers in the half-open ranges `begins` to `ends`, one range after the other."""
     sizes = ends - begins
     offsets = np.repeat(begins - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     found: NDArray[Any] = np.arange(int(sizes.sum())) + offsets
@@ -191,17 +192,17 @@ FILE = Path("impact") / "edges.npz"
 
 
 class SavedEdges(NamedTuple):
-    """Edges of a workspace, and the digests of its current manifests."""
+    """Edges of a workspace, and the digests of the manifests that are in it now."""
 
     edges: Edges
     present: frozenset[str]
 
 
 def current(ctx: Context) -> SavedEdges:
-    """Return every saved manifest of the workspace with its links, including those saved a moment ago.
+    """Return the links of every saved manifest in the workspace, including manifests saved since the last search.
 
     Raises:
-        IntegrityError: a saved manifest cannot be read; none is skipped.
+        IntegrityError: a saved manifest cannot be read. Such manifests are not skipped.
     """
     known, present = _kept(ctx.workspace), frozenset(ctx.refs.digests())
     edges = known or none()
@@ -214,13 +215,13 @@ def current(ctx: Context) -> SavedEdges:
 
 
 def note_path(workspace: Workspace) -> Path:
-    """Return the path of the file outside the workspace that stores the digest of the workspace's index."""
+    """Return the path of the file, outside the workspace, that stores the digest of the workspace's link index."""
     place = hashlib.sha256(workspace.places[0].encode()).hexdigest()[:16]
     return workspace.trust_folder / "impact" / f"{place}.sha256"
 
 
 def _kept(workspace: Workspace) -> Edges | None:
-    """Return the index if its digest matches the stored digest."""
+    """Return the cached link index if its digest matches the stored digest, else None."""
     try:
         data = (workspace.root / FILE).read_bytes()
         if hashlib.sha256(data).hexdigest() != note_path(workspace).read_text().strip():
@@ -264,7 +265,7 @@ HASHING_THREADS = 4  # hashing releases the interpreter lock, reading waits for 
 
 
 class Verified(Frozen):
-    """Result of a verification. `complete` is False if blobs were only checked for existence and not read."""
+    """Result of a verification. `complete` is False if blobs were checked only for existence and length."""
 
     asset: str
     digest: str
@@ -293,7 +294,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
         fast: True checks only existence and length of every blob.
 
     Raises:
-        LineageError: names the first broken link, from the target toward the sources.
+        LineageError: a link is broken; the error names the first broken link, from the target toward the sources.
     """
     if isinstance(target, Path):
         return _verify_directory(ctx, target, fast)
@@ -319,7 +320,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
 
 
 def _blobs(ctx: Context, ancestry: Chain, manifest: Manifest) -> Iterator[tuple[Link, Part]]:
-    """Yield every part of the ancestry once, beginning with the target's parts."""
+    """Yield every part of the ancestry once, with the link that has it. The target's parts come first."""
     seen: set[str] = set()
     for link in reversed(ancestry.links):
         parts = manifest.parts if link.digest == manifest.digest else ctx.refs.load(link.digest).parts
@@ -353,9 +354,7 @@ def _broken(link: Link, part: Part, error: PlinthError) -> LineageError:
 
 
 def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
-    """Verify that the files match the provenance, and that the chain in the provenance matches the workspace's
-    lineage.
-    """
+    """Verify a directory's files against its provenance, and the chain in the provenance against the workspace."""
     provenance = _provenance(directory)
     for name, expected in sorted(provenance["files"].items()):
         _same_file(directory, name, expected)

@@ -1,4 +1,4 @@
-"""Provenance of a checkpoint: its whole ancestry by digest, also as an attestation in a standard format.
+"""Provenance of a checkpoint: its whole ancestry by digest, as JSON and as an attestation in a standard format.
 
     Chain            every manifest between a checkpoint and the raw sources, in order of derivation
     provenance       the data of `provenance.json` in the signed directory
@@ -43,7 +43,7 @@ INVENTORY = "inventory"
 
 
 class Link(Frozen):
-    """One manifest in the chain: asset, digest, step, inputs."""
+    """One manifest in a chain: asset, digest, step, inputs."""
 
     asset: str
     digest: str
@@ -53,7 +53,9 @@ class Link(Frozen):
 
     @property
     def walked(self) -> dict[str, str]:
-        """Inputs that are manifests, by key. For a stage that reads raw sources, these are only model-written texts."""
+        """Inputs that are manifests, by input key. For a stage that reads raw sources, only model-written texts are
+        manifests.
+        """
         if self.reads_sources:
             return {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
         raw = {key for key in self.inputs if key == INVENTORY or key.startswith(USER_FILE)}
@@ -66,13 +68,13 @@ class Link(Frozen):
 
     @property
     def reads_sources(self) -> bool:
-        """True if its inputs are inventories of raw files instead of manifests, apart from model-written text."""
+        """True if the stage reads inventories of raw files instead of manifests, apart from model-written text."""
         return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
 
     @property
     def derivation(self) -> tuple[str, ...]:
-        """Inputs that belong to the run's own derivation: none for initial weights; without a mean's checkpoints and a
-        parent's replayed text.
+        """Inputs that belong to the run's own derivation. Initial weights have none. For a checkpoint average, the
+        averaged checkpoints are left out.
         """
         if self.step == initial.STEP.name:
             return ()
@@ -93,8 +95,11 @@ class Chain(Frozen):
 
     @cached_property
     def own(self) -> tuple[Link, ...]:
-        """Links of the end's own derivation: without the ancestry of weights that a run started or learned from, and
-        without the checkpoints of a mean, whose run is its own."""
+        """Links in the run's own derivation.
+
+        The ancestry of initial weights and of teacher models is left out, and so are the checkpoints of a checkpoint
+        average, because they come from the same run.
+        """
         by_digest = {link.digest: link for link in self.links}
         waiting, found = [self.links[-1].digest] if self.links else [], set[str]()
         while waiting:
@@ -107,9 +112,12 @@ class Chain(Frozen):
 
     @property
     def sources(self) -> dict[str, str]:
-        """Inventory digest by `asset:input key`, for every stage that reads raw files, and external weights by their
-        own digest. Ancestors of a run's first weights have its digest in their name, because two recipes may have
-        buckets of the same name."""
+        """Digests of the raw sources. Stages that read raw files are keyed by `asset:input key`, external weights by
+        asset.
+
+        Links outside the run's own derivation have a digest in their name, because two recipes may have buckets of the
+        same name.
+        """
         own, found = frozenset(link.digest for link in self.own), {}
         for link in self.links:
             name = link.asset if link.digest in own else f"{link.asset}.{link.digest[:8]}"
@@ -120,7 +128,7 @@ class Chain(Frozen):
         return found
 
     def require_sources(self) -> None:
-        """Refuse an ancestry that has no text source.
+        """Reject an ancestry that has no text source.
 
         Raises:
             LineageError: there is no raw source.
@@ -136,7 +144,7 @@ class Chain(Frozen):
 
     @property
     def data_versions(self) -> dict[str, str]:
-        """Manifest digest by asset key, the data versions in Dagster; for `own` links.
+        """Manifest digests by asset key for the `own` links. Dagster uses them as data versions.
 
         Raises:
             LineageError: an asset occurs in two versions, so one of them must be stale.
@@ -156,7 +164,7 @@ class Chain(Frozen):
 def chain(refs: Refs, manifest: Manifest) -> Chain:
     """Walk from a manifest to the raw sources, loading and verifying every manifest on the way.
 
-    A manifest that reads only the user's files starts its own chain; for a model, `require_sources` checks more.
+    A manifest that reads only the user's files is a valid start of a chain. For a model, `require_sources` checks more.
 
     Raises:
         LineageError: a manifest is missing or changed, or there is no raw source; the error names the first broken link
@@ -192,7 +200,7 @@ def provenance(
 
     Args:
         training: the trainer's signed attestations: `attempts` and `commit` (envelopes), and `manifest` (the files of
-            the committed checkpoint). Only these contain hosts and times.
+            the committed checkpoint). No other part of the provenance contains hosts and times.
     """
     return {
         "schema": PROVENANCE_SCHEMA,
@@ -266,7 +274,7 @@ def _load(refs: Refs, key: str, digest: str, needed_by: Manifest) -> Manifest:
 
 
 def _materials(recipe: Recipe, bucket: str) -> list[dict[str, Any]]:
-    """Return the declared terms of a bucket's sources; locations differ between machines and are left out."""
+    """Return the declared terms of a bucket's sources. Locations are left out, because they differ between machines."""
     return [
         source.model_dump(mode="json", include={"kind", "licence", "terms", "domain", "snapshot"})
         for source in recipe.corpus.buckets[bucket].sources
@@ -285,7 +293,7 @@ def _dependencies(provenance: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _code(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the code of the newest attempt, as found on the leading rank's machine."""
+    """Return the version of the code in the newest attempt, as recorded on the leading rank's machine."""
     host = attempts_of(training)[-1].hosts[0]
     commit = {"commit": host.commit, "dirty": host.dirty} if host.commit else {}
     return {"version": host.version, "sha256": together(host.code), **commit}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Measure(Frozen):
-    """A score with its interval. `reference` is the value to compare with: its control, a baseline, chance."""
+    """A score with its interval. `reference` is the value to compare with, such as a control, a baseline or chance."""
 
     name: str
     value: float
@@ -38,15 +38,15 @@ class Measure(Frozen):
     high: float
     n: int
     level: float = 0.95
-    seed: int | None = Field(None, description="Seed of the resampling of the interval.")
+    seed: int | None = Field(None, description="Seed of the bootstrap that computed the interval.")
     reference: float | None = None
-    noise: float | None = Field(None, description="Standard deviation over evaluations, or over seeds.")
+    noise: float | None = Field(None, description="Standard deviation of the score over evaluations or over seeds.")
     decides: bool = Field(True, description="False if the score is not above its own noise.")
     note: str = ""
 
 
 class MeasureGroup(Frozen):
-    """Measures of one unit, drawn on one axis."""
+    """Measures with the same unit, drawn on one axis."""
 
     title: str
     unit: str
@@ -56,7 +56,7 @@ class MeasureGroup(Frozen):
 
 
 class StepCurve(Frozen):
-    """A measure over the steps of the run; `noise` is drawn as a band."""
+    """A measure over the steps of a run. `noise` is drawn as a band around the curve."""
 
     name: str
     steps: tuple[int, ...]
@@ -65,7 +65,7 @@ class StepCurve(Frozen):
 
 
 class CurveGroup(Frozen):
-    """Curves of one unit, drawn on one axis."""
+    """Curves with the same unit, drawn on one axis."""
 
     title: str
     unit: str
@@ -81,7 +81,7 @@ class TextTable(Frozen):
 
 
 class Section(Frozen):
-    """A section of the page, with figures and tables."""
+    """A section of an evaluation page, with figures and tables."""
 
     key: str
     title: str
@@ -92,8 +92,8 @@ class Section(Frozen):
 
     @property
     def finding(self) -> str:
-        """Return the section's heading: the measures that are better than their reference, or else the first measure,
-        or the title.
+        """Return the section's heading: the number of measures better than their reference, else the first measure,
+        else the title.
         """
         group = next(iter(self.groups), None)
         known = [(one, one.reference) for one in group.measures if one.reference is not None] if group else []
@@ -124,7 +124,7 @@ VERDICT_SECTIONS = 2
 
 
 def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measure:
-    """Create a measure from the fields of an estimate, which every statistic of an evaluation has."""
+    """Create a measure from a statistic of an evaluation, which has the fields of an estimate."""
     note = ", ".join(found.get("flags", ()))
     fields = {"low": found["low"], "high": found["high"], "n": found["n"], "seed": found.get("seed"), "note": note}
     return Measure(name=name, value=found[value], **fields | more)
@@ -156,9 +156,9 @@ LONGEST_NAME = 28
 
 
 def intervals(groups: Sequence[MeasureGroup]) -> Figure:
-    """Draw one panel per group on a shared scale, one row per measure: point, interval, reference as a diamond.
+    """Draw one panel per group on a shared scale, and one row per measure: point, interval, reference as a diamond.
 
-    Measures that do not decide are gray; a hollow point has no known spread.
+    Measures that do not decide are gray. A hollow point means that the spread is unknown.
     """
     from matplotlib.figure import Figure
 
@@ -196,7 +196,7 @@ def _shown(value: float) -> str:
 
 
 def curves(group: CurveGroup) -> Figure:
-    """Draw measures over the steps of a run, each with a band of one standard deviation of its noise."""
+    """Draw the measures of a group over training steps, each with a band of one standard deviation of its noise."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 2.8), layout="constrained")
@@ -214,7 +214,7 @@ def curves(group: CurveGroup) -> Figure:
 
 
 def by_position(positions: Mapping[str, Any]) -> Figure:
-    """Draw bits per token by position, for all documents and for those that fill the context."""
+    """Draw bits per token by token position, for all documents and for documents that fill the context."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 2.6), layout="constrained")
@@ -241,7 +241,7 @@ def by_position(positions: Mapping[str, Any]) -> Figure:
 
 
 def _short(name: str) -> str:
-    """Shorten a name to fit its panel; the table has the full name."""
+    """Shorten a name to fit into its panel. The table below has the full name."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
@@ -286,12 +286,12 @@ def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifferen
 
 
 def same_model(made: Manifest) -> bool:
-    """Return True if a model was compared with itself, so that nothing can differ."""
+    """Return True if a model was compared with itself."""
     return made.inputs["a/checkpoint"] == made.inputs.get("b/checkpoint")
 
 
 def verdict(wholes: Sequence[Difference]) -> str:
-    """Return one sentence on all measures: how many each model wins, and what held-out text shows."""
+    """Return one sentence on all measures: the number that each model wins, and the result on held-out text."""
     count = {who: sum(line.better == who for line in wholes) for who in ("a", "b", NONE)}
     unknown = sum(line.better == NONE and line.smallest is None for line in wholes)
     shown = [line for line in wholes if line.kind == "slices"]
@@ -303,7 +303,7 @@ def verdict(wholes: Sequence[Difference]) -> str:
 
 
 def heading(name: str, lines: Sequence[Difference]) -> str:
-    """Return the heading for one kind of lines: its largest significant difference, including slices."""
+    """Return the heading of one kind of measures: its largest significant difference, on all items or on a slice."""
     found = max(
         (line for line in lines if line.better != NONE), key=lambda line: abs(line.difference.value), default=None
     )
@@ -314,7 +314,7 @@ def heading(name: str, lines: Sequence[Difference]) -> str:
 
 
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
-    """Return the findings of a comparison: kind, finding, and the measures with this finding."""
+    """Return the findings of a comparison as tuples: kind, finding, and the measures with this finding."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in wholes:
         words = finding(line)[0].upper() + finding(line)[1:]
@@ -328,7 +328,7 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
 
 
 def section(stats: Mapping[str, Any], against: str) -> Section:
-    """Return a section for the evaluation page with the totals of each measure for both models."""
+    """Return a section for the evaluation page, with each measure's totals for both models."""
     lines = [line for line in map(Difference.model_validate, stats["lines"]) if line.slice == WHOLE]
     named = headings()
     rows = [
@@ -340,13 +340,14 @@ def section(stats: Mapping[str, Any], against: str) -> Section:
     return Section(
         key="comparison",
         title=f"Compared with {against}",
-        lead="Paired differences on the same items; findings hold after Holm's correction over the measures of a kind.",
+        lead="Differences are paired by item. Findings are significant after Holm's correction over all measures "
+        "of a kind.",
         tables=(TextTable(title="All items of each measure", header=header, rows=tuple(rows)),),
     )
 
 
 def number(value: Any) -> str:
-    """Format with four significant digits; None is a dash."""
+    """Format a number with four significant digits. None becomes a dash."""
     if value is None:
         return "–"
     if isinstance(value, float) and abs(value) < 1e-12:
@@ -373,7 +374,7 @@ COLOURS = {"a": ACCENT, "b": WARNING, NONE: MUTED}
 
 
 def figure(lines: Sequence[Difference]) -> Figure:
-    """Draw a dot with an interval per line: blue if model A is better, orange if B, gray if not significant."""
+    """Draw each line as a dot with an interval: blue if model A is better, orange if B, gray if not significant."""
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, bool, bool], list[Difference]] = {}

@@ -1,4 +1,4 @@
-"""Matplotlib figures from plain data. They are drawn inside `render`, which sets the style and the output."""
+"""Matplotlib figures of plain data. `style.svg` and `style.png` call the functions, and set style and output format."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RUN_PER_MEAN = 30
 
 
 def funnel(stats: Mapping[str, Any]) -> Figure:
-    """Draw a bar for each stage with the documents that remain after it, stacked by bucket and joined into streams."""
+    """Draw one bar per stage with the documents that remain after it, stacked by bucket; streams join the bars."""
     buckets = sorted(stats["buckets"])
     stages = [row["stage"] for row in stats["total"]["stages"]]
     left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
@@ -111,9 +111,11 @@ def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def loss(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = (), final: float | None = None
 ) -> Figure:
-    """Draw the loss with its moving average, interventions and checkpoints; below it the learning rate.
+    """Draw the loss with its moving average, interventions and checkpoints, and the learning rate below.
 
     Args:
+        steps: events with step, loss and learning rate.
+        events: other events of the timeline.
         final: the run's final loss (`training.telemetry.timeline`), printed at the end of the curve.
     """
     at = [int(row["step"]) for row in steps]
@@ -143,7 +145,7 @@ def loss(
 
 
 def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw three bars per slice; shorter is better, the model's bar has the accent color, the best value is bold."""
+    """Draw three bars per slice. Shorter is better; the model's bar has the accent color, the best value is bold."""
     names = sorted(slices)
     fig = _figure(0.66 * len(names) + 0.8)
     ax = fig.subplots()
@@ -173,7 +175,7 @@ def _figure(height: float) -> Figure:
 
 
 def _left(stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the number of documents that enter the first stage, then those that leave each stage."""
+    """Return the number of documents that enter the first stage, then the number that leave each stage."""
     return [float(stages[0]["documents_in"]), *(float(row["documents_out"]) for row in stages)]
 
 
@@ -189,7 +191,7 @@ def _stage_name(name: str, first: bool) -> str:
 
 
 def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour: str) -> None:
-    """Join the bars of a bucket. The decrease in width between two bars is what the stage removed."""
+    """Join the bars of one bucket. The loss of width between two bars shows the documents that the stage removed."""
     for row in range(len(values) - 1):
         corners = [(starts[row], row + 0.26), (starts[row] + values[row], row + 0.26)]
         after = row + 1
@@ -216,7 +218,7 @@ def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> 
 
 
 def _moving(values: Sequence[float]) -> list[float]:
-    """Return the exponential moving average with bias correction (Kingma and Ba)."""
+    """Return the exponential moving average with the bias correction of Adam (Kingma and Ba)."""
     keep, total, weight, out = 1 - 2 / (2 + max(2, len(values) // RUN_PER_MEAN)), 0.0, 0.0, []
     for value in values:
         if not math.isfinite(value):  # the raw line shows the gap; the mean goes on
@@ -251,11 +253,12 @@ REST = "others"
 
 
 def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
-    """Draw stacked realized shares over tokens, one step per interval; marks show the planned boundaries between
-    streams.
+    """Draw the realized shares of the streams over tokens, stacked. Marks show the planned boundaries between streams.
 
     Args:
-        rows: first, stop (sequences), phase, and by stream `asked` and `realised`: `apportion.shares_over_run`.
+        rows: rows of `apportion.shares_over_run`: `first` and `stop` (sequences), `phase`, and by stream `asked` and
+            `realised`.
+        sequence_tokens: tokens per sequence.
     """
     from matplotlib.figure import Figure
 
@@ -281,15 +284,16 @@ def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> F
     ax.set_ylim(0, 1)
     ax.xaxis.set_major_formatter(lambda value, _: count(value))
     ax.yaxis.set_major_formatter(lambda value, _: percent(value))
-    ax.set_xlabel("tokens trained; marks are the planned shares")
+    ax.set_xlabel("tokens trained (marks: planned shares)")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=min(len(names), 4), fontsize=8)
     return fig
 
 
 def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
-    """Keep the `most` largest names in `realised` of rows of `apportion.shares_over_run`; sum the others as `REST`.
+    """Keep the `most` largest names in the `realised` shares of each row, and sum the others as `REST`.
 
-    The largest are chosen by their shares over all rows, so every row has the same names.
+    The rows are from `apportion.shares_over_run`. The largest names are chosen by their shares over all rows, so every
+    row has the same names.
     """
     totals: Counter[str] = Counter()
     for row in rows:
@@ -308,7 +312,7 @@ def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mappin
 def gate_rates(stats: Mapping[str, Any]) -> Figure:
     """Draw recall and false positive rate per slice with 95% intervals, from the statistics of `slices/{gate}`.
 
-    Higher recall is better, a lower false positive rate is better; dashed lines are the recipe's bounds.
+    A high recall and a low false positive rate are better. Dashed lines are the recipe's bounds.
     """
     from matplotlib.figure import Figure
 

@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 
 class Fact(Frozen):
-    """A named number or word; `note` explains it."""
+    """A number or word with a label. `note` explains the value."""
 
     label: str
     value: str
@@ -40,12 +40,12 @@ class Fact(Frozen):
 
 
 class RunCard(Frozen):
-    """A training run: `steps` and `events` of its timeline, and facts such as tokens per second."""
+    """A training run: its `steps`, other `events` of its timeline, and facts such as tokens per second."""
 
     run_id: str
-    steps: tuple[Row, ...] = Field(description="Events `step`: step, loss, lr.")
+    steps: tuple[Row, ...] = Field(description="The events named `step`, with step, loss and learning rate.")
     events: tuple[Row, ...] = Field((), description="All other events of the timeline, in order.")
-    final_loss: float | None = Field(None, description="As `training.telemetry.timeline` defines it.")
+    final_loss: float | None = Field(None, description="Final loss, as defined in `training.telemetry.timeline`.")
     facts: tuple[Fact, ...] = ()
 
 
@@ -54,7 +54,9 @@ class GateOutcome(Frozen):
 
     name: str
     state: str
-    tone: Literal["pass", "note", "fail"] = Field(description="Badge: `fail` blocks promotion, `note` is not a pass.")
+    tone: Literal["pass", "note", "fail"] = Field(
+        description="Badge color: `fail` blocks promotion, `note` does not count as a pass."
+    )
     reason: str
 
 
@@ -62,14 +64,14 @@ class ReleaseCard(Frozen):
     """Release state of a candidate: its version, current alias and approvals."""
 
     name: str
-    version: str = Field(description="Empty if the candidate was never released.")
-    alias: str = Field("", description="Such as `champion` or `rolled back`; empty if it was never released.")
+    version: str = Field(description="Version of the candidate; empty if it was never released.")
+    alias: str = Field("", description="Alias, such as `champion` or `rolled back`; empty if never released.")
     approved_by: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
 
 
 class Ancestor(Frozen):
-    """Line of the lineage summary: a kind of asset, the number of assets, and the digest if there is only one."""
+    """Line of the lineage table: a kind of asset, the number of its manifests, and the digest if there is only one."""
 
     asset: str
     digest: str = ""
@@ -89,13 +91,13 @@ class ReportData(Frozen):
 
     title: str
     subtitle: str = ""
-    written: str = Field("", description="Time when the page was written, for facts that may change afterward.")
+    written: str = Field("", description="Time when the page was written. Release and gates may change later.")
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()
     gates_summary: str = Field("", description="Outcome and number of gates by state.")
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
-    languages: Mapping[str, Row] = Field(default_factory=dict, description="The same by language.")
+    languages: Mapping[str, Row] = Field(default_factory=dict, description="The same as `slices`, by language.")
     run: RunCard | None = None
     funnel: Row | None = Field(None, description="Statistics of the asset `funnel`.")
     mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.mixture.rows` of the mixture.")
@@ -128,7 +130,7 @@ def page(data: ReportData) -> str:
 
 
 def _verdict(data: ReportData) -> tuple[str, str]:
-    """Return the answer to "May this be released?" and its tone; empty if nothing was decided."""
+    """Return a sentence on whether the candidate may be released, and its tone; both empty if nothing was decided."""
     failed = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state != PENDING)
     pending = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state == PENDING)
     alias = data.release.alias if data.release else ""
@@ -169,7 +171,7 @@ def _findings(data: ReportData) -> dict[str, str]:
 
 
 def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return reasons for removal, most frequent first: stage, reason, documents, share of all input documents."""
+    """Return the reasons for removal, most frequent first, with stage, documents, and share of all input documents."""
     stages = funnel["total"]["stages"]
     total = stages[0]["documents_in"] or 1
     rows = [
@@ -182,7 +184,9 @@ def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def rules(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the policy rules that matched, most frequent first: documents matched, matched first, sole matches."""
+    """Return the policy rules that matched, most frequent first, with the documents matched, matched first, and matched
+    by no other rule.
+    """
     found = funnel["total"].get("rules", {})
     rows = [{"rule": rule, **counts} for rule, counts in found.items() if counts["fired"]]
     return sorted(rows, key=lambda row: (-row["fired"], row["rule"]))
@@ -208,7 +212,7 @@ def _plots(data: ReportData) -> dict[str, str]:
     made = {}
     if data.funnel:
         made["funnel"] = svg(figures.funnel, data.funnel, title="Documents left after each stage, by bucket")
-        made["sankey"] = svg(sankey.figure, data.funnel, title="What each stage and reason took, by bucket")
+        made["sankey"] = svg(sankey.figure, data.funnel, title="Documents removed by each stage and reason, by bucket")
     if data.mixture:
         made["mixture"] = svg(figures.mixture, data.mixture, title="Planned and realized shares of the buckets")
     if data.run and data.run.steps:
@@ -220,15 +224,16 @@ def _plots(data: ReportData) -> dict[str, str]:
 
 
 def safe_link(link: str) -> str:
-    """Return a link unchanged, or an empty string if a browser could execute it. Pages in the same folder have no
-    scheme.
+    """Return a link unchanged, or an empty string if a browser could execute it.
+
+    Links to pages in the same folder, which have no scheme, are allowed.
     """
     return link if link.startswith(LINK_SCHEMES) or _BESIDE.fullmatch(link) else ""
 
 
 @cache
 def template(name: str, package: str = "plinth.report") -> Template:
-    """Load a page's template by its path in a package; its includes come from there or from this package."""
+    """Load a page's template by its path in a package. Included templates come from that package or from this one."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -254,12 +259,12 @@ NARROW = 3
 
 
 def contents(body: str) -> list[tuple[str, Markup]]:
-    """Return anchor and name of each section of a page: its `aria-label`, by default its heading."""
+    """Return the anchor and the name of each section of a page. The name is its `aria-label`, or else its heading."""
     return [(place, Markup(_TAG.sub("", label or heading).strip())) for place, label, heading in _SECTION.findall(body)]
 
 
 def stacked(body: str) -> Markup:
-    """Label the cells of wide tables with their column: on a phone, each row becomes a block."""
+    """Add column names to the cells of wide tables. On a phone, each row becomes a block with these names."""
     return Markup(_TABLE.sub(_stacked, body))
 
 
@@ -365,7 +370,7 @@ WORDS: dict[Standing, str] = {
 
 
 class StateTile(Frozen):
-    """State of one part of the workspace; `href` is the link to its page, relative to the index."""
+    """State of one part of the workspace. `href` is the link to the part's page, relative to the index."""
 
     label: str
     value: str
@@ -397,7 +402,7 @@ class PageLine(Frozen):
 
 
 class PageGroup(Frozen):
-    """Pages of one kind, newest first, and the command that writes one."""
+    """Pages of one kind, newest first, and the command that writes such a page."""
 
     name: str
     command: str = ""
@@ -412,7 +417,7 @@ class ServerLink(Frozen):
 
 
 class IndexData(Frozen):
-    """Contents of the index. `title` names recipe and release; `older_runs` is the number of runs not listed."""
+    """Contents of the index page. `title` names recipe and release; `older_runs` is the number of runs not listed."""
 
     title: str = "Plinth workspace"
     workspace: str
@@ -426,7 +431,7 @@ class IndexData(Frozen):
 
 
 def index_page(data: IndexData) -> str:
-    """Return the index as HTML. The same data gives the same bytes."""
+    """Return the index page as HTML. The same data gives the same bytes."""
     return template("workspace_index.html.j2").render(
         data=data, words=WORDS, loss_label=LABELS["final_loss"], safe_link=safe_link
     )

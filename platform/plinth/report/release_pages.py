@@ -45,7 +45,10 @@ LABEL = 24  # characters of a name inside a box
 
 
 class ImpactBox(Frozen):
-    """An asset in the graph: number of manifests, of published manifests, and whether it is the origin."""
+    """An asset in the impact graph, with the number of its manifests, and of its published manifests.
+
+    `origin` is True for the start of the search.
+    """
 
     name: str
     manifests: int
@@ -54,7 +57,7 @@ class ImpactBox(Frozen):
 
 
 class ImpactArrow(Frozen):
-    """Derivation of one box from another, with the number of manifests."""
+    """Link between two assets of the impact graph, with the number of derived manifests."""
 
     source: str
     target: str
@@ -64,7 +67,7 @@ class ImpactArrow(Frozen):
 def grouped(
     boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow], most: int = MOST_BOXES
 ) -> tuple[list[ImpactBox], list[ImpactArrow]]:
-    """Return the graph; if it has more than `most` boxes, join the buckets into one box per stage."""
+    """Return the impact graph. If it has more than `most` boxes, boxes of a stage are joined over all buckets."""
     if len(boxes) <= most:
         return list(boxes), list(arrows)
     own: dict[str, list[ImpactBox]] = defaultdict(list)
@@ -90,9 +93,9 @@ def grouped(
 
 
 def columns(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow]) -> dict[str, int]:
-    """Return the column of every box: one more than the last column of its inputs.
+    """Return the graph column of every box: one more than the last column of its inputs.
 
-    Assets derived from each other's versions form a cycle; the search ends after one round per box.
+    Assets that are derived from each other's versions form a cycle, so the search ends after one round per box.
     """
     place = {box.name: 0 for box in boxes}
     for _ in boxes:
@@ -108,7 +111,7 @@ def columns(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow]) -> dict[s
 
 
 def impact_figure(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow], most: int = MOST_BOXES) -> Figure:
-    """Draw the graph."""
+    """Draw the impact graph."""
     from matplotlib.figure import Figure
 
     drawn, links = grouped(boxes, arrows, most)
@@ -134,7 +137,7 @@ def _stage(name: str) -> str:
 
 
 def _spots(boxes: Sequence[ImpactBox], place: Mapping[str, int]) -> dict[str, tuple[float, float]]:
-    """Return the upper left corner of every box, with the columns centered."""
+    """Return the upper left corner of every box. The boxes of a column are centered."""
     rows: dict[int, list[str]] = defaultdict(list)
     for box in sorted(boxes, key=lambda box: (not box.origin, box.name)):
         rows[place[box.name]].append(box.name)
@@ -182,7 +185,7 @@ COLUMN_PIXELS = 165
 
 
 class ImpactRow(Frozen):
-    """One manifest in the list of a page."""
+    """One manifest in the list of an impact page."""
 
     steps: int
     asset: str
@@ -208,10 +211,10 @@ class ConsumerRow(Frozen):
 
 
 class ImpactData(Frozen):
-    """Contents of the page.
+    """Contents of an impact page.
 
-    `manifests` are the nearest `LISTED` manifests of `count`; `marks` are sentences on taints; `gaps` names what could
-    not be searched.
+    `manifests` are the nearest `LISTED` manifests of `count` in total. `marks` are sentences on taints. `gaps` names
+    the parts that could not be searched.
     """
 
     kind: str
@@ -248,7 +251,9 @@ def _verdict(data: ImpactData) -> str:
 
 
 class FeedRow(Frozen):
-    """A custom metric: accepted pairs, lines from before the trial, rejects by reason, and its error."""
+    """A custom metric of a canary's trial: accepted pairs, lines from before the trial, rejects by reason, and its
+    error.
+    """
 
     name: str
     pairs: int
@@ -258,10 +263,10 @@ class FeedRow(Frozen):
 
 
 class TrialStream(Frozen):
-    """A stream of a trial.
+    """A stream of paired measurements in a canary's trial.
 
-    `points` are (pairs, mean, low, high) minus the margin; they and `margin` are in `unit`. `decided_at` is the pair
-    that rolled the canary back.
+    `points` are (pairs, mean, low, high), each minus the margin. `points` and `margin` are in `unit`. `decided_at` is
+    the number of the pair at which the canary was rolled back.
     """
 
     name: str
@@ -275,10 +280,10 @@ class TrialStream(Frozen):
 
 
 class TrialData(Frozen):
-    """Contents of the page.
+    """Contents of the page of a canary's trial.
 
-    `manifests` are digests of the signed measurements by asset; `small` are skipped streams (n too small); `missing` is
-    the reason for missing paired evidence.
+    `manifests` are digests of the signed measurements, by asset. `small` names streams that were skipped because n is
+    too small. `missing` is the reason why there is no paired evidence.
     """
 
     release: str
@@ -313,9 +318,9 @@ COLOURS = {"return": WARNING, "promote": PALETTE[2], "continue": ACCENT}
 
 
 def trial_figure(streams: Sequence[TrialStream]) -> Figure:
-    """Draw a panel per stream that has points.
+    """Draw one panel per stream that has points.
 
-    Above 0 the canary is worse by more than the margin; at the dotted line it equals the champion.
+    Above 0, the canary is worse than the champion by more than the margin. The dotted line marks no difference.
     """
     from matplotlib.figure import Figure
 
@@ -352,7 +357,7 @@ def _panel(ax: Axes, stream: TrialStream) -> None:
 
 
 def _scale(stream: TrialStream) -> tuple[float, float]:
-    """Return axis limits that include the later intervals, both lines and the mean."""
+    """Return the limits of the vertical axis, so that it includes the later intervals, 0 and the dotted line."""
     settled = stream.points[int(SETTLED * len(stream.points)) :]
     low = min(0.0, -stream.margin, *(one[2] for one in settled))
     high = max(0.0, -stream.margin, *(one[3] for one in settled))

@@ -1,7 +1,7 @@
 """The timeline of a run as columns over one axis, and the cost of the run: pure functions from events to numbers.
 
-Every quantity is a `Series` of (time, step, value), so that a page can draw all of them over the same axis. Steps that
-a resume or a rollback repeated are in a series twice, as they happened. Their first occurrence is lost work.
+Every quantity is a `Series` of (time, step, value), so that a page can draw all quantities over the same axis. Steps
+that a resume or a rollback repeated are in a series twice, in order of time. Their first occurrence is lost work.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ MARKED = {
 
 @dataclass
 class Series:
-    """Values of one quantity, each with its time (Unix seconds) and step. Values that are not finite are gaps."""
+    """Values of one quantity, each with its time (Unix seconds) and step. Values that are not finite become gaps."""
 
     times: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
     def add(self, event: Event, value: Any) -> None:
-        """Append the value at an event. Text such as `inf`, and null, are gaps."""
+        """Append the value at an event. Null, and text such as `inf`, are stored as NaN."""
         self.times.append(float(event["time"]))
         self.steps.append(int(event.get("step", self.steps[-1] if self.steps else 0)))
         self.values.append(float(value) if isinstance(value, int | float) else math.nan)
@@ -74,11 +74,11 @@ class EventMark:
 
 @dataclass(frozen=True)
 class Cost:
-    """Totals of a run. The goodput ledger has its time by cause.
+    """Totals of a run. Its time by cause is in the goodput ledger (`goodput_account`).
 
     Attributes:
-        lost_steps: steps repeated, rolled back or without an update.
-        skipped_steps: steps skipped by a rollback, or vetoed.
+        lost_steps: number of trained steps that were repeated, rolled back or had no update.
+        skipped_steps: number of steps skipped by a rollback, or vetoed.
         jobs: number of jobs of the run.
     """
 
@@ -92,7 +92,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Series, marks and cost of a run."""
+    """Series, event marks and cost of a run."""
 
     series: Mapping[str, Series]
     slices: Mapping[str, Series]
@@ -108,7 +108,7 @@ class RunMetrics:
 
 
 def run_metrics(events: Iterable[Event]) -> RunMetrics:
-    """Return the series, marks and cost of a timeline."""
+    """Return the series, event marks and cost of a run, computed from its timeline."""
     measured = list(events)
     series: dict[str, Series] = defaultdict(Series)
     slices: dict[str, Series] = defaultdict(Series)
@@ -165,8 +165,8 @@ _HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "
 
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
-    """Return the fields of an event as short text, without empty fields. For a change, only what changed is
-    included.
+    """Return the fields of an event as short text. Empty fields are left out, and unchanged fields if the event is a
+    change.
     """
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
@@ -223,7 +223,7 @@ def _step(event: Event, series: dict[str, Series], layers: dict[str, Series], sa
 
 
 def _devices(event: Event, series: dict[str, Series]) -> None:
-    """Add a sample of a node's GPUs: mean utilization, total power, maximum temperature."""
+    """Add a sample of one node's GPUs to the series: mean utilization, total power, maximum temperature."""
     for name, combined in (("utilisation", _mean), ("power_w", sum), ("temperature_c", max)):
         known = [gpu[name] for gpu in event["gpus"] if gpu.get(name) is not None]
         if known:
@@ -235,7 +235,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _hosts(checked: Sequence[Event]) -> str:
-    """Return the number of nodes that passed all checks, and the failed checks by node."""
+    """Return the number of nodes that passed all checks, and the failed checks of each other node."""
     failed = [
         f"node {one.get('node')} ({one.get('host')}): {', '.join(bad)}"
         for one in checked

@@ -1,6 +1,6 @@
-"""Self-contained page of one training run: what happened, why, and what it cost, on one axis.
+"""Self-contained page of one training run: metrics, events and cost over one axis.
 
-Everything is drawn before the page is written; a script shows values at the pointer and zooms in.
+All curves are drawn when the page is written. A script in the page shows values at the pointer and zooms.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class About(Frozen):
     """Facts about a run that its timeline lacks.
 
     Attributes:
-        flops_per_token: exact training FLOPs per token, each with the first step that it applies to, in order.
+        flops_per_token: (first step, training FLOPs per token) in order; the FLOPs apply from that step on.
         peak_flops: peak FLOP/s of one device in the run's precision; gives the model FLOPs utilization (Chowdhery et
             al. 2022).
         price_per_rank_hour: price in `currency`.
-        over_seeds: last score of each probe, in this run and in runs that differ only in their seed.
+        over_seeds: last score of each probe in this run, and in runs that differ from it only by seed.
         added: sections from other packages, each with its HTML.
         mixture: rows of `apportion.shares_over_run`.
         sequence_tokens: tokens per sequence.
@@ -108,20 +108,20 @@ def _verdict(measured: RunMetrics, about: About) -> str:
 
 
 def _end(measured: RunMetrics) -> str:
-    """Return the event that ended the last job, or `job_started`."""
+    """Return the name of the event that ended the last job, or `job_started` if it has not ended."""
     ends = {"job_started", *ENDS}
     return next((event["event"] for event in reversed(measured.events) if event["event"] in ends), "")
 
 
 def _findings(measured: RunMetrics, about: About, ledger: GoodputLedger) -> dict[str, str]:
-    """Return the heading of each section, as a finding."""
+    """Return the heading of each section, as a sentence with its main result."""
     losses, last = measured.series.get("loss", Series()).values, timeline.of_events(measured.events).final_loss
     probes, cost = sections.worths(measured, about.over_seeds).values(), measured.cost
     return {
         "cost": f"{style.percent(ledger.goodput)} of the rank-seconds advanced the run",
         "metrics": style.change("Training loss", losses[0], last, measured.last_step) if losses else "",
         "probes": f"{sum(one.decides for one in probes)} of {counted(len(probes), 'probe')} measured above noise",
-        "interventions": f"{counted(cost.interventions, 'intervention')} of the guard",
+        "interventions": f"{counted(cost.interventions, 'intervention')} by the guard",
         "events": f"{counted(cost.restarts, 'restart')} in {counted(cost.jobs, 'job')}",
     }
 
@@ -169,9 +169,9 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         Panel("device_memory", "memory of the leading rank's device", [
             PanelLine(name, s.get(f"device_{name}_bytes", Series()), PALETTE[at])
             for at, name in enumerate(("allocated", "reserved", "peak"))], style.size, zero=True, height=84),
-        Panel("gpu_utilisation", "utilization of a node's GPUs, mean", [
+        Panel("gpu_utilisation", "mean utilization of a node's GPUs", [
             PanelLine("utilization", s.get("gpu_utilisation", Series()), PALETTE[3])], percents, zero=True, height=64),
-        Panel("gpu_power", "power of a node's GPUs together", [
+        Panel("gpu_power", "total power of a node's GPUs", [
             PanelLine("power", s.get("gpu_power_w", Series()), PALETTE[1])], watts, zero=True, height=64),
         Panel("gpu_temperature", "temperature of the hottest GPU of a node", [
             PanelLine("temperature", s.get("gpu_temperature_c", Series()), PALETTE[5])], degrees, height=64),
@@ -181,7 +181,7 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
 
 
 def _flops(measured: RunMetrics, about: About) -> Series:
-    """Return FLOP/s per rank at each step, from the sequence length and number of ranks at that step."""
+    """Return FLOP/s per rank at each step, from the FLOPs per token and the number of ranks at that step."""
     speed, ranks = measured.series.get("tokens_per_s", Series()), measured.series.get("ranks", Series())
     starts = [first for first, _ in about.flops_per_token]
     values = [
@@ -212,7 +212,7 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
 
 
 def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
-    """Return the intervals of the mixture that the run has reached, with their positions on the axis."""
+    """Return the mixture intervals that the run has reached, with their positions on the axis."""
     tokens = measured.series.get("tokens")
     if tokens is None or not about.mixture:
         return []
@@ -241,26 +241,26 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
         ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
         (LABELS["final_loss"], quoted.get("final_loss", "–"), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
-        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "of all steps kept"),
+        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "over all kept steps"),
         (LABELS["median_tokens_per_s"], quoted.get("median_tokens_per_s", "–"), "all ranks"),
         ("utilization", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "peak FLOP/s unknown"),
-        ("goodput", style.percent(ledger.goodput), "of the rank-seconds held, on steps kept"),
-        ("lost", seconds(lost_s), f"of all ranks: {counted(cost.lost_steps, 'step')} repeated or rolled back"),
+        ("goodput", style.percent(ledger.goodput), "rank-seconds spent on kept steps"),
+        ("lost", seconds(lost_s), f"over all ranks; {counted(cost.lost_steps, 'step')} repeated or rolled back"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
-        ("interventions", str(cost.interventions), f"of the guard; {counted(cost.skipped_steps, 'skipped step')}"),
+        ("interventions", str(cost.interventions), f"by the guard; {counted(cost.skipped_steps, 'skipped step')}"),
         ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
     ]
     if about.price_per_rank_hour is not None:
         money = ledger.held_rank_s / 3600 * about.price_per_rank_hour
         wasted = money * (1 - ledger.goodput)
-        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not on steps kept"))
+        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not spent on kept steps"))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 
 def _spent(ledger: GoodputLedger) -> list[dict[str, Any]]:
-    """Return rank-seconds by cause; the shares add up to 100.0."""
+    """Return the rank-seconds by cause. The shares add up to 100.0%."""
     tones = style.colours(CAUSES)
     return [
         {
@@ -330,7 +330,7 @@ def write(
 
     Args:
         peak_flops: peak FLOP/s of one device in the run's precision, for the utilization.
-        price_per_rank_hour: price; None means the recipe's (`training.stopping`).
+        price_per_rank_hour: price; if None, the price in the recipe (`training.stopping`) is used.
 
     Raises:
         MissingError: the run has no events yet.

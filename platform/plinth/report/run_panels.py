@@ -1,8 +1,8 @@
-"""Panels over one shared axis, drawn by matplotlib on a fixed canvas: lines, stacked shares, a heat map, marks.
+"""Panels over one shared axis, drawn by matplotlib on a fixed canvas: lines, stacked shares, a heat map, event marks.
 
 One unit of the canvas is one unit of the SVG, so that the page's script can find the values at the pointer.
 
-Long runs have more steps than a screen has columns: each column shows the range of its steps, so that no spike is
+Long runs have more steps than a screen has pixel columns. Each column shows the range of its steps, so that no spike is
 averaged away.
 """
 
@@ -54,7 +54,7 @@ CLOCK = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 864
 
 @dataclass(frozen=True)
 class PanelLine:
-    """A series in a panel."""
+    """A series drawn as a line in a panel."""
 
     name: str
     series: Series
@@ -77,7 +77,7 @@ class Panel:
 
 
 class TimeAxis:
-    """The shared axis, from `LEFT` to `LEFT + INNER` on the canvas."""
+    """The shared horizontal axis (time or step), drawn from `LEFT` to `LEFT + INNER` on the canvas."""
 
     def __init__(self, axis: Axis, course: RunMetrics) -> None:
         self.axis: Axis = axis
@@ -90,7 +90,7 @@ class TimeAxis:
         return "hours:minutes:seconds since the run started" if self.axis == "time" else "optimizer step"
 
     def frame(self, height: float, title: str, lines: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """Return a panel of this axis with its lines, for `curves.js`."""
+        """Return the description of a panel on this axis and of its lines, for `curves.js`."""
         timed = self.axis == "time"
         low, high = (0.0, self.high - self.low) if timed else (self.low, self.high)
         box = [LEFT, TOP, INNER, max(height - TOP - BOTTOM, 0) or 400]
@@ -98,11 +98,11 @@ class TimeAxis:
                 "time": timed, "box": box, "lines": list(lines)}  # fmt: skip
 
     def at(self, value: Place) -> Place:
-        """Return the position on the canvas of one or many times or steps."""
+        """Return the position on the canvas of a time or step, or of an array of them."""
         return LEFT + INNER * (value - self.low) / (self.high - self.low)
 
     def of(self, series: Series) -> Sequence[float]:
-        """Return the times or steps of a series."""
+        """Return the times or the steps of a series, depending on the axis."""
         return series.times if self.axis == "time" else [float(step) for step in series.steps]
 
     def ticks(self) -> list[tuple[float, str]]:
@@ -134,8 +134,9 @@ def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
 
 
 def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
-    """Draw a heat map: a row per layer and a column per interval. Darker is larger, on a logarithmic scale over all
-    rows.
+    """Draw a heat map with one row per layer and one column per interval.
+
+    Darker is larger, on a logarithmic scale over all rows.
     """
     reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
     if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
@@ -173,13 +174,13 @@ def ruler(scale: TimeAxis) -> str:
 
 
 def _points(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
-    """Return the values at the pointer: places as shares of the axis, and formatted values."""
+    """Return the values that the script shows at the pointer: positions as shares of the axis, and formatted values."""
     return {"x": [round((x - LEFT) / INNER, 6) for x, _ in found], "y": [y for _, y in found]}
 
 
 class _Canvas:
-    """A figure without axes, in units of the page from the top left. Matplotlib's axes would take longer to draw than
-    the contents of a panel.
+    """A figure without axes, in page units from the top left. Drawing Matplotlib's axes would take longer than the
+    rest.
     """
 
     def __init__(self, height: float) -> None:
@@ -221,7 +222,7 @@ class _Canvas:
         self.figure.add_artist(PathPatch(path, facecolor=colour, linewidth=0, transform=self._units, gid=MOVES))
 
     def marks(self, scale: TimeAxis, marks: Sequence[EventMark]) -> None:
-        """Draw events as lines across the panel, named for `_with_titles`."""
+        """Draw events as lines across the panel. `_with_titles` finds the lines by their ids."""
         for number, mark in enumerate(marks):
             x = scale.at(mark.time if scale.axis == "time" else mark.step)
             style = {"color": MARK_COLOURS[mark.weight], "linewidth": 1.2, "linestyle": (0, (4, 3))}
@@ -231,7 +232,7 @@ class _Canvas:
 def _lines(
     panel: Panel, reduced: Sequence[tuple[PanelLine, list[Column]]], scale: TimeAxis, marks: Sequence[EventMark]
 ) -> Figure:
-    """Draw the range of values in each column, joined by lines, with gaps where no value is finite."""
+    """Draw the range of values in each column, joined by lines. Columns without a finite value are gaps."""
     canvas, lines = _Canvas(panel.height), list[tuple[PanelLine, Values, Values]]()
     for line, columns in reduced:
         ends = [(at, (low, high) if high > low else (high,)) for at, low, high in columns]
@@ -326,7 +327,7 @@ def _ruler(scale: TimeAxis, unit: str) -> Figure:
 
 
 def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
-    """Replace the names of marks by tooltips with their events."""
+    """Add tooltips that describe the events to the event marks in an SVG."""
     for number, mark in enumerate(marks):
         words = escape(f"{mark.kind} at step {mark.step}: {mark.text}")
         text = text.replace(f'<g id="mark-{number}">', f'<g data-moves=""><title>{words}</title>')
@@ -334,7 +335,7 @@ def _with_titles(text: str, marks: Sequence[EventMark]) -> str:
 
 
 def _columns(scale: TimeAxis, series: Series, columns: int = COLUMNS) -> list[Column]:
-    """Return place, minimum and maximum of each column with values, in order."""
+    """Return position, minimum and maximum of each pixel column that has values, in order."""
     if not series.values:
         return []
     places, values = scale.at(np.array(scale.of(series))), np.array(series.values)

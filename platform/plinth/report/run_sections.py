@@ -30,8 +30,8 @@ class AddedSection:
     Args:
         name: anchor of the section.
         title: title in the table of contents.
-        html: `(context, configuration)` -> HTML, a function of the run's files; empty if there is nothing to show.
-        question: the question that the command answers, for the list of next steps.
+        html: `(context, configuration)` -> HTML, computed from the run's files; empty if there is nothing to show.
+        question: the question that the command answers, shown in the list of next steps.
         command: `plinth … RUN`; the page replaces RUN by the id of the run.
     """
 
@@ -46,7 +46,7 @@ SECTIONS = Catalogue("plinth.run_sections", "section of a run's page", AddedSect
 
 
 def number(value: Any) -> str:
-    """Format a number with four digits; None is empty, text is unchanged."""
+    """Format a number with four digits. None becomes empty; text is unchanged."""
     return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
 
 
@@ -77,7 +77,7 @@ DOCUMENTS_SHOWN, SOURCES_SHOWN = 3, 3
 
 
 def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return a row per intervention of the guard; consecutive skips for the same reason share a row."""
+    """Return one row per intervention of the guard. Consecutive skips for the same reason share a row."""
     named = {_act(event): event for event in events if event["event"] == "documents"}
     groups: list[list[Event]] = []
     for event in (event for event in events if event["event"] == "intervention"):
@@ -89,7 +89,7 @@ def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _act(event: Event) -> tuple[Any, ...]:
-    """Return the key shared by an intervention and the event that names its documents."""
+    """Return a key that matches an intervention with the event that names its documents."""
     return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
 
 
@@ -120,7 +120,7 @@ def _span(values: Sequence[Any]) -> str:
 
 
 def _documents(named: Sequence[Event]) -> str:
-    """List the sources whose share of tokens rose in a window, and some of its documents."""
+    """List the sources whose share of tokens rose in a window, and some documents of the window."""
     if not named:
         return ""
     unknown = next((event["unknown"] for event in named if "unknown" in event), None)
@@ -154,7 +154,9 @@ Stretch = tuple[dict[str, dict[str, float]], tuple[float, float]]
 
 
 def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
-    """Return the shares in each interval that has steps, or an empty list if no step records its parts."""
+    """Return the shares of a step's parts in each interval that has steps, or an empty list if no step records its
+    parts.
+    """
     series = {part: measured.series[f"part:{part}"] for part in PARTS if f"part:{part}" in measured.series}
     if not series:
         return []
@@ -179,7 +181,7 @@ def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
 
 
 def drawn(found: Sequence[Stretch], scale: TimeAxis) -> dict[str, Any]:
-    """Return the panel: drawing, and names with their colors."""
+    """Return the drawing of the parts of a step, and the parts' names with their colors."""
     rows, places = [row for row, _ in found], [place for _, place in found]
     lines = [{"name": name, "colour": colour, "faint": False} for name, colour in colours(PARTS).items()]
     return {"lines": lines, "svg": panels.shares(rows, places, scale, "parts of a step", "parts")}
@@ -196,7 +198,7 @@ def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
 
 
 def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
-    """Return the panel of probe scores, with a band of one standard deviation, and of their controls in a paler
+    """Return the panel of probe scores with bands of one standard deviation, and of the probes' controls in a paler
     tone.
     """
     found, palette = worths(measured, over_seeds), style.colours(measured.probes)
@@ -212,14 +214,14 @@ def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
 
 
 def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
-    """Return one row per probe in the last evaluation."""
+    """Return one row per probe of the last evaluation."""
     found = worths(measured, over_seeds)
     last: Mapping[str, Any] = next((event["probes"] for event in reversed(measured.events) if event.get("probes")), {})
     return [_probe_row(name, last[name], found[name]) for name in sorted(last) if name in found]
 
 
 def share(measured: RunMetrics) -> str:
-    """Return a sentence on the share of the run's time that probes took."""
+    """Return a sentence with the time that probes took, and its share of the run's time."""
     spent = math.fsum(float(event.get("probe_seconds", 0.0)) for event in measured.events)
     held = account(measured.events).held_s
     looks = sum(bool(event.get("probes")) for event in measured.events)
@@ -249,4 +251,4 @@ def _words(worth: Worth) -> str:
     if worth.decides:
         return "above noise"
     found = "no signal" if worth.signal <= 0 else "noise unknown" if worth.snr is None else "within its noise"
-    return f"{found}: not used to stop the run or to decide a gate"
+    return f"{found}; not used to stop the run or to decide a gate"

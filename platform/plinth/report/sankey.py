@@ -1,9 +1,9 @@
-"""The funnel as a Sankey diagram: documents flow downward, and what a stage removes branches off to the reasons.
+"""The funnel as a Sankey diagram: documents flow downward, and documents that a stage removes branch off to a reason.
 
-    x, to the right: documents, stacked by bucket; one width for a document all over the picture
-    y, downwards:    stages in order; next to each the reasons, a bar each, the largest first
+    x, to the right: documents, stacked by bucket; the width of a document is the same everywhere
+    y, downwards:    stages in order; next to each stage one bar per reason, largest first
 
-Smaller reasons are drawn together, so that labels stay readable for any number of rules.
+Smaller reasons are drawn as one bar, so that labels stay readable for any number of rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REASONS_PER_STAGE = 6
 
 @dataclass(frozen=True)
 class Reason:
-    """One bar: documents by bucket."""
+    """Bar of one reason for removal: documents by bucket."""
 
     name: str
     by_bucket: Mapping[str, float]
@@ -45,7 +45,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Level:
-    """A stage: input documents by bucket, and removed documents by reason."""
+    """A stage of the diagram: input documents by bucket, and removed documents by reason."""
 
     stage: str
     coming: Mapping[str, float]
@@ -57,7 +57,7 @@ def levels(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> list[Leve
 
     Args:
         stats: statistics of the asset `funnel`.
-        most: reasons shown one by one in a stage.
+        most: number of reasons per stage that get their own bar.
     """
     buckets = sorted(stats["buckets"])
     found = []
@@ -76,7 +76,7 @@ def figure(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> Figure:
 
     Args:
         stats: statistics of the asset `funnel`.
-        most: reasons shown one by one in a stage.
+        most: number of reasons per stage that get their own bar.
     """
     from matplotlib.figure import Figure
 
@@ -106,7 +106,7 @@ def _reason(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Reason:
 
 
 def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
-    """Return the largest reasons, and the sum of all others. If only one other reason is left, it keeps its name."""
+    """Return the largest reasons, and the others joined into one. A single remaining reason is not joined."""
     if len(reasons) <= most + 1:
         return list(reasons)
     rest = reasons[most:]
@@ -116,7 +116,7 @@ def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
 
 
 def _heights(drawn: Sequence[Level], scale: float) -> list[float]:
-    """Return the height of each stage, which has room for its bars and one line of text per bar."""
+    """Return the height of each stage. It has room for the stage's bars and one line of text per bar."""
     return [max(LEAST, sum(_bar_height(one, scale) for one in level.reasons) + GAP) for level in drawn]
 
 
@@ -127,7 +127,7 @@ def _bar_height(reason: Reason, scale: float) -> float:
 def _head(
     ax: Axes, stats: Mapping[str, Any], buckets: Sequence[str], palette: Mapping[str, str], scale: float
 ) -> float:
-    """Draw the legend, the column heads and the incoming stream; return the top of the first stage."""
+    """Draw the legend, the column headings and the incoming stream; return the vertical position of the first stage."""
     for bucket, (x, line) in _legend(buckets).items():
         ax.add_patch(_box(x, line - 0.06, 0.12, 0.12, palette[bucket], 0.9))
         ax.text(x + 0.17, line, bucket, fontsize=9, va="center", color=INK)
@@ -144,7 +144,7 @@ def _head(
 
 
 def _legend(buckets: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return the place of each bucket's legend entry, in lines as wide as the figure."""
+    """Return the position of each bucket in the legend. Lines are as wide as the figure."""
     places, x, line = {}, LEFT, 0.18
     for bucket in buckets:
         width = 0.36 + 0.077 * len(bucket)
@@ -156,12 +156,12 @@ def _legend(buckets: Sequence[str]) -> dict[str, tuple[float, float]]:
 
 
 def _top(buckets: Sequence[str]) -> float:
-    """Return the top of the stream, below the legend."""
+    """Return the vertical position where the stream begins, below the legend."""
     return max(line for _, line in _legend(buckets).values()) + 0.37
 
 
 def _left(ax: Axes, y: float, name: str, note: str) -> None:
-    """Draw two lines of text at the left edge of the stream."""
+    """Draw two lines of text, name and note, at the left edge of the stream."""
     ax.text(LEFT - 0.12, y + 0.08, name, ha="right", va="center", fontsize=9, color=INK)
     ax.text(LEFT - 0.12, y + 0.25, note, ha="right", va="center", fontsize=8, color=SOFT_INK)
 
@@ -206,7 +206,7 @@ def _ribbons(
     scale: float,
     palette: Mapping[str, str],
 ) -> None:
-    """Draw ribbons from the right edge of each bucket's band, last bucket first, to the reason's bar."""
+    """Draw one ribbon per bucket, last bucket first, from the right edge of the bucket's stream to the reason's bar."""
     for bucket in reversed(list(reason.by_bucket)):
         width = reason.by_bucket[bucket] * scale
         if not width:
@@ -228,7 +228,7 @@ def _foot(
     palette: Mapping[str, str],
     first: float,
 ) -> None:
-    """Draw the documents that remain for training."""
+    """Draw the documents that remain for training at the bottom of the diagram."""
     kept = {bucket: float(stats["buckets"][bucket]["stages"][-1]["documents_out"]) for bucket in buckets}
     lefts = _lefts(kept, scale)
     for bucket in buckets:
@@ -244,7 +244,7 @@ def _foot(
 
 
 def _lefts(values: Mapping[str, float], scale: float) -> dict[str, float]:
-    """Return the left edge of each bucket's band."""
+    """Return the left edge of each bucket's stream."""
     found, x = {}, LEFT
     for bucket, value in values.items():
         found[bucket] = x
@@ -266,7 +266,7 @@ def _band(ax: Axes, corners: tuple[float, float, float], width: float, y: float,
 
 
 def _turn(ax: Axes, left: float, right: float, y: float, x: float, top: float, bottom: float, colour: str) -> None:
-    """Draw a ribbon that leaves [left, right] downward at `y` and arrives at `x` from the left over [top, bottom]."""
+    """Draw a ribbon that goes down from [left, right] at `y`, turns right, and ends at `x` from `top` to `bottom`."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 

@@ -32,9 +32,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def tone(number: int) -> str:
-    """Return color number `number`: first the palette, then paler and darker variants. The 19th color equals the
-    first.
-    """
+    """Return color number `number`: first the palette, then paler and darker variants. Color 19 equals the first."""
     turn, place = divmod(number, len(PALETTE))
     towards, much = ((0, 0.0), (255, 0.5), (0, 0.45))[turn % 3]
     parts = (int(PALETTE[place][at : at + 2], 16) for at in (1, 3, 5))
@@ -69,7 +67,7 @@ def settings() -> Any:
 
 
 def count(value: float) -> str:
-    """Format a count: 1,234,567 as `1.23 M`; numbers below ten thousand in full."""
+    """Format a count: 1,234,567 as `1.23 M`, and numbers below ten thousand in full."""
     return _scaled(value, 1000, ("", " k", " M", " G", " T"), whole_below=10_000)
 
 
@@ -148,8 +146,8 @@ def svg(
     Args:
         title: text for screen readers.
         key: value of the attribute `data-key`, for scripts.
-        tight: cut empty margins; if False, a unit of the element is a point of the figure.
-        curves: curves of a figure without axes, as `_curves` returns them, for `curves.js`.
+        tight: cut empty margins; if False, one unit of the SVG is one point of the figure.
+        curves: curves of a figure without axes, in the form that `_curves` returns, for `curves.js`.
     """
     import matplotlib
 
@@ -183,9 +181,9 @@ _FRAME = re.compile(r'<g id="frame-(\d+)">')
 
 
 def _curves(figure: Figure) -> list[dict[str, Any]]:
-    """Return the curves of a figure for `curves.js`: per axes the range, labels, lines and their points.
+    """Return the curves of a figure for `curves.js`: for each axes the range, labels, lines and points.
 
-    Names the artists that the script moves. Places along the axis are shares of its range.
+    The function also sets ids on the artists that the script moves. Positions along an axis are shares of its range.
     """
     import numpy as np
 
@@ -216,7 +214,7 @@ def _curves(figure: Figure) -> list[dict[str, Any]]:
 
 
 def _box(text: str, number: int) -> list[float]:
-    """Return left, top, width and height of a frame: the rectangle that clips its curves."""
+    """Return left, top, width and height of the rectangle that clips a frame's curves."""
     frame = text[text.index(f'<g id="frame-{number}">') :]
     clip = re.search(r'clip-path="url\(#([^)]+)\)"', frame)
     assert clip is not None, "curves are clipped by their axes"

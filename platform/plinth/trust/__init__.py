@@ -1,15 +1,15 @@
 """Trust: a root of trust outside the workspace, keys by role, signed statements. Independent of MLflow.
 
     root        the signed record of roles, public keys, thresholds, expiry, revocations; successor versions
-    signers     one private key: in a file, a variable, a command, a hardware module, or a cloud
+    signers     one private key: in a file, an environment variable, a command, a hardware module, or a cloud
     enrolment   creation of roots and keys, enrollment, revocation
-    versions    next version of a root: published by one holder, or proposed and signed by several
+    versions    next version of a root: published by one holder, or proposed and then signed by several holders
     dsse        roles and their keys; in-toto statements in DSSE envelopes: build, sign, verify, read,
                 write
     sigstore_bundle    offline verification of a Sigstore bundle, for signers without a Plinth key
-    log_record  one record of a signed log, verified with its predecessor
-    signed_log  append-only records: read, append, newest; a log's signed head
+    log_record  one record of a signed log, verified as the successor of the previous record
+    signed_log  append-only log of signed records: read all, append, read the newest; the signed head of a log
     standalone_verify  verification of an export against a root, as a standalone file
 
-Does not belong here: meaning of a statement for a candidate (registry), lineage (provenance).
+Does not belong here: effects of a statement on a candidate (registry), lineage (provenance).
 """

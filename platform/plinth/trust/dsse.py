@@ -1,7 +1,7 @@
 """Signed statements: in-toto statements in DSSE envelopes, as files; roles and their keys.
 
-Root, provenance, attestations, policies, approvals and release records use it. The envelope contains the signed bytes.
-A reader takes the statement from them after a threshold of a role's keys has been verified.
+Roots, provenance, attestations, policies, approvals and release records are stored in this form. The envelope contains
+the signed bytes. A reader first verifies a threshold of a role's keys and then parses the statement from these bytes.
 """
 
 from __future__ import annotations
@@ -50,25 +50,27 @@ class RootKey(Frozen):
 
     owner: str = Field(min_length=1)
     public: str = Field(description="Public key: PEM, ECDSA on P-256.")
-    revoked_from: str | None = Field(None, description="Revocation time (UTC, ISO 8601): later statements are refused.")
+    revoked_from: str | None = Field(None, description="Revocation time (UTC, ISO 8601); later statements are invalid.")
 
 
 class SigstoreIdentity(Frozen):
-    """Subject of a Sigstore certificate (e-mail address, or URI of a workflow), and the issuer that vouches for it."""
+    """Subject of a Sigstore certificate (e-mail address, or URI of a workflow), and the issuer that certifies the
+    subject.
+    """
 
     identity: str = Field(min_length=1)
     issuer: str = Field(min_length=1)
 
 
 class Role(Frozen):
-    """Keys that are allowed to sign as a role, and how many different keys must sign."""
+    """Keys that are allowed to sign as a role, and the number of different keys that must sign."""
 
     keys: tuple[str, ...]
     threshold: int = Field(1, ge=1)
 
 
 class Authority(Frozen):
-    """Keys whose signatures are valid for one role, for verification."""
+    """Keys whose signatures a verification accepts for one role."""
 
     role: str
     root: str = Field(description="Name and version of the root with these keys.")
@@ -93,17 +95,15 @@ class Authority(Frozen):
 
 
 def revoked_at(key: RootKey, at: str | None) -> bool:
-    """Return True if a statement signed at that time is refused, because its key was revoked by then or the time is
-    unknown.
-    """
+    """Return True if a statement signed at `at` is rejected: the key was revoked by then, or `at` is unknown."""
     return key.revoked_from is not None and (at is None or time_of(at) >= time_of(key.revoked_from))
 
 
 def time_of(text: str) -> datetime:
-    """Parse a time with its zone.
+    """Parse a time in ISO 8601 with a time zone.
 
     Raises:
-        ValueError: not ISO 8601, or without a time zone.
+        ValueError: the text is not ISO 8601, or has no time zone.
     """
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
@@ -140,7 +140,7 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
 
 
 def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
-    """Return the envelope of a statement, signed by every signer, as JSON.
+    """Return a statement's envelope, signed by every signer, as JSON.
 
     Raises:
         SignatureError: a private key cannot be used.
@@ -153,7 +153,7 @@ def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]
     """Return the envelope with additional signatures over the same bytes.
 
     Raises:
-        SignatureError: not an envelope, or a private key cannot be used.
+        SignatureError: this is not an envelope, or a private key cannot be used.
     """
     signed, _ = _signed(envelope, "the envelope")
     signatures = {one["keyid"]: one for one in envelope["signatures"]}
@@ -167,16 +167,16 @@ def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]
 def opened(
     envelope: Any, authority: Authority, predicate_type: str, where: str, *, at: str | None = None
 ) -> dict[str, Any]:
-    """Verify an envelope by a threshold of a role's keys; return its statement.
+    """Verify that enough keys of a role signed an envelope, and return the statement in the envelope.
 
     Args:
         where: name of the envelope in errors.
-        at: time of the statement, if another signed record contains it; default: the statement's own `at`. It decides
-            whether a key that was revoked later is accepted.
+        at: time of the statement, if another signed record contains it; default: the statement's own `at`. A key that
+            was revoked after this time is accepted.
 
     Raises:
-        SignatureError: it is not an envelope, has wrong or too few signers or a revoked key, its content was changed,
-            or its predicate type differs.
+        SignatureError: this is not an envelope, it has wrong or too few signers or a revoked key, its content was
+            changed, or its predicate type differs.
     """
     content = unverified(envelope, where)
     stated = at if at is not None else content.get("predicate", {}).get("at")
@@ -198,8 +198,9 @@ def opened(
 
 
 def signed_by(envelope: Any, authority: Authority, where: str = "the envelope") -> tuple[str, ...]:
-    """Return the sorted owners whose keys for the role have valid signatures, each owner once. Revocation is not
-    checked.
+    """Return the owners of the role's keys that have a valid signature in the envelope, sorted, each owner once.
+
+    Revocation is not checked.
     """
     return tuple(sorted({authority.keys[key_id].owner for key_id in holding(envelope, authority, where)}))
 
@@ -214,10 +215,10 @@ def write(path: Path, content: Mapping[str, Any], *signers: Signer) -> None:
 
 
 def read(path: Path, authority: Authority, predicate_type: str, *, at: str | None = None) -> dict[str, Any]:
-    """Read a statement file, signed by a threshold of a role's keys.
+    """Read a statement from a file, and verify that enough keys of a role signed it.
 
     Raises:
-        SignatureError: the file is absent, or `opened` refuses it.
+        SignatureError: the file is absent, or `opened` rejects the envelope.
     """
     return opened(envelope_of(path), authority, predicate_type, str(path), at=at)
 
@@ -226,13 +227,13 @@ def envelope_of(path: Path) -> dict[str, Any]:
     """Read the envelope in a plain file without verifying it.
 
     Raises:
-        SignatureError: as `bytes_of`, or not JSON.
+        SignatureError: as in `bytes_of`, or the file is not JSON.
     """
     return parsed(bytes_of(path), str(path))
 
 
 def bytes_of(path: Path) -> bytes:
-    """Read a file for verification. Use these bytes afterward; do not read the file again.
+    """Read a file that will be verified. Use the returned bytes afterward, and do not read the file again.
 
     Raises:
         SignatureError: the file is absent, a link, a pipe or a device, or too large.
@@ -251,7 +252,7 @@ def parsed(data: bytes, where: str) -> dict[str, Any]:
     """Parse an envelope without verifying it.
 
     Raises:
-        SignatureError: not JSON, or not an object.
+        SignatureError: the data is not JSON, or not an object.
     """
     try:
         content = json.loads(data, object_pairs_hook=fingerprint.unique)
@@ -266,7 +267,7 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
     """Return the unverified statement in an envelope. Use it to find out who must have signed the envelope.
 
     Raises:
-        SignatureError: not an envelope of a statement.
+        SignatureError: this is not an envelope of a statement.
     """
     try:
         payload = base64.b64decode(envelope["payload"], validate=True)
@@ -292,10 +293,10 @@ def subjects(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
-    """Return the identities of the role's keys that have a valid signature in the envelope. Revocation is not checked.
+    """Return the ids of the role's keys that have a valid signature in the envelope. Revocation is not checked.
 
     Raises:
-        SignatureError: not an envelope.
+        SignatureError: this is not an envelope.
     """
     keys = tuple(sorted((key_id, key.public) for key_id, key in authority.keys.items()))
     try:
@@ -310,7 +311,7 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
 
 
 def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
-    """Return the identities of the public keys whose signature in the envelope is valid."""
+    """Return the ids of the public keys that have a valid signature in the envelope."""
     signed, signatures = _signed(envelope, where)
     return frozenset(
         key_id
@@ -320,17 +321,17 @@ def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str
 
 
 def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the signed bytes (DSSE's pre-authentication encoding), and the signatures by key identity.
+    """Return the signed bytes (DSSE's pre-authentication encoding), and the signatures by key id.
 
     Raises:
-        SignatureError: not an envelope, or two signatures of one key.
+        SignatureError: this is not an envelope, or one key has two signatures.
     """
     try:
         kind, payload = envelope["payloadType"].encode(), base64.b64decode(envelope["payload"], validate=True)
         found = [(one["keyid"], base64.b64decode(one["sig"], validate=True)) for one in envelope["signatures"]]
         signatures = dict(found)
         if len(signatures) != len(found):
-            raise ValueError("two signatures of one key")
+            raise ValueError("one key has two signatures")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SignatureError(f"{where} is not a DSSE envelope", found=repr(error)) from error
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload), signatures

@@ -1,8 +1,8 @@
 """Creation of a root of trust; enrollment, revocation and renewal of keys. The only module that creates keys.
 
-Every change is a new version of the root, signed with the root keys of this machine and published in the workspace,
-where every machine that has pinned an earlier version finds it. If several holders must sign, the version is written to
-the file of `propose` instead (`versions`); the root does not change until that is published.
+Every change is a new version of the root. It is signed with the root keys of this machine and published in the
+workspace, where every machine that has pinned an earlier version finds it. If several holders must sign, the version is
+written to the file in `propose` instead (see `versions`). The root does not change until that proposal is published.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def initialise(
 
     Args:
         people: approvers, by name or e-mail address.
-        demo: True makes a demo root; everything signed with its keys is shown as such.
+        demo: True creates a demo root; everything signed with its keys is shown as a demo.
         days: validity of the root.
 
     Raises:
@@ -64,7 +64,7 @@ def new_key(folder: Path, role: str, owner: str) -> str:
     """Create a private key for an owner in a trust folder; return the PEM of its public key, not yet enrolled.
 
     Raises:
-        SignatureError: unknown role, or the owner has a key there already.
+        SignatureError: the role is unknown, or the owner already has a key there.
     """
     require_role(role)
     place = folder / "keys" / role
@@ -76,10 +76,10 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
     """Record where the private key of an owner is kept; return the PEM of its public key, not yet enrolled.
 
     Args:
-        source: location in the form of `signers`.
+        source: location of the key, in one of the forms that `signers` accepts.
 
     Raises:
-        SignatureError: unknown role, the owner has a key there already, or the key cannot be used.
+        SignatureError: the role is unknown, the owner already has a key there, or the key cannot be used.
     """
     require_role(role)
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
@@ -95,7 +95,8 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
     """Enroll a key: allow it to sign as a role.
 
     Raises:
-        SignatureError: unknown role, not a public key, another owner's key, or no root key on this machine.
+        SignatureError: the role is unknown, `public` is not a public key, the key belongs to another owner, or no root
+            key is on this machine.
     """
     require_role(role)
     _ = owner_file(owner)
@@ -119,10 +120,10 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
 
 
 def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposing | None = None) -> Trust:
-    """Revoke a key: refuse its statements from a date on. Statements without a known time are refused from now on.
+    """Revoke a key: reject statements that it signed on or after a date, and all its statements without a known time.
 
     Args:
-        key: prefix of its identity.
+        key: prefix of the key's id.
         since: date with a time zone.
 
     Raises:
@@ -142,7 +143,7 @@ def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposin
 
 
 def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
-    """Give an owner a new key for a role; the old one is revoked now and kept as an unused file.
+    """Replace an owner's key for a role with a new key. The old key is revoked now and kept as an unused file.
 
     Raises:
         SignatureError: the owner has no such key on this machine, or no root key is here.
@@ -155,7 +156,7 @@ def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
         raise SignatureError(
             f"the key of {owner} as {role} cannot be rotated here",
             found=old.source if role != ROOT else "a root key",
-            expected="a key file of another role",
+            expected="a key file, for a role other than root",
             remedy="enroll the new key, then revoke the old one",
         )
     place.rename(retired)
@@ -168,10 +169,10 @@ def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
 
 
 def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing | None = None) -> Trust:
-    """Set the number of different keys that a role needs.
+    """Set the number of different keys that must sign as a role.
 
     Raises:
-        SignatureError: unknown role, or there are fewer valid keys.
+        SignatureError: the role is unknown, or has fewer valid keys.
     """
     require_role(role)
     trust = Trust.of(workspace)
@@ -226,7 +227,7 @@ def changed(
     days: int | None = None,
     propose: Proposing | None = None,
 ) -> Trust:
-    """Publish the next version of the root, or write it as a proposal; omitted values stay unchanged.
+    """Publish the next version of the root, or write it as a proposal. Values that are not given stay unchanged.
 
     Raises:
         SignatureError: as `versions.publish` or `versions.propose`.
@@ -249,7 +250,7 @@ def changed(
 
 
 def require_role(role: str) -> None:
-    """Refuse an unknown role.
+    """Reject an unknown role.
 
     Raises:
         SignatureError: there is no such role.
@@ -298,7 +299,7 @@ def _identified(
         raise SignatureError(
             f"{role} has no such identity",
             found=", ".join(each.identity for each in before) or "none",
-            expected="one that the root names, for another role than root: as root, only keys sign",
+            expected="an identity that the root lists, for a role other than root, because only keys sign as root",
         )
     after = tuple(each for each in dict.fromkeys((*before, *more)) if each not in less)
     identities = {name: those for name, those in {**trust.root.identities, role: after}.items() if those}

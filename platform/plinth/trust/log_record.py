@@ -3,10 +3,10 @@
     {"number": 2, "prior": SHA-256 of the file before, "at": time, "role": who signs, "body": content}
 
 is the predicate of a DSSE envelope. A `flat` record has the fields of its content at the same level as the number, and
-its log has a single role. A `readable` one is `{"record": predicate, "envelope": envelope}`: the predicate is for
+its log has a single role. A `readable` record is `{"record": predicate, "envelope": envelope}`: the predicate is for
 people; only the envelope is trusted.
 
-Does not belong here: location of records, and memory of verified ones (`signed_log`).
+Does not belong here: location of records, and memory of verified records (`signed_log`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ class RecordForm:
 
     Args:
         name: the log's folder in a workspace.
-        keeps_revoked: True keeps records whose key was revoked later, without an owner. Use it for records of past
-            events; a record that others act on must become invalid with its key.
-        kind: predicate type; default: derived from the name.
+        roles: roles that are allowed to sign records.
+        keeps_revoked: True accepts records whose key was revoked before their time; such records have no owner. Use it
+            for records of past events. A record that others act on must become invalid when its key is revoked.
+        kind: predicate type; by default derived from the name.
         title: name of the records in errors.
-        flat, readable: see above.
+        flat, readable: formats of records, described in the module's docstring.
     """
 
     name: str
@@ -71,13 +72,13 @@ class RecordForm:
 
     @property
     def plural(self) -> str:
-        """Name of the records in errors."""
+        """Name of the log's records in errors, in the plural."""
         return self.title or f"records of {self.name}/"
 
     def sealed(
         self, signer: Signer, before: LogRecord | None, at: str, body: Mapping[str, Any], subjects: Mapping[str, str]
     ) -> bytes:
-        """Return the file of the next record."""
+        """Return the content of the file with the next record, signed."""
         own = {"number": before.number + 1 if before else 1, "prior": before.sha256 if before else None, "at": at}
         content = {**own, **body, **own} if self.flat else {**own, "role": signer.role, "body": dict(body)}
         envelope = dsse.seal(dsse.statement(self.predicate, subjects, content), signer)
@@ -87,24 +88,24 @@ class RecordForm:
     def next(
         self, trust: Trust, data: bytes, where: str, before: LogRecord | None, *, proved: bool = False
     ) -> LogRecord:
-        """Verify a record as the successor of another (None: it is the first), as a consumer of sent records does.
+        """Verify a record as the successor of another. If `before` is None, the record must be the log's first record.
 
         Args:
             proved: True if this root verified the signature of these bytes, or of a later record that names them.
 
         Raises:
-            SignatureError: it is not a record of this log, is signed with another key, or does not follow directly: a
-                record is missing.
+            SignatureError: this is not a record of this log, it is signed with another key, or a record between the
+                two is missing.
         """
         record = self.opened(trust, data, where, proved=proved)
         self._require_next(where, record, before)
         return record
 
     def opened(self, trust: Trust, data: bytes, where: str, *, proved: bool = False) -> LogRecord:
-        """Verify a record independently of its predecessor; see `next`.
+        """Verify a record independently of its predecessor; the arguments are those of `next`.
 
         Raises:
-            SignatureError: it is not a record of this log, or is signed with another key.
+            SignatureError: this is not a record of this log, or it is signed with another key.
         """
         envelope, shown = self._parsed(data, where)
         content = dsse.unverified(envelope, where)
@@ -145,7 +146,7 @@ class RecordForm:
         )
 
     def _parsed(self, data: bytes, where: str) -> tuple[Any, Mapping[str, Any]]:
-        """Return the unverified envelope and, for a readable record, the part for people."""
+        """Return the unverified envelope and, for a readable record, the predicate written for people."""
         try:
             found = json.loads(data, object_pairs_hook=fingerprint.unique)
         except (ValueError, RecursionError) as error:
@@ -169,8 +170,10 @@ class RecordForm:
         return str(stated)
 
     def _ever(self, trust: Trust, role: str) -> Authority:
-        """Return the keys to accept. For a log that keeps revoked records, these are all keys that ever had the role,
-        because a revoked root key is no longer listed under its role.
+        """Return the keys whose signatures are accepted for a role.
+
+        If the log keeps revoked records, these are all keys that ever had the role. Revoked root keys are added,
+        because they are no longer listed under their role.
         """
         authority = trust.authority(role)
         if not self.keeps_revoked:
@@ -189,7 +192,7 @@ class RecordForm:
                 f"{where} is older than its predecessor",
                 found=record.at,
                 expected=f"{before.at} or later",
-                remedy="a key signed for the past: revoke it, and restore the log from a backup",
+                remedy="a key signed a record with a past time: revoke the key, and restore the log from a backup",
             )
 
     def broken(self, where: str, found: str, expected: str) -> SignatureError:
@@ -203,8 +206,8 @@ class RecordForm:
 
 
 def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tuple[str, ...]:
-    """Return the owners of valid signatures. A single signature was verified before; if there are several, each is
-    checked.
+    """Return the owners of valid signatures. If there are several signatures, each is checked; a single signature was
+    checked before.
     """
     known = {one["keyid"] for one in envelope["signatures"]} & set(authority.keys)
     if len(known) > 1:
@@ -213,7 +216,7 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
 
 
 def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
-    """Return True if two records differ in their JSON text, since 1, 1.0 and true are equal in Python."""
+    """Return True if two records differ as JSON text. Python compares 1, 1.0 and true as equal, JSON text does not."""
     try:
         return fingerprint.canonical(shown) != fingerprint.canonical(signed)
     except ValueError:  # not a number

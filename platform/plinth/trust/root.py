@@ -1,8 +1,8 @@
 """Root of trust: keys by role, expiry, and the succession of versions.
 
 The model is TUF's root role: a version is signed by a threshold of root keys. The next version is signed by a
-threshold of the old root keys *and* of its own root keys, so a machine that pins one version can follow every later
-one. A key that is revoked from a date still verifies earlier statements.
+threshold of the old root keys *and* of its own root keys, so a machine that pins one version can verify every later
+version. A key that is revoked from a date on still verifies earlier statements.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PREDICATE: Final = "urn:plinth:root:v1"
 class Root(Frozen):
     """Roles, public keys and thresholds, valid until `expires`; Sigstore identities by role.
 
-    Times are UTC in ISO 8601. `demo` marks keys that were created without confirmation; everything they sign is shown
-    as a demo.
+    Times are UTC in ISO 8601. `demo` marks a root whose keys were created without confirmation. Everything signed with
+    these keys is shown as a demo.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -50,7 +50,7 @@ class Root(Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out empty `identities`, so that the digests of older roots stay the same."""
+        """Leave out `identities` if it is empty, so that the digests of older roots stay the same."""
         found: dict[str, Any] = plain(self)
         return found if self.identities else {name: value for name, value in found.items() if name != "identities"}
 
@@ -64,7 +64,7 @@ class Root(Frozen):
             if name == ROOT and role.threshold > len(set(role.keys)):
                 raise ValueError(f"the root needs {role.threshold} keys, {len(set(role.keys))} are given")
         if strange := set(self.identities) - (set(ROLES) - {ROOT}):
-            raise ValueError(f"identities for {sorted(strange)}: root accepts keys only, and there are no other roles")
+            raise ValueError(f"identities for {sorted(strange)}: not a role, or the role root, which accepts keys only")
         for given in (self.issued, self.expires, *(key.revoked_from for key in self.keys.values())):
             _ = given and time_of(given)
         return self
@@ -85,7 +85,7 @@ class Root(Frozen):
         )
 
     def digest(self) -> str:
-        """SHA-256 of the canonical record."""
+        """Return the SHA-256 of the canonical record."""
         return fingerprint.digest(self)
 
     def expired(self, at: datetime | None = None) -> bool:
@@ -96,7 +96,7 @@ class Root(Frozen):
         """Return this root if it has not expired.
 
         Raises:
-            SignatureError: it has expired.
+            SignatureError: the root has expired.
         """
         if self.expired(at):
             raise SignatureError(
@@ -109,21 +109,22 @@ class Root(Frozen):
 
 
 def sign(root: Root, signers: Iterable[Any]) -> dict[str, Any]:
-    """Return the envelope of a root version.
+    """Return the signed envelope of a root version.
 
     Args:
-        signers: holders of the root role (`signers.Signer`) in this version and the previous one.
+        root: version to sign.
+        signers: holders of the root role (`signers.Signer`) in this version and the previous version.
     """
     content = dsse.statement(PREDICATE, {root.name: root.digest()}, root.model_dump(mode="json"))
     return dsse.seal(content, *signers)
 
 
 def first(envelope: Mapping[str, Any], where: str) -> Root:
-    """Return a root to be pinned, after checking that its own root keys signed it. Trust in it depends on how it
-    reached this machine.
+    """Return a root to be pinned, after checking that its own root keys signed it. The check does not prove that the
+    root is genuine: that depends on how it reached this machine.
 
     Raises:
-        SignatureError: not a root, or not signed by its own keys.
+        SignatureError: this is not a root, or it is not signed by its own keys.
     """
     root = _parsed(dsse.unverified(envelope, where), where)
     dsse.opened(envelope, root.authority(ROOT), PREDICATE, where)
@@ -134,8 +135,8 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
     """Return the next version of a trusted root.
 
     Raises:
-        SignatureError: it is not the next version, has another name, is a demo root in place of a real one, or is
-            signed by too few of the old or new root keys.
+        SignatureError: this is not the next version, it has another name, it is a demo root that would replace a real
+            root, or it is signed by too few of the old or new root keys.
     """
     dsse.opened(envelope, root.authority(ROOT), PREDICATE, where)
     first(envelope, where)
@@ -146,7 +147,7 @@ def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
     """Return the next version of this root from an envelope, before any signature is verified.
 
     Raises:
-        SignatureError: it is not a root, or not the next version of this root.
+        SignatureError: this is not a root, or not the next version of this root.
     """
     content = dsse.unverified(envelope, where)
     found = _parsed(content, where)
@@ -162,7 +163,7 @@ def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def changes(before: Root, after: Root) -> tuple[str, ...]:
-    """Return the changes of a version, one sentence each: keys, roles, thresholds, revocations, expiry."""
+    """Return the changes between two versions, one sentence each: keys, roles, thresholds, revocations, expiry."""
     said = []
     for key_id in sorted(set(before.keys) | set(after.keys)):
         old, new = before.keys.get(key_id), after.keys.get(key_id)
@@ -211,8 +212,8 @@ SEEN = "seen.json"
 
 
 class Proof(NamedTuple):
-    """Newest record of a log that this machine has verified: number, SHA-256 of its file, and digest of the root
-    used.
+    """Newest record of a log that this machine has verified: its number, the SHA-256 of its file, and the digest of the
+    root that verified it.
     """
 
     number: int
@@ -232,7 +233,7 @@ class Trust:
         """Return the trust in the root pinned for a workspace, or in its newest successor version.
 
         Raises:
-            SignatureError: none is pinned, it does not verify, or it has expired.
+            SignatureError: no root is pinned, the root does not verify, or it has expired.
         """
         found = cls.newest(workspace)
         found.root.require_current()
@@ -243,7 +244,7 @@ class Trust:
         """Return the same as `of`, even if that version has expired. Use it to renew the root.
 
         Raises:
-            SignatureError: none is pinned, it does not verify, or this machine has seen a newer version.
+            SignatureError: no root is pinned, the root does not verify, or this machine has seen a newer version.
         """
         folder = workspace.trust_folder
         pinned = folder / ROOT_FILE
@@ -267,7 +268,7 @@ class Trust:
         """Return this trust if this machine has not seen a newer version of its root.
 
         Raises:
-            SignatureError: it has seen one; keys that the newer version revoked would be valid again.
+            SignatureError: this machine has seen a newer version; keys revoked in that version would be valid again.
         """
         had = self.seen(_counted(self.root))
         if self.root.version < had:
@@ -275,12 +276,12 @@ class Trust:
                 f"root {self.root.name} was replaced with an older version",
                 found=f"{self.root.title} in {self.folder / ROOT_FILE}",
                 expected=f"version {had}, seen by this machine",
-                remedy=f"restore it, or trust/{had}.root.json in the workspace; or run `keys pin --replace`",
+                remedy=f"restore that version, or trust/{had}.root.json in the workspace; or run `keys pin --replace`",
             )
         return self
 
     def pinned(self, *, replaced: bool = False) -> Trust:
-        """Write this root on this machine and return the trust. Older versions of the same root are refused afterward.
+        """Record this root's version on this machine and return the trust. Older versions are rejected afterward.
 
         Args:
             replaced: True if the user explicitly requested the change, even to an older version.
@@ -295,7 +296,7 @@ class Trust:
         return self.root.authority(role)
 
     def signer(self, role: str, owner: str | None = None) -> Signer:
-        """Return this machine's private key for a role; no key is created.
+        """Return this machine's private key for a role. No key is created.
 
         Raises:
             SignatureError: there is no key, there are several and no owner is given, or the root does not list the key.
@@ -306,13 +307,13 @@ class Trust:
         return signers.match(source, role, valid)
 
     def seen(self, *names: str) -> int:
-        """Return the highest record number of a log that was ever verified on this machine, under any of the log's
-        names; 0 if there is none.
+        """Return the highest record number of a log that this machine ever verified, under any of the log's names; 0 if
+        none.
         """
         return self.proved(*names).number
 
     def proved(self, *names: str) -> Proof:
-        """Return the newest record of a log that was ever verified on this machine, under any of the log's names."""
+        """Return the newest record of a log that this machine ever verified, under any of the log's names."""
         seen = self._seen()
         return max((_proof(seen.get(name, 0), self.folder) for name in names), key=lambda proof: proof.number)
 
@@ -381,7 +382,7 @@ def owner_file(owner: str) -> str:
 
 
 def version_path(workspace: Workspace, version: int) -> Path:
-    """Return the path of a workspace's copy of a root version."""
+    """Return the path of the workspace's copy of a root version."""
     return workspace.trust / f"{version}.root.json"
 
 

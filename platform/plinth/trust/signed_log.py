@@ -2,15 +2,15 @@
 
     FOLDER/00001.json    one record (`log_record`), with the SHA-256 of the previous file
 
-An edited record does not verify; a removed, inserted or moved record breaks the chain; a time before that of the
-previous record is refused, so a revoked key cannot sign for the past. Removal or replacement of the newest record is
-detected too, because this machine stores number and SHA-256 of the last verified record outside the workspace. For
-machines that have verified no record, a signed head can name the newest one (`LogHead`).
+An edited record does not verify. A removed, inserted or moved record breaks the chain. A record with an earlier time
+than the previous record is rejected, so a revoked key cannot sign for the past. Removal or replacement of the newest
+record is detected too, because this machine stores number and SHA-256 of the last verified record outside the
+workspace. For machines that have verified no record, a signed head can name the newest record (`LogHead`).
 
     records    all records, read and hashed; signatures are verified only after the last verified record
-    newest     the last record: reads only the last verified record and later ones
+    newest     the last record; only the last verified record and later records are read
     back       records from newest to oldest, read on demand
-    append     appends a record, verified before it is written
+    append     append a record; it is verified before it is written
 
 Verification depends on the root. After a change of the root, such as a revoked key, every signature is verified again.
 """
@@ -40,7 +40,9 @@ _FILE = re.compile(r"([0-9]{5,})\.json")
 
 
 class _Opened(NamedTuple):
-    """A log that is being read: its files, their number, and the last record that this machine verified before."""
+    """A log that is being read: trust, files, the last record that this machine verified before, and the number of
+    files.
+    """
 
     trust: Trust
     objects: Objects
@@ -62,7 +64,7 @@ class _Opened(NamedTuple):
 
     @property
     def proved(self) -> int:
-        """Number of records that the last verification covers; 0 if the record or the root has changed since."""
+        """Number of the last verified record; 0 if that record or the root has changed since."""
         number, sha256, root = self.last
         current = 0 < number <= self.length and root == self.trust.root.digest()
         return number if current and _sha256(self.data(number)) == sha256 else 0
@@ -79,11 +81,11 @@ class SignedLog(RecordForm):
     shared: bool = False
 
     def folder(self, ctx: State) -> Path:
-        """Return the folder of the log; for a shared log, only if the workspace is a folder."""
+        """Return the folder of the log. A shared log is in this folder only if the workspace is a folder."""
         return ctx.workspace.root / self.name
 
     def path(self, ctx: State, number: int) -> Path:
-        """Return the file of a record."""
+        """Return the path of a record's file."""
         return self.folder(ctx) / _file(number)
 
     def records(self, ctx: State, *, whole: bool = False) -> tuple[LogRecord, ...]:
@@ -93,7 +95,7 @@ class SignedLog(RecordForm):
             whole: True verifies every signature again, including those that this machine verified before.
 
         Raises:
-            SignatureError: a record was edited, removed or moved, or signed with a key that is not allowed to.
+            SignatureError: a record was edited, removed or moved, or signed with a key that may not sign it.
         """
         opened = self._opened(ctx)
         if opened is None:
@@ -109,8 +111,8 @@ class SignedLog(RecordForm):
         """Return the last record. Verification starts at the last record that this machine verified before.
 
         Raises:
-            SignatureError: that record was changed, a later record is invalid, or a record is missing. A replaced older
-                record is found only when all records are read (`records`).
+            SignatureError: the last verified record was changed, a later record is invalid, or a record is missing. A
+                replaced older record is found only when all records are read (`records`).
         """
         opened = self._opened(ctx)
         if opened is None or not (proved := opened.proved):
@@ -121,7 +123,7 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)[-1]
 
     def newest_after(self, ctx: State, anchor: Mapping[str, Any] | None) -> LogRecord | None:
-        """Return the last record after verifying that it continues from an anchor. Reads the records in between.
+        """Return the last record after verifying that it continues from an anchor. The records in between are read.
 
         Raises:
             SignatureError: one of these records is invalid, or anchored records are missing or replaced.
@@ -203,7 +205,7 @@ class SignedLog(RecordForm):
             )
 
     def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
-        """Require that one record matches an anchor. Reads no other record.
+        """Require that one record matches an anchor. No other record is read.
 
         Raises:
             SignatureError: the record is missing or differs.
@@ -220,7 +222,7 @@ class SignedLog(RecordForm):
         return found
 
     def _kept(self, ctx: State, opened: _Opened, found: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
-        """Check that no record since the last verified one is missing, remember the newest, and return the records."""
+        """Check that no record since the last verified record is missing, remember the newest, and return all."""
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
             anew = f". If the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
@@ -241,10 +243,10 @@ class SignedLog(RecordForm):
         return tuple(found)
 
     def _opened(self, ctx: State) -> _Opened | None:
-        """Return the opened log, or None if it is empty and this machine has never seen a record of it; in that case
-        no root is needed.
+        """Return the opened log, or None if it is empty and this machine has never verified a signed record.
 
-        Remembered facts are read before the files are counted, so that a record added meanwhile is not missed.
+        In that case, no root is needed. Remembered facts are read before the files are counted, so that a record added
+        meanwhile is not missed.
         """
         objects, seen = self._objects(ctx), (ctx.workspace.trust_folder / SEEN).exists()
         if not seen and not any(objects.names()):
@@ -254,7 +256,7 @@ class SignedLog(RecordForm):
         return _Opened(trust, objects, last, self._count(objects))
 
     def _count(self, objects: Objects) -> int:
-        """Return the number of files, which are numbered without gaps."""
+        """Return the number of record files, after checking that they are numbered without gaps."""
         names = [name for name in objects.names() if "/" not in name]
         for name in names:
             if not _FILE.fullmatch(name):
@@ -315,8 +317,10 @@ class LogHead:
     """Head of a log, signed by the role that signs its records.
 
     Args:
+        log: the log.
+        kind: predicate type of the head.
         days: validity of a head in days.
-        remedy: text for errors on how to sign the head again.
+        remedy: instructions in errors on how to sign the head again.
     """
 
     log: SignedLog
@@ -332,7 +336,7 @@ class LogHead:
         """Return the verified head, or None if no head was signed yet.
 
         Raises:
-            SignatureError: it was changed, or signed with another key.
+            SignatureError: the head was changed, or signed with another key.
         """
         path = self.path(ctx)
         if not path.exists():
@@ -344,20 +348,23 @@ class LogHead:
             raise SignatureError(f"{path} is not the head of a log", found=error) from error
 
     def require(self, ctx: State, newest: LogRecord | None, *, expired: bool = False) -> HeadStatement | None:
-        """Require that a record is the newest one according to the head. One record more than in the head is accepted,
-        after a crash.
+        """Require that a record is the newest according to the head.
+
+        A log with one record more than the head is accepted, because a crash can cause it.
 
         Args:
             expired: True accepts a head that has expired.
 
         Raises:
-            SignatureError: the head names another or a later record, is missing, or has expired.
+            SignatureError: the head names a different or a later record, is missing, or has expired.
         """
         head, number = self.read(ctx), newest.number if newest else 0
         ahead = number - (head.number if head else 0)
         if ahead not in (0, 1):
             raise SignatureError(
-                f"the newest {self.log.plural} are missing" if ahead < 0 else f"the {self.log.plural} outgrew the head",
+                f"the newest {self.log.plural} are missing"
+                if ahead < 0
+                else f"the head is behind the {self.log.plural}",
                 found=f"{number} records, the head has {head.number if head else 'none'}",
                 expected="the head that was signed with the last record",
                 remedy=f"restore {self.log.name}/ from a backup; releases are blocked until then",
@@ -376,7 +383,7 @@ class LogHead:
         return head
 
     def sign(self, ctx: State, newest: LogRecord, others: Iterable[SignedLog]) -> None:
-        """Sign the head of a log that ends with a record, and the heads of other logs.
+        """Sign a head that names the newest record of this log and of the other logs.
 
         Raises:
             SignatureError: another log is invalid, or lacks records that it had before, or there is no usable key.
@@ -394,10 +401,11 @@ class LogHead:
         dsse.write(self.path(ctx), content, Trust.of(ctx.workspace).signer(self.log.roles[0]))
 
     def refresh(self, ctx: State, others: Iterable[SignedLog], days: int, *, expired: bool = False) -> bool:
-        """Sign the head again if it is older than `days`, or behind a record of any log. Return True if it was signed.
+        """Sign the head again if it is older than `days`, or if any log has a newer record. Return True if it was
+        signed.
 
         Raises:
-            SignatureError: a log is invalid, or the key is not usable.
+            SignatureError: a log is invalid, or the key cannot be used.
         """
         newest = self.log.newest(ctx)
         head = self.require(ctx, newest, expired=expired)

@@ -1,4 +1,4 @@
-"""Signer with one private key, which can be kept in different places.
+"""Signer with one private key, stored in one of several places.
 
     file:PATH          PEM (PKCS#8, ECDSA on P-256), mode 600
     env:NAME           the same PEM in an environment variable
@@ -38,7 +38,7 @@ _CANONICAL = '{{"keytype":"ecdsa","keyval":{{"public":"{}"}},"scheme":"ecdsa-sha
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Public key (ECDSA on P-256) and its identity: SHA-256 of its canonical form, as in securesystemslib."""
+    """Public key (ECDSA on P-256) and its id: the SHA-256 of its canonical form, as in securesystemslib."""
 
     key_id: str
     key: Any = field(repr=False)
@@ -61,7 +61,7 @@ def public_key(pem: str, key_id: str | None = None) -> PublicKey:
     """Return the public key in a PEM.
 
     Raises:
-        SignatureError: the PEM is not a public key, or has another identity.
+        SignatureError: the PEM is not a public key, or has another id.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -76,12 +76,12 @@ def public_key(pem: str, key_id: str | None = None) -> PublicKey:
     written = loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     found = hashlib.sha256(_CANONICAL.format(written).encode()).hexdigest()
     if key_id not in (None, found):
-        raise SignatureError("a key is listed under another key's identity", found=found, expected=key_id)
+        raise SignatureError("a key is listed under another key's id", found=found, expected=key_id)
     return PublicKey(found, loaded)
 
 
 def key_id_of(pem: str) -> str:
-    """Return the identity of a public key."""
+    """Return the id of a public key."""
     return public_key(pem).key_id
 
 
@@ -92,8 +92,8 @@ class Signer:
     Args:
         role: role to sign as.
         owner: owner of the key in the root.
-        source: location of the key, in one of the forms in the module's table.
-        public: PEM of its public key, which the root lists.
+        source: location of the key, in one of the forms in the module's docstring.
+        public: PEM of the public key, which the root lists.
     """
 
     role: str
@@ -109,7 +109,7 @@ class Signer:
         """Return a signature (DER) over the SHA-256 of bytes.
 
         Raises:
-            SignatureError: the private key is absent, readable by others, of another type, or a different key.
+            SignatureError: the private key is absent, readable by others, of another type, or does not match `public`.
         """
         if self.source.partition(":")[0] not in ("file", "env"):
             return _sign_elsewhere(self.source, self.public, data)
@@ -123,7 +123,7 @@ def private_key(source: str) -> Any:
     """Return the private key of a `file:` or `env:` source.
 
     Raises:
-        SignatureError: absent, readable by others, or not an ECDSA key on P-256.
+        SignatureError: the key is absent, readable by others, or not an ECDSA key on P-256.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -162,10 +162,10 @@ def make_private_key(path: Path) -> str:
 
 
 def public_of(source: str) -> str:
-    """Return the PEM of a private key's public key, wherever it is kept.
+    """Return the PEM of a private key's public key, for a key in any source.
 
     Raises:
-        SignatureError: it cannot be used, or its source does not provide its public key.
+        SignatureError: the key cannot be used, or its source does not provide the public key.
     """
     if source.partition(":")[0] in ("file", "env"):
         return public_pem(private_key(source))
@@ -199,7 +199,7 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
 
 
 def _signs_for(source: str, pem: str) -> bool:
-    """Return True if the key at an external source is the private key of `pem`. Tested by signing a fixed text."""
+    """Return True if the key at an external source is the private key of `pem`. To find out, a fixed text is signed."""
     text = b"plinth: which key is this?"
     return public_key(pem).verifies(Signer("", "", source, pem).sign(text), text)
 
@@ -233,8 +233,8 @@ def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
         public: PEM of the public key.
 
     Raises:
-        SignatureError: securesystemslib has no such service, its library is missing, or the module or program refuses,
-            is absent, or has no such key.
+        SignatureError: securesystemslib does not support the service, its library is missing, or the module or program
+            fails, is absent, or has no such key.
     """
     scheme, _, rest = source.partition(":")
     if scheme == "command":
@@ -281,7 +281,7 @@ def _read_private(path: Path, what: str, expected: str) -> bytes:
     """Read a file that only its owner can read.
 
     Raises:
-        SignatureError: absent, or others can read it.
+        SignatureError: the file is absent, or others can read it.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -301,10 +301,10 @@ def pin(asked: str) -> str:
     """Return the PIN of a hardware module.
 
     Args:
-        asked: the key, as shown in the prompt.
+        asked: name of the key, shown in the prompt.
 
     Raises:
-        SignatureError: neither variable is set and there is no terminal, or others can read the file.
+        SignatureError: neither variable is set and there is no terminal, or others can read the PIN file.
     """
     if given := os.environ.get(PIN_VARIABLE):
         return given
@@ -323,7 +323,7 @@ def _answer(asked: str) -> str:
 def _usable_pin(source: str) -> str:
     found = pin(source)
     if (source, found) in _REFUSED:
-        raise SignatureError(f"the PIN for {source} was refused before", remedy="correct it and start again")
+        raise SignatureError(f"the PIN for {source} was rejected before", remedy="correct the PIN and start again")
     return found
 
 

@@ -1,8 +1,8 @@
 """Offline verification of a Sigstore bundle: signer identity, issuer, and logged time.
 
 Plinth signs with keys and creates no bundles. A pipeline without keys of its own can sign the statement of an export
-with a Sigstore client; the root of trust lists the accepted identities of a role. The trusted authorities and logs are
-a file of the verifier: `trusted_root.json`, as published by Sigstore.
+with a Sigstore client. The root of trust lists the accepted identities of a role. The verifier has the trusted
+authorities and logs in a file, `trusted_root.json`, as published by Sigstore.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plinth.trust.root import Root
 
 
 class SigstoreProof(Frozen):
-    """Signer and role; `at` is the log's time, UTC, or None if only another authority dates it."""
+    """Signer and role. `at` is the time in the log (UTC), or None if only another authority confirms the time."""
 
     role: str
     identity: str
@@ -62,7 +62,7 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
 
 
 class _AnyOf:
-    """Sigstore policy: the certificate must name one of several identities; records which one."""
+    """Sigstore policy that accepts a certificate with one of several identities, and records which identity it has."""
 
     def __init__(self, known: Iterable[SigstoreIdentity]) -> None:
         self.known, self.met = tuple(known), list[SigstoreIdentity]()

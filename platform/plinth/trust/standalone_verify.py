@@ -3,14 +3,14 @@
 
 One file for operators of a model server: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace,
 nothing else of Plinth; it is faster with `blake3`. Exit status 0 if the export is verified, otherwise 1, with the
-reason on standard error. Text and tokens are signed by compliance and are verified with --data only.
+reason on standard error. Exports of text or tokens are signed by the role compliance; verify them with --data.
 
     EXPORT.json    DSSE envelope of an in-toto statement: digests of every other file, release, policy, root
     evidence/      DSSE envelopes, each signed by its role
     model.sig      OpenSSF model signature of the same files
 
-No single key makes a release valid. The trainer signs the checkpoint and its files, the evaluator that these files are
-that checkpoint, the policy owner the requirements, approvers their decision, the promoter the release.
+No single key makes a release valid. The trainer signs the checkpoint and its files. The evaluator signs that the
+exported files are this checkpoint. Policy owner, approvers and promoter sign requirements, approvals and release.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ROLES = {
 
 
 class RefusedExport(Exception):
-    """Refusal of a directory or of the root; the message has the reason."""
+    """Error for a rejected export or root; the message has the reason."""
 
 
 class Said(NamedTuple):
@@ -76,7 +76,7 @@ def verify(
     directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None, data: bool = False,
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
-    """Verify an export, with `data` one of text or tokens; return its description. `same` compares files elsewhere."""
+    """Verify an export (with `data`: of text or tokens) and return its description. `same` replaces the file check."""
     sealed = _json(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
@@ -87,7 +87,7 @@ def verify(
     role = {"released": "promoter", DATA: "compliance"}.get(stated["status"], "trainer")
     signers = _signers(sealed, root, role, EXPORT, stated["at"])
     _require(data == (role == "compliance"), f"{stated['name']} is {'a model, not data' if data else 'not a model'}")
-    _require(role != "trainer" or unreleased, f"{stated['name']} is {stated['status']}: no history released it")
+    _require(role != "trainer" or unreleased, f"{stated['name']} is {stated['status']}: it was never released")
     known = under["sha256"] == own if under["version"] == root["version"] else under["version"] < root["version"]
     _require(known and under["name"] == root["name"], f"signed under another root: {under['name']} {under['version']}")
     (same or _same_files)(directory, {one["name"]: one["digest"] for one in statement["subject"]}, found)
@@ -110,7 +110,7 @@ def verify(
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """Return SHA-256 or BLAKE3 of a regular file; links are not followed."""
+    """Return SHA-256 or BLAKE3 of a regular file. Links are not followed."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb", buffering=0) as stream:
         if kind == "sha256":
             return hashlib.file_digest(stream, kind).hexdigest()
@@ -119,7 +119,7 @@ def digest_of(path: Path, kind: str = "sha256") -> str:
 
 
 def files_of(directory: Path) -> Iterator[str]:
-    """Yield names of all files below a directory; an empty folder, a link or a file with a second name is refused."""
+    """Yield the names of all files below a directory. Empty folders, links and hard-linked files are rejected."""
     _require(bool(entries := sorted(os.scandir(directory), key=lambda each: each.name)), f"{directory} is empty")
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
@@ -144,7 +144,7 @@ def _same_files(directory: Path, files: dict[str, dict[str, str]], found: set[st
 
 
 def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], stated: dict[str, Any]) -> Said:
-    """Verify a statement of the evidence, which must be about this checkpoint."""
+    """Verify one statement of the evidence, which must be about this checkpoint."""
     found = _statement(sealed := _json((directory / name).read_bytes()))
     role = ROLES.get(found["predicateType"], role)
     signers = _signers(sealed, root, role, name, found["predicate"].get("at") or stated["released_at"])
@@ -152,7 +152,7 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
     _require(len(about) == len(found["subject"]), f"{name} has a duplicate subject")
     _require(about.get("checkpoint") in (None, stated["checkpoint"]), f"{name} is about another checkpoint")
     papers = {own: digest for own, digest in about.items() if own != "checkpoint"}
-    _require(found["predicateType"] != PAPERS_TYPE or papers == stated["papers"], f"{name} is about other papers")
+    _require(found["predicateType"] != PAPERS_TYPE or papers == stated["papers"], f"{name} is about other documents")
     if name == RELEASE:
         record, (model, _, version) = found["predicate"], stated["name"].rpartition("/")
         _require(found["predicateType"] == RELEASE_TYPE, f"{name} is not a release record")
@@ -164,7 +164,7 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
 def _require_chain(
     said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
 ) -> None:
-    """Verify every link from the trainer's checkpoint to these files and to the release; each names its predecessor."""
+    """Verify the links from the trainer's checkpoint to these files and to the release; each names its predecessor."""
     about, governs = record["candidate"], record.get("policy", "")
 
     def link(what: str, holds: Callable[[Said], object], kind: str) -> Said:
@@ -180,8 +180,8 @@ def _require_chain(
         policy, result = one.predicate["policy"]["digest"]["sha256"], one.predicate["verificationResult"]
         return (one.about, policy, result) == (about, governs, "PASSED")
 
-    trained = link("no trainer stated this checkpoint", trains, SLSA_TYPE)
-    facts = link("no trainer stated this candidate", lambda one: one.about == about, EVIDENCE_TYPE).predicate["facts"]
+    trained = link("no trainer attested this checkpoint", trains, SLSA_TYPE)
+    facts = link("no trainer attested this candidate", lambda one: one.about == about, EVIDENCE_TYPE).predicate["facts"]
     measured = {"checkpoint": about["checkpoint"], "evaluation": about["evaluation"]}
     link("no evaluator measured this candidate", lambda one: one.about == measured, MEASUREMENT_TYPE)
     own = {name: digest for name, digest in files.items() if _is_model(name)}
@@ -191,12 +191,12 @@ def _require_chain(
         source = made.get("source") if one.about.get("checkpoint") == about["checkpoint"] else None
         return bool(form and source and source.items() <= trained.about.items() and made["files"] == own)
 
-    link("no evaluator stated that these files hold this checkpoint", converts, MEASUREMENT_TYPE)
+    link("no evaluator attested that these files are this checkpoint", converts, MEASUREMENT_TYPE)
     under = {record["model"]: governs}
     policy = link("no policy governs this release", lambda one: one.about == under, POLICY_TYPE).predicate["policy"]
     _require(stated["policy"] == governs, f"{EXPORT} and the release record have different policies")
     link("no verdict passed this candidate", passes, VERDICT_TYPE)
-    _require(policy.get("papers") != "signed" or any(one.kind == PAPERS_TYPE for one in said), "papers are not signed")
+    _require(policy.get("papers") != "signed" or any(one.kind == PAPERS_TYPE for one in said), "unsigned documents")
     asked, people = policy["approvals"], _approvers(said, policy["approvals"], about, governs)
     people -= {facts["requested_by"]} if asked["two_person"] else set()
     needed = max(asked["people"], 2) if asked["two_person"] else asked["people"]
@@ -204,7 +204,7 @@ def _require_chain(
 
 
 def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], governs: str) -> set[str]:
-    """Return approvers of a candidate that the policy accepts: signed, or in a tag that a named server recorded."""
+    """Return the approvers of a candidate that the policy accepts: signed, or in a tag recorded by a named server."""
     said = [one for one in said if one.about == about]
     given = [one for one in said if one.kind == APPROVAL_TYPE and "statement" in asked["accepted"]]
     decided = [(by, one.predicate) for one in given if (by := one.predicate["by"]) in one.signers]
@@ -225,7 +225,7 @@ def _is_model(name: str) -> bool:
 
 
 def _require_model_signature(directory: Path, root: dict[str, Any], role: str, files: dict[str, str], at: str) -> None:
-    """Verify that the model signature, which other tools read, covers the same files, with the same role."""
+    """Verify that the model signature, which is for other tools, covers the same files and has the same role."""
     sealed = _json((directory / MODEL_SIGNATURE).read_bytes())["dsseEnvelope"]
     payload = base64.b64decode(sealed["payload"], validate=True)
     resources = _json(payload)["predicate"]["resources"]
@@ -240,8 +240,8 @@ def _require_model_signature(directory: Path, root: dict[str, Any], role: str, f
 
 
 def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str, at: str | None = None) -> list[str]:
-    """Return owners of the keys that signed an envelope: every signature must be valid, from enough keys of the
-    role."""
+    """Return the owners of the keys that signed an envelope. Every signature must be valid, and the number of keys
+    must reach the role's threshold."""
     payload, known, owners = base64.b64decode(sealed["payload"], validate=True), root["roles"][role], dict[str, str]()
     for one in (each for each in sealed["signatures"] if where == EXPORT or each["keyid"] in known["keys"]):
         _require(one["keyid"] in known["keys"], f"{where} is not signed as {role}")
@@ -283,7 +283,7 @@ def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object without repeated keys, which readers interpret differently."""
+    """Parse a JSON object without repeated keys, because readers treat repeated keys differently."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _require(len(found := dict(pairs)) == len(pairs), "duplicate key in JSON")
@@ -294,7 +294,7 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _exact(path: Path) -> dict[str, Any]:
-    """Read an envelope in the exact form of its writer, so that no byte of the file can vary."""
+    """Read an envelope, and reject it if its bytes differ from the form that its writer produces."""
     found = _json(content := path.read_bytes())
     coded = [found["payload"], *(one["sig"] for one in found["signatures"])]
     same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)
@@ -312,7 +312,7 @@ def _require(holds: bool, reason: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify an exported model against a pinned root of trust.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--root", type=Path, required=True, help="root of trust, from its owner, never from an export")
+    parser.add_argument("--root", type=Path, required=True, help="root of trust; never take it from an export")
     parser.add_argument("--unreleased", action="store_true", help="accept an unreleased model")
     parser.add_argument("--data", action="store_true", help="verify an export of text or tokens, not of a model")
     given = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
 """Next version of a root: signed and published by one holder, or proposed, signed by others, and published.
 
 A proposal is a file: the envelope of the next version with its signatures so far. It follows exactly one version, so
-it becomes invalid when another version with its number is published. A machine signs one proposal per number; a second
-one needs confirmation, because two valid versions could be shown to different people.
+it becomes invalid when another version with its number is published. A machine signs one proposal per number. A second
+proposal needs confirmation, because two valid versions could be shown to different people.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIGNED_FILE = "signed-roots.json"
 
 
 class Proposing(Frozen):
-    """Path of a new proposal; `instead` allows it even if this machine has signed another proposal with that number."""
+    """Path of a new proposal. `instead` permits it if this machine has signed another proposal with that number."""
 
     file: Path
     instead: bool = False
@@ -36,6 +36,7 @@ class RootProposal(Frozen):
     """Proposed next version of a root, with the signatures so far.
 
     Args:
+        record: proposed version.
         before: previous version.
         signed_old, signed_new: identities of the keys with valid signatures, among the root keys of the previous
             version and of the new version.
@@ -57,7 +58,8 @@ class RootProposal(Frozen):
 
 
 def publish(workspace: Workspace, folder: Path, record: Root, before: Root | None) -> Trust:
-    """Sign a version with all root keys of this machine that it or the previous version lists; store and publish it.
+    """Sign a version, store it and publish it. All root keys on this machine sign that it or the previous version
+    lists.
 
     Raises:
         SignatureError: too few root keys are here, or another version with that number is published.
@@ -85,10 +87,10 @@ def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) ->
 
 
 def read(trust: Trust, file: Path) -> RootProposal:
-    """Read a proposal for the version after a trusted one.
+    """Read a proposal for the version after a trusted version.
 
     Raises:
-        SignatureError: not a root, not a successor, or not signed by any holder of the previous root.
+        SignatureError: the file is not a root, not the next version, or not signed by any holder of the previous root.
     """
     return _read(trust, dsse.envelope_of(file), str(file))
 
@@ -98,7 +100,7 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
 
     Args:
         expected: version that was shown to the holder.
-        instead: True allows it although this machine has signed another proposal with that number.
+        instead: True signs even if this machine has signed another proposal with that number.
 
     Raises:
         SignatureError: see `read`; no root key is here, the file changed since it was shown, or another proposal with
@@ -117,7 +119,7 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """Publish a proposal that has enough signatures. No key is needed.
 
     Raises:
-        SignatureError: see `read`; too few signatures, or another version with that number was published meanwhile.
+        SignatureError: as `read`; or there are too few signatures, or another version with that number is published.
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
@@ -150,7 +152,7 @@ def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal
 
 
 def _holders(folder: Path, record: Root, before: Root | None) -> list[signers.Signer]:
-    """Return this machine's root keys that either version lists."""
+    """Return this machine's root keys that either of the two versions lists."""
     holders: dict[str, signers.Signer] = {}
     lacking = None
     for version in (record, before or record):
@@ -201,7 +203,7 @@ def _remember(folder: Path, record: Root, *, instead: bool) -> None:
                 f"this machine has signed another version {record.version} of root {record.name}",
                 found=f"SHA-256 {earlier}",
                 expected=f"SHA-256 {record.digest()}",
-                remedy="if that one was abandoned, and every copy deleted, pass --instead",
+                remedy="if that proposal was abandoned and every copy deleted, pass --instead",
             )
         content = known | {str(record.version): record.digest()}
         write_bytes(path, json.dumps(content, indent=1, sort_keys=True).encode(), mode=0o600)

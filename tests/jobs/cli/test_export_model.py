@@ -217,7 +217,7 @@ def test_what_nobody_released_is_marked_noted_and_needs_a_word(
     assert note["to"] == str(tmp_path / "hf")
     offline = plinth("verify", "hf", "--root", trust_folder / "root.json")
     assert offline.code == 8
-    assert "is UNRELEASED: no history released it" in offline.err
+    assert "is UNRELEASED: it was never released" in offline.err
     accepted = plinth("verify", "hf", "--root", trust_folder / "root.json", "--unreleased")
     assert accepted.code == 0, accepted.err
     assert "as trainer" in accepted.out

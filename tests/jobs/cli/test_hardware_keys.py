@@ -79,7 +79,7 @@ def test_a_wrong_pin_is_tried_once(trust: Trust, monkeypatch: pytest.MonkeyPatch
     public = enrolment.note_key(trust.folder, TRAINER, "host-7", SOURCE)
     now = enrolment.enrol(Workspace(trust.folder.parent / "workspace"), TRAINER, "host-7", public)
     monkeypatch.setenv(signers.PIN_VARIABLE, "11111111")
-    for expected in ("cannot be used\n.*PinIncorrect", "was refused before"):
+    for expected in ("cannot be used\n.*PinIncorrect", "was rejected before"):
         with pytest.raises(SignatureError, match=expected):
             now.signer(TRAINER, "host-7")
     monkeypatch.setenv(signers.PIN_VARIABLE, PIN)

@@ -191,7 +191,7 @@ def test_runs_of_another_question_confirm_nothing(ctx: Context, swarm: Swarm, ke
     assert confirmed(ctx, other, planted).status == HOLDS
     assert answer.confirmation_of(ctx, experiment, made) is None
     if key == "answer":
-        assert "A prediction until a run confirms it." in answer.page(ctx, experiment, runs, made)
+        assert "No run has confirmed the prediction yet." in answer.page(ctx, experiment, runs, made)
 
 
 def test_the_name_of_a_confirmation_is_never_that_of_its_swarm() -> None:

@@ -327,7 +327,7 @@ def test_the_reason_is_named(export: SealedFolder, tmp_path: Path) -> None:
     reasons = {"removed": "model.safetensors is missing", "a file added": r"modeling\.py was added",
                "a bit of config.json": r"config\.json has changed", "signed as trainer": "not signed as promoter",
                "an approval of the promoter's": "0 signatures as approver",
-               "a signature under other papers": "papers.json is about other papers"}  # fmt: skip
+               "a signature under other papers": "papers.json is about other documents"}  # fmt: skip
     for name, reason in reasons.items():
         at = export.copy(tmp_path / name)
         ATTACKS[name](export, at)

@@ -30,10 +30,10 @@ _LABEL = re.compile(r"<|\d+(?:\.\d+)?|[^<\d]+")
 class Difference(Frozen):
     """One line of a comparison: a measure on all of its items, or on one slice of the items.
 
-    `adjusted` is the p-value with Holm's correction over all lines of its kind, separately for totals and slices.
-    `better` is `a`, `b`, or empty if the difference is not significant. In that case `smallest` is the minimum
-    detectable effect (80% power at the level that Holm leaves for this line), or None if no effect is detectable.
-    `clean` is the difference without the contaminated items, of which there are `seen`.
+    `adjusted` is the p-value after Holm's correction. Each kind of measure is corrected separately, with totals and
+    slices apart. `better` is `a`, `b`, or empty if the difference is not significant. `smallest` is the minimum
+    detectable effect (80% power at the level that Holm's correction leaves for this line), or None if no effect is
+    detectable. `seen` is the number of contaminated items, and `clean` is the difference without these items.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Difference(Frozen):
 
 
 def in_order(stats: Mapping[str, Any]) -> list[Difference]:
-    """Return the lines of a comparison for display: the total of each measure, then its slices by `label_key`."""
+    """Return the lines of a comparison in display order: each measure's total, then its slices by `label_key`."""
     found = map(Difference.model_validate, stats["lines"])
     return [
         line
@@ -62,7 +62,7 @@ def in_order(stats: Mapping[str, Any]) -> list[Difference]:
 
 
 def label_key(label: str) -> list[tuple[int, float, str]]:
-    """Return a sort key that orders numbers by value: `< 1 KiB` before `1 to 4 KiB`, and `16` after `4`."""
+    """Return a sort key for slice labels that orders numbers by value: `< 1 KiB`, `1 to 4 KiB`; `4`, `16`."""
     return [
         (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
         for piece in _LABEL.findall(label)
@@ -70,7 +70,7 @@ def label_key(label: str) -> list[tuple[int, float, str]]:
 
 
 def corrected(found: Sequence[Difference]) -> list[Difference]:
-    """Return the lines with corrected p-values, the better model, and the minimum detectable effect."""
+    """Return comparison lines with Holm-corrected p-values, the better model, and the minimum detectable effect."""
     lines = list(found)
     families: dict[tuple[str, bool], list[int]] = {}
     for i, line in enumerate(lines):
@@ -89,7 +89,7 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
 
 
 def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
-    """Return the better model, or an empty string if the interval includes 0 or p is not significant."""
+    """Return the better model, `a` or `b`; an empty string if the interval includes 0 or p is not significant."""
     p = difference.p if p is None else p
     if not difference.excludes() or p is None or p >= 1 - LEVEL:
         return NONE
@@ -97,12 +97,15 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
 
 
 def omitted_slices(pairs: Pairs) -> int:
-    """Return the number of slices that are too small to have a line."""
+    """Return the number of slices without a comparison line. Only the largest slices of each axis have lines."""
     return largest_slices(pairs, MOST_SLICES)[1]
 
 
 def of_measure(pairs: Pairs, seed: int) -> Iterator[Difference]:
-    """Yield uncorrected lines: all pairs first, then the largest slices. Yield nothing if there are no pairs."""
+    """Yield the comparison lines of one measure before Holm's correction: first all pairs, then the largest slices.
+
+    Yield nothing if there are no pairs.
+    """
     if not pairs.rows.num_rows:
         return
     yield _line(pairs, WHOLE, seed)
@@ -149,7 +152,7 @@ def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
 
 
 def finding(line: Difference) -> str:
-    """Describe the finding of a line in words, without its minimum detectable effect."""
+    """Return the result of a comparison line in words, without the minimum detectable effect."""
     if line.better != NONE:
         return f"{line.better.upper()} is better"
     if line.smallest is None:
@@ -158,8 +161,8 @@ def finding(line: Difference) -> str:
 
 
 def result_text(line: Difference) -> str:
-    """Describe the finding of a line in words; "no significant difference" always names the minimum detectable
-    effect.
+    """Return the result of a comparison line in words. "No significant difference" is always followed by the minimum
+    detectable effect.
     """
     if line.better != NONE or line.smallest is None:
         return finding(line)
@@ -180,7 +183,9 @@ ABILITIES = ("probes", "tasks", "proxies")
 
 
 class Explanation(Frozen):
-    """One explanation with its numbers. `sort` is one of those listed above, or `unexplained`."""
+    """Explanation of a difference, with numbers. `sort` is `tokenizer`, `distribution`, `contamination` or
+    `unexplained`.
+    """
 
     measure: str
     sort: str
@@ -210,7 +215,7 @@ def reasons(
 
 
 def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float | None]) -> Iterator[Explanation]:
-    """Explain why a model with a lower training loss can have more bits per byte."""
+    """Explain why the model with the lower training loss has more bits per byte."""
     a, b = losses
     if a is None or b is None or loss.better == NONE or a == b or (a < b) == (loss.better == "a"):
         return
@@ -234,7 +239,7 @@ def _contamination(line: Difference) -> Iterator[Explanation]:
 
 
 def _distribution(line: Difference, lines: Sequence[Difference], loss: Difference) -> Iterator[Explanation]:
-    """Name the slices of held-out text on which the model that is better at the task also has fewer bits."""
+    """Name the held-out slices on which the model that is better at the task also has fewer bits per byte."""
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
@@ -265,7 +270,7 @@ def _unexplained(line: Difference, loss: Difference) -> str:
 
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Group reasons with the same text; return the measures of each group, and its text with the sort."""
+    """Group explanations with the same text. Return for each group its measures, and the text followed by its sort."""
     found: dict[str, list[str]] = {}
     for one in reasons:
         found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])

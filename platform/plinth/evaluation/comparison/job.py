@@ -41,7 +41,7 @@ _COLUMNS = pa.schema([pa.field("kind", pa.string()), pa.field("measure", pa.stri
 
 
 class MeasuredModel(NamedTuple):
-    """A checkpoint and its measurements, by asset."""
+    """A checkpoint and the manifests of its measurements, by asset name."""
 
     checkpoint: Manifest
     measured: Mapping[str, Manifest]
@@ -83,7 +83,11 @@ def _compared(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Part:
 
 
 def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> list[Difference]:
-    """Return all lines of the comparison of two models, from the items of their measurements by asset.
+    """Compare two models item by item and return all lines of the comparison.
+
+    Args:
+        store: blob store with the manifests' parts.
+        a, b: measurements of each model, by asset name.
 
     Raises:
         IntegrityError: the models were measured on different items.
@@ -92,17 +96,20 @@ def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) ->
 
 
 def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:
-    """Return the assets that measured only the first model."""
+    """Return the comparable measurements that only the first model has, as asset names."""
     return sorted(asset for asset in set(one.measured) - set(other.measured) if reader(asset))
 
 
 def spans_of(made: Manifest) -> list[SpanDifference]:
-    """Return the spans of a comparison, without text. Manifests contain no text, so takedowns need not search them."""
+    """Return the byte spans recorded in a comparison's manifest, without text.
+
+    Manifests contain no text, so takedowns need not search them.
+    """
     return [SpanDifference(**one) for one in made.stats["spans"]]
 
 
 def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDifference]:
-    """Return the largest differences on held-out text, if both were evaluated token by token."""
+    """Return the held-out spans with the largest differences, or none if a model was not evaluated token by token."""
     ours, theirs = (side.measured.get(EVALUATION) for side in (a, b))
     if ours and theirs and ours.named(TOKENS) and theirs.named(TOKENS):
         with suppress(MissingError):  # no document in common: all are counted as unpaired
@@ -111,7 +118,7 @@ def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDiffere
 
 
 class _Findings:
-    """Lines and a few items of every measure, collected while measures are read."""
+    """Collector of comparison lines and notable items, filled one measure at a time."""
 
     def __init__(self) -> None:
         self.lines: list[Difference] = []
@@ -158,7 +165,7 @@ def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict
 
 
 def alone(checkpoint: Manifest) -> Manifest:
-    """Return the comparison for a model that has no reference yet. It has no lines."""
+    """Return an empty comparison for a model that has no reference model yet."""
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED})
     stats = {"models": {"a": _model(checkpoint)}, "lines": [], "seed": SEED}
     return context.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)
@@ -179,10 +186,10 @@ MOST_SEEN = 200
 
 
 def extremes(pairs: Pairs, most: int = MOST) -> dict[str, list[dict[str, Any]]]:
-    """Return the items that contribute most to the difference in favor of each model, `a` and `b`, largest first.
+    """Return the items with the largest differences in favor of each model, by model (`a`, `b`), largest first.
 
-    An item has `item`, `source`, `slices`, `status`, `gain` (in the measure's units: bits or points), `per_weight`
-    and both values per weight.
+    Each item has `item`, `source`, `slices`, `status`, `gain` (in the measure's units: bits or points), `per_weight`,
+    and the value of each model per weight.
     """
     gain = pairs.column("b") - pairs.column("a") if pairs.fewer_is_better else pairs.column("a") - pairs.column("b")
     order = np.argsort(-gain, kind="stable")
@@ -196,7 +203,7 @@ def extremes(pairs: Pairs, most: int = MOST) -> dict[str, list[dict[str, Any]]]:
 
 
 def seen_items(pairs: Pairs, most: int = MOST_SEEN) -> tuple[list[dict[str, Any]], int]:
-    """Return the first contaminated and suspected items by name, and their number."""
+    """Return the first `most` contaminated or suspected items, sorted by name, and the total number of such items."""
     held = pairs.rows.filter(pa.array(pairs.seen()))
     listed = [
         {"kind": pairs.kind, "measure": pairs.measure, "item": row["item"], "status": row["status"],

@@ -25,7 +25,7 @@ _SAID_ELSEWHERE = frozenset({"checkpoint", "run"})
 
 
 class ModelChange(Frozen):
-    """One difference between two models. `sort` is recipe, data or steps; `where` names an asset and its parameter."""
+    """One difference between two models. `sort` is recipe, data or steps; `where` names the asset and the parameter."""
 
     sort: str
     where: str
@@ -80,7 +80,7 @@ def _steps(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mod
 
 
 def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Yield the parameters that differ, by stage."""
+    """Yield the recipe parameters that differ between two models, by stage."""
     for asset in sorted(set(a) & set(b)):
         ours, theirs = (dict(flat(side[asset].params)) for side in (a, b))
         for name in sorted(set(ours) | set(theirs)):
@@ -91,7 +91,7 @@ def _recipe(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mo
 
 
 def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:
-    """Yield assets that only one model has, sources whose files differ, and stages with different versions."""
+    """Yield the differences in data: assets that only one model has, changed sources, and changed stage versions."""
     for asset in sorted(set(a) ^ set(b)):
         yield ModelChange(sort=DATA, where=asset, a=_held(a.get(asset)), b=_held(b.get(asset)))
     for asset in sorted((set(a) & set(b)) - _SAID_ELSEWHERE):
@@ -103,7 +103,7 @@ def _data(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Mode
 
 
 def _reads_the_same(ours: Manifest, theirs: Manifest, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> bool:
-    """Return True if the shared inputs of two manifests are the same."""
+    """Return True if the inputs that two manifests share have the same digests."""
     shared = [name for name in set(ours.inputs) & set(theirs.inputs) if name in a and name in b]
     return all(ours.inputs[name] == theirs.inputs[name] for name in shared)
 
@@ -155,7 +155,7 @@ def weights(ctx: Context, folder: Path) -> Manifest:
             f"{folder} is not a complete model folder",
             found=", ".join(sorted(found)) or "none of its files",
             expected=f"*.safetensors, {CONFIG} and {TOKENIZER}",
-            remedy="write the model with `save_pretrained`, with a fast tokenizer",
+            remedy="save the model and a fast tokenizer with `save_pretrained`",
         )
     parts = []
     for name in sorted(found):
@@ -167,7 +167,7 @@ def weights(ctx: Context, folder: Path) -> Manifest:
 
 
 def open_file(folder: Path, name: str) -> IO[bytes]:
-    """Open a file of the folder. A link may point to a file in the same folder or in the download cache around it.
+    """Open a file of a model folder. A link may point to a file in the same folder or in the download cache around it.
 
     Raises:
         SourceError: the link points elsewhere, or the file is off limits (`storage.off_limits`) or cannot be read.

@@ -49,7 +49,7 @@ class Pairs:
         fewer_is_better: True for bits.
         ratio: True if the measure is a ratio of sums (values over `weight`, such as bits over bytes); otherwise values
             are averaged.
-        only_a, only_b: number of items that only model a, or only model b, has; no difference uses them.
+        only_a, only_b: number of items measured on one model only; they are excluded from differences.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Pairs:
     only_b: int = 0
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return a column of numbers, [N]."""
+        """Return the numeric column `name` as FP64, [N]."""
         found: NDArray[np.float64] = self.rows[name].to_numpy()
         return found
 
@@ -77,7 +77,7 @@ class Pairs:
         return found
 
     def where(self, kept: NDArray[np.bool_]) -> Pairs:
-        """Return the pairs in the rows that the mask `kept` selects."""
+        """Return the pairs with only the rows that the mask `kept` selects."""
         return Pairs(self.kind, self.measure, self.rows.filter(pa.array(kept)), self.fewer_is_better, self.ratio)
 
 
@@ -88,8 +88,8 @@ def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better:
     An item whose value is not finite, or whose weight is 0, counts as unmeasured.
 
     Args:
-        a, b: tables with columns `item` and `value`, optional others of `ROWS`, and `text`, which distinguishes items
-            of the same name.
+        a, b: tables with the columns `item` and `value`, and optionally other columns of `ROWS` and `text`, which
+            distinguishes items of the same name.
 
     Raises:
         IntegrityError: an item differs in weight, cluster or text.
@@ -126,7 +126,7 @@ def _cast(values: pa.Array | pa.ChunkedArray | NDArray[np.float64], kind: pa.Dat
 
 
 def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row numbers on both sides that have the same item, sorted by item."""
+    """Return the row numbers in both columns of the items that occur in both, sorted by item."""
     codes, names = _encoded(pa.chunked_array([*a.chunks, *b.chunks], pa.string()))
     rank = np.empty(len(names), dtype=np.int64)
     rank[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
@@ -208,14 +208,15 @@ def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]
 
 
 def part_table(store: Store, made: Manifest, name: str) -> pa.Table:
-    """Return a part by its name; an empty table if the asset has no such part."""
+    """Return the table in the manifest's part `name`, or an empty table if the manifest has no such part."""
     parts = made.named(name)
     return read_table(store, parts[0]) if parts else pa.table({})
 
 
 def groups(column: str, *tables: pa.Table) -> Iterator[tuple[str, list[pa.Table]]]:
-    """Yield each value of a column with the matching rows of every table. A table without the value or the column has
-    no rows.
+    """Yield each value of a column with the matching rows of every table.
+
+    A table that lacks the column or the value contributes no rows.
     """
     known = [table for table in tables if column in table.schema.names]
     if known:
@@ -235,7 +236,7 @@ def chosen(
     text: str | None = None,
     slices: pa.Array | None = None,
 ) -> pa.Table:
-    """Return items with values and weights from the named columns; also the status if the table has it."""
+    """Return a table of items with values and weights from the named columns, and with the status if it is known."""
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}
@@ -246,7 +247,7 @@ def chosen(
 def by_name(
     kind: str, name: str, measure: str, sides: Sequence[pa.Table], value: str, weight: str | None, **columns: str
 ) -> Iterator[Pairs]:
-    """Yield, for each probe or family, the pairs of the items that have a value."""
+    """Yield the pairs of each probe or family. Items without a value are omitted."""
     for group, own in groups(name, *sides):
         known = [side.filter(pc.is_valid(side[value])) for side in own]
         if any(len(side) for side in known):

@@ -2,11 +2,11 @@
 
     client       `ModelEngine`: client of a model in a child process, and that process (no torch)
     records      requests and answers as records, and as files exchanged by the two processes (no torch)
-    batches      texts as token streams, and streams as batches determined by their content (no torch)
+    batches      token streams of texts, and batches of streams; batches depend on content only (no torch)
     inference    -log2 p of every token, and generation, for any model with the interface of `Decoder` (torch)
-    checkpoint   a folder's model, tokenizer and limits (torch)
+    checkpoint   model, tokenizer and limits loaded from a folder (torch)
     __main__     the child process (torch)
 
-The training loop scores with `batches` and `inference` on its live model: equal batches, hence equal bits on equal
-weights, device and precision.
+The training loop scores its live model with `batches` and `inference`. Batches are the same as in the child process, so
+the bits are equal if weights, device and precision are equal.
 """

@@ -3,8 +3,8 @@
 The first line of standard input is the SHA-256 of the files by name, or null. The process loads the model in FOLDER and
 answers one call per further line, a JSON object: `call` (documents, likelihoods, generate, serving), `asked` and
 `answer` (files), and options of the call. Each line of standard output is a JSON object: `ready`, then for each call
-`done` and `total` as progress, then `answered` or `error`. Output of libraries goes to standard error. The process ends
-when its input closes.
+`done` and `total` as progress, then `answered` or `error`. Output of libraries goes to standard error. The process
+exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Lines:
-    """Writer of protocol lines to standard output. For other output, file descriptor 1 is redirected to standard
+    """Writer of protocol lines to standard output. Any other output to file descriptor 1 is redirected to standard
     error.
     """
 
@@ -43,7 +43,7 @@ class _Lines:
 
 
 def main(folder: str, workers: int) -> int:
-    """Answer calls until the input ends."""
+    """Answer calls until standard input ends."""
     lines = _Lines()
     gc.disable()  # collections take a quarter of the import time
     from plinth import private

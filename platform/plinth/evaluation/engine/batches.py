@@ -1,4 +1,6 @@
-"""Texts and requests as token streams, and streams as batches determined by their content. No torch."""
+"""Conversion of texts and requests to token streams, and of streams to batches. Batches depend only on the content of
+the streams. Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 
 class ScoredStream(NamedTuple):
-    """Tokens of a text, of which those from index `first` (at least 1) on are scored."""
+    """Tokens of a text. The tokens from index `first` (at least 1) onward are scored."""
 
     ids: NDArray[np.int64]
     first: int
@@ -30,7 +32,7 @@ class ScoredStream(NamedTuple):
 
 
 def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[ScoredStream]:
-    """Return whole texts as streams, each after the start-of-document token.
+    """Return one token stream per text, each after the start-of-document token.
 
     Raises:
         TrainingError: the tokenizer loses text.
@@ -49,11 +51,11 @@ def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[Sc
 
 
 def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list[ScoredStream]:
-    """Return continuations after their prompts, tokenized as by lm-evaluation-harness (`TemplateLM._encode_pair`).
+    """Return the token streams of requests, tokenized as in lm-evaluation-harness (`TemplateLM._encode_pair`).
 
-    White space at the end of a prompt moves to the continuation. Prompt and continuation are encoded together; the
-    tokens of the continuation start after the length of the prompt encoded alone. If a merge across the boundary
-    leaves no token, the last token is scored.
+    White space at the end of a prompt moves to the continuation. Prompt and continuation are encoded together. The
+    continuation starts after as many tokens as the prompt has when encoded alone. If a merge across the boundary leaves
+    no token, the last token is scored.
     """
     pairs = [_moved(one) for one in asked]
     texts = dict.fromkeys(text for prompt, continuation in pairs for text in _texts(prompt, continuation))
@@ -62,7 +64,7 @@ def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list
 
 
 def ends(tokenizer: Tokenizer, texts: Sequence[str], streams: Sequence[ScoredStream]) -> NDArray[np.int64]:
-    """Return the byte offset in its text of the end of each token, over all documents in order."""
+    """Return the byte offset of each token's end within its text, for all documents in order."""
     widths = np.array([len(data) for data in token_bytes(tokenizer)], dtype=np.int64)
     found = [np.empty(0, np.int64)]
     for text, stream in zip(texts, streams, strict=True):
@@ -119,7 +121,7 @@ def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
 
 
 class ScoringWindow(NamedTuple):
-    """Window of a stream: inputs stream[start : end], targets stream[start + 1 : end + 1]. Targets from `scored` on
+    """Window of a stream: inputs stream[start : end], targets stream[start + 1 : end + 1]. Targets from `scored` onward
     are scored.
     """
 
@@ -138,9 +140,10 @@ def carried(sequence_tokens: int) -> int:
 
 
 def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[ScoringWindow]:
-    """Return the windows over a stream of `tokens` tokens and the token before them; tokens from `first` on are scored.
+    """Yield the windows over a stream of `tokens` tokens plus the token before it. Tokens from `first` onward are
+    scored.
 
-    If the scored tokens fit into one window, the context is truncated on the left to fit too.
+    If the scored tokens fit into one window, the context is truncated on the left, so that one window is enough.
     """
     scored = first
     if 1 < first <= tokens and tokens - first < sequence_tokens:
@@ -172,7 +175,7 @@ I64 = NDArray[np.int64]
 
 
 class Job(NamedTuple):
-    """Destination of a window's targets: `offset` is their position among the scored tokens of the stream."""
+    """Destination of a window's scores: `offset` is the position of its first target among the stream's scored ones."""
 
     stream: int
     offset: int
@@ -180,7 +183,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Continuation:
-    """Targets [n] after a prefix. The inputs are the prefix and all targets except the last."""
+    """Target tokens [n] after a prefix. The inputs are the prefix and all targets except the last."""
 
     targets: I64
     jobs: tuple[Job, ...]
@@ -188,7 +191,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Row:
-    """A prefix and its continuations."""
+    """A prefix and the continuations that branch from it."""
 
     prefix: I64
     branches: tuple[Continuation, ...]
@@ -200,24 +203,24 @@ class Row:
 
     @property
     def targets(self) -> int:
-        """Targets that are scored."""
+        """Number of scored targets."""
         return sum(len(one.targets) for one in self.branches)
 
     @property
     def shared(self) -> bool:
-        """True if the row has several branches, so that it needs an attention mask."""
+        """True if several continuations share the prefix, which requires an attention mask."""
         return len(self.branches) > 1
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that are computed together. Either all have one branch, or all have several."""
+    """Rows that are computed together. Either every row has one continuation, or every row has several."""
 
     rows: tuple[Row, ...]
 
     @property
     def targets(self) -> int:
-        """Targets that are scored."""
+        """Number of scored targets."""
         return sum(row.targets for row in self.rows)
 
     def arrays(self, multiple: int = 1) -> BatchArrays:
@@ -244,7 +247,7 @@ class Batch:
 
 
 class BatchArrays(NamedTuple):
-    """Arrays of a batch. Targets are ordered by output; `order` has the position of each target in the batch."""
+    """Arrays of a batch. Targets are sorted by output; `order` has the position of each target in the batch."""
 
     tokens: I64  # [B, S]
     positions: I64  # [B, S]
@@ -256,12 +259,12 @@ class BatchArrays(NamedTuple):
 
 
 def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: int = BATCH_TOKENS) -> list[Batch]:
-    """Return the batches that score streams.
+    """Return the batches in which the streams are scored.
 
     Args:
-        streams: in any order.
-        sequence_tokens: maximum tokens of a window.
-        batch_tokens: maximum tokens of a batch, unless one row is longer.
+        streams: streams in any order.
+        sequence_tokens: maximum number of tokens per window.
+        batch_tokens: maximum number of tokens per batch; only a single longer row may exceed it.
     """
     rows = [row for group in _groups(streams, sequence_tokens) for row in _rows(*group)]
     rows.sort(key=lambda row: (row.shared, -row.length, _identity(row)))
@@ -277,7 +280,7 @@ def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: in
 
 
 def _groups(streams: Sequence[ScoredStream], sequence_tokens: int) -> Iterator[tuple[I64, list[Continuation]]]:
-    """Yield each prefix with its distinct branches, in order of content."""
+    """Yield each prefix with its distinct continuations, sorted by length and content."""
     found: dict[bytes, dict[bytes, list[Job]]] = {}
     for number, stream in enumerate(streams):
         for window in windows(len(stream.ids) - 1, sequence_tokens, stream.first):
@@ -295,7 +298,7 @@ def _parts(ids: I64, window: ScoringWindow) -> tuple[I64, I64]:
 
 
 def _rows(prefix: I64, branches: Sequence[Continuation]) -> Iterator[Row]:
-    """Yield rows of bounded length; continuations that share only the start token get rows of their own."""
+    """Yield rows of bounded length. Continuations that share only the start token get separate rows."""
     limit = max(len(prefix), BRANCH_TOKENS) if len(prefix) > 1 else 0
     held: list[Continuation] = []
     size = 0

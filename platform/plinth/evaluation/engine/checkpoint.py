@@ -54,7 +54,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Scores:
-        """Return the bits of whole documents, in windows of the training length (`engine.batches.windows`).
+        """Return the bits (-log2 p) of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
             TrainingError: the tokenizer loses text, or a probability is not a number.
@@ -74,7 +74,7 @@ class Checkpoint(NamedTuple):
         batch_tokens: int | None = None,
         progress: Told = _silent,
     ) -> Likelihoods:
-        """Return the bits of continuations after their prompts.
+        """Return the bits (-log2 p) of continuations after their prompts.
 
         Raises:
             TrainingError: a probability is not a number.
@@ -94,7 +94,7 @@ class Checkpoint(NamedTuple):
         spread: bool = False,
         progress: Told = _silent,
     ) -> list[Generated]:
-        """Generate text after prompts; `progress` counts prompts."""
+        """Generate text after prompts. Progress is reported in prompts."""
         writer = Writer(self.model, self.tokenizer, self.start, self.ends, self.sequence_tokens, sampling)
         return writer.write(prompts, workers, spread, progress)
 
@@ -114,11 +114,11 @@ class Checkpoint(NamedTuple):
 
 
 def load(folder: Path, digests: Digests = None) -> Checkpoint:
-    """Load a model with its tokenizer: on the first CUDA device in the saved precision, or without one on the CPU in
-    FP32.
+    """Load a model with its tokenizer to the first CUDA device in the saved precision, or to the CPU in FP32.
 
     Args:
-        digests: SHA-256 of its files, if known; they are compared with the bytes that are loaded.
+        folder: model folder.
+        digests: SHA-256 of the model's files, if known; the loaded bytes are checked against them.
 
     Raises:
         CheckpointError: a file is missing or corrupt, has another digest, or does not fit the other files.
@@ -163,9 +163,9 @@ REPEATS = 3
 
 
 def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, Any]:
-    """Return seconds to the first token, tokens per second after it, and memory, as medians of a few repetitions.
+    """Return the time to the first token, the tokens per second after it, and the memory, as medians of repetitions.
 
-    The prompt is half the training length, with all threads on one batch. `kv_bytes_per_token` depends on the
+    The prompt has half the training length, and all threads work on one batch. `kv_bytes_per_token` depends on the
     precision of the measurement.
     """
     prompt, new = max(1, sequence_tokens // 2), max(2, min(NEW, sequence_tokens // 2))
@@ -190,7 +190,7 @@ def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, An
 
 
 def _seconds(model: Decoder, count: int, prompt: int, new: int) -> float:
-    """Return the median time to generate after `count` prompts of one length."""
+    """Return the median time in seconds to generate `new` tokens after `count` prompts of `prompt` tokens each."""
     prompts = [[(7 * row + 3 * at) % model.vocab_size for at in range(prompt)] for row in range(count)]
 
     def once() -> None:
@@ -206,8 +206,8 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _peak(model: Decoder) -> int:
-    """Return the peak memory in bytes since `_forget_peak`: of the device, or of this process including Python and
-    libraries.
+    """Return the peak memory in bytes since `_forget_peak`, of the device or of this process (with Python and
+    libraries).
     """
     if model.embed_tokens.is_cuda:
         return int(torch.cuda.max_memory_allocated())
@@ -218,7 +218,7 @@ def _peak(model: Decoder) -> int:
 
 
 def _forget_peak(model: Decoder) -> None:
-    """Reset the peak that `_peak` reports."""
+    """Reset the peak memory that `_peak` reports."""
     if model.embed_tokens.is_cuda:
         torch.cuda.reset_peak_memory_stats()
         return

@@ -46,10 +46,10 @@ class ModelEngine:
         name: name of the model in errors.
         files: parts of the model, or its folder.
         tokenizer: tokenizer for a folder without one, such as a run's checkpoint.
-        digests: SHA-256 of a folder's files by name, if known; parts have digests.
+        digests: SHA-256 of a folder's files by name, if known; not needed for parts, which have digests.
         label: label of the progress display.
         workers: threads of the child, by default one per core; results do not depend on the number.
-        batch_tokens: tokens per batch; default: the child's.
+        batch_tokens: tokens per batch; by default the child process chooses.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ModelEngine:
         return found
 
     def likelihoods(self, requests: Sequence[Request]) -> Likelihoods:
-        """Return the bits of continuations after their prompts.
+        """Return the bits (-log2 p) of continuations after their prompts.
 
         Raises:
             TrainingError, CheckpointError: as `documents`.
@@ -250,11 +250,11 @@ class ModelEngine:
 
     def _require(self, found: int, asked: int) -> None:
         if found != asked:
-            raise TrainingError(f"{self.name} gave too few answers", found=f"{found} answers", expected=f"{asked}")
+            raise TrainingError(f"{self.name} returned too few answers", found=f"{found} answers", expected=f"{asked}")
 
 
 def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
-    """Return the files of the model, with the index if there are several."""
+    """Return the files of the model, with the index of the weights if they are split into several files."""
     found = {part.name: part for part in checkpoint.parts}
     required = required_files(found)
     lacking = [name for name in required if name not in found]
@@ -360,7 +360,7 @@ class ModelChild:
         return f"the child process ended with {ended}\n{tail}".rstrip()
 
     def end(self) -> None:
-        """Kill the process. It holds no state."""
+        """Kill the process. It has no state to save."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):

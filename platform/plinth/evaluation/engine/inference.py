@@ -38,7 +38,7 @@ Forward = Callable[..., Tensor]
 
 
 class StreamScores(NamedTuple):
-    """Scores by stream: total -log2 p, whether every token is the most probable one, and -log2 p of every token."""
+    """Scores per stream: total -log2 p, whether every token is the most probable one, and -log2 p of every token."""
 
     bits: NDArray[np.float64]  # [streams]
     greedy: NDArray[np.bool_]  # [streams]
@@ -84,7 +84,7 @@ def score(
 
 
 def tokens_of_batch(device: torch.device | str) -> int:
-    """Return the number of tokens per batch on a device. The number affects the last bits of scores."""
+    """Return the number of tokens per batch on a device. Scores from different batch sizes can differ by rounding."""
     return CPU_BATCH_TOKENS if torch.device(device).type == "cpu" else BATCH_TOKENS
 
 
@@ -109,7 +109,7 @@ def run(forward: Forward, batch: Batch, device: torch.device | str, dtype: torch
 def collect(
     streams: Sequence[ScoredStream], batches: Iterable[Batch], answers: Iterable[NDArray[np.float32]]
 ) -> StreamScores:
-    """Combine the answers to batches into scores by stream.
+    """Combine the results of batches into scores per stream.
 
     Raises:
         TrainingError: a probability is not a number.
@@ -152,10 +152,10 @@ class Writer:
     """Generator of text after prompts.
 
     Args:
-        model, tokenizer: of a checkpoint.
+        model, tokenizer: model and tokenizer of a checkpoint.
         start: start-of-document token.
         ends: end-of-document tokens.
-        sequence_tokens: training length, the limit of prompt and text together.
+        sequence_tokens: training length, the maximum length of prompt and generated text together.
         sampling: how tokens are chosen.
     """
 
@@ -215,7 +215,9 @@ class Writer:
         return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
 
     def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
-        """Return a random generator for each prompt, seeded by seed, content and number of earlier equal prompts."""
+        """Return one random generator per prompt, seeded by the seed, the prompt and the number of earlier equal
+        prompts.
+        """
         seen: Counter[bytes] = Counter()
         found = []
         for one in ids:

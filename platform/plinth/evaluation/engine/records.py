@@ -1,4 +1,6 @@
-"""Requests to a checkpoint and its answers, as records and as files exchanged by the two processes. No torch."""
+"""Requests to a checkpoint and its answers, as records and as files exchanged by the two processes. Does not import
+torch.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from plinth.records import Frozen
 class Request(NamedTuple):
     """A continuation and its context.
 
-    A text context is placed after the start-of-document token. A token context is used unchanged; an empty one means
-    the start-of-document token alone.
+    A text context is placed after the start-of-document token. A token context is used unchanged. An empty token
+    context means the start-of-document token alone.
     """
 
     prompt: str | tuple[int, ...]
@@ -42,7 +44,7 @@ class Scores(NamedTuple):
     token_bits: NDArray[np.float64] | None = None  # [all tokens]
 
     def of(self, document: int) -> TokenBits:
-        """Return the token scores of one document. Requires that scores by token were requested."""
+        """Return the token scores of one document. Requires scores with `per_token=True`."""
         assert self.ends is not None, "scores without per_token=True"
         assert self.token_bits is not None
         last = int(self.tokens[: document + 1].sum())
@@ -67,7 +69,7 @@ class Sampling(Frozen):
     """Sampling parameters for text generation. Temperature 0 is greedy decoding."""
 
     max_tokens: int = Field(128, ge=1, description="Maximum number of new tokens.")
-    temperature: float = Field(0.0, ge=0, description="Divisor of the logits; 0: greedy decoding.")
+    temperature: float = Field(0.0, ge=0, description="Divisor of the logits. If 0, decoding is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
     seed: int = Field(0, description="Random seed; samples of a prompt do not depend on the other prompts.")
     stop: tuple[str, ...] = Field((), description="Stop strings; they are not part of the returned text.")

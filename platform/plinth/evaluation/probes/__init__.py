@@ -8,7 +8,7 @@
     languages   built-in: numbers, days, words and sentences in twenty-one languages
     probe_sets  the asset: items of every probe as parts, compared with training text; custom probes from JSONL
     scoring     bits per byte, margin, accuracy centered on chance and signal from likelihoods (pure)
-    noise       noise of a probe between checkpoints, and which probes may decide
+    noise       noise of a probe between checkpoints; probes with more signal than noise may decide
     job         the asset: every probe on one checkpoint, as a part with statistics of probes and families (no torch)
 
 Six families: general knowledge, code, math, long context, languages, safety boundary. Every score has a control, so an

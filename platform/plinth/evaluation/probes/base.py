@@ -38,7 +38,7 @@ class ProbeItem(NamedTuple):
         prompt: text before the answer, without examples and trailing white space.
         gold: correct continuation, with its leading white space.
         wrong: wrong continuations; empty if only the bits of `gold` matter.
-        control: a prompt of the same form that does not imply `gold`: another item's context, or a shuffled one.
+        control: a prompt of the same form that does not imply `gold`: another item's context, or the shuffled prompt.
         examples: few-shot examples before the prompt, ending with the separator; may be empty.
     """
 
@@ -134,7 +134,7 @@ def items_of(probe: Probe) -> list[ProbeItem]:
     """Return the items of a probe, under its name and family.
 
     Raises:
-        ExtensionError: its code fails, or yields invalid items.
+        ExtensionError: the probe's code fails, or yields invalid items.
     """
     try:
         made = list(probe.build())
@@ -223,8 +223,8 @@ WRONG = 3
 
 
 class Cloze(NamedTuple):
-    """A prompt with its answer. If given, `near` and `control` are used instead of wrong answers and control from
-    other facts.
+    """A prompt with its answer. By default, wrong answers and control come from other facts; `near` and `control`, if
+    set, replace them.
     """
 
     prompt: str
@@ -234,7 +234,7 @@ class Cloze(NamedTuple):
 
 
 def table(pattern: str, rows: str) -> list[Cloze]:
-    """Return one fact per row `subject=answer` in `rows`, which `;` separates. The subject replaces `{}` in the
+    """Return one fact per `subject=answer` pair in `rows`. Pairs are separated by `;`. The subject replaces `{}` in the
     pattern.
     """
     pairs = (row.strip().split("=") for row in rows.split(";"))
@@ -242,7 +242,7 @@ def table(pattern: str, rows: str) -> list[Cloze]:
 
 
 def items(family: str, template: str, facts: Sequence[Cloze], examples: str = "") -> list[ProbeItem]:
-    """Return the items of one template. Their names have the position."""
+    """Return the items of one template. An item's name contains its position."""
     made = []
     for place, fact in enumerate(facts):
         name = f"{family}/{template}/{place:02d}"

@@ -1,8 +1,8 @@
-"""Code: names, brackets, results and calls of small programs, most of them in Python.
+"""Built-in probe of code: names, brackets, results and calls in small programs, most of them in Python.
 
 Answers follow from the lines before (a parameter's name, the open bracket, the value of a variable) or from the
-language and its library (the exception of a call, the member of a module). Names are drawn, so no program occurs
-verbatim in training text.
+language and its library (the exception of a call, the member of a module). Names are chosen by hash, so no program
+occurs verbatim in training text.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ DRAWN: dict[str, Callable[[str], Cloze]] = {
 
 
 def _known() -> Iterator[tuple[str, list[Cloze]]]:
-    """Yield templates about the language and its library."""
+    """Yield templates about Python and its standard library."""
     yield "members", _table("import {0}\n\n\ndef main():\n    result = {0}", ".", MEMBERS)
     yield "exceptions", _table("try:\n    {0}\nexcept", " ", RAISES, ":\n")
     yield "values", _table(">>> {0}", "\n", VALUES, "\n")

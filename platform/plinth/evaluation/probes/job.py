@@ -34,10 +34,10 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
     """Score every probe.
 
     Args:
-        ctx: workspace and machinery.
-        checkpoint: `checkpoint`.
-        sets: `probe_sets`.
-        compared: `protected`, with the statuses of items.
+        ctx: workspace, engine and progress display.
+        checkpoint: manifest of `checkpoint`.
+        sets: manifest of `probe_sets`.
+        compared: manifest of `protected`, which has the contamination statuses of items.
 
     Returns:
         Manifest of `items.parquet` (`SCHEMA`). Statistics: `probes` and `families` (by name items, statuses,
@@ -45,7 +45,7 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
 
     Raises:
         CheckpointError: the checkpoint cannot be loaded.
-        TrainingError: it could not be scored.
+        TrainingError: the checkpoint could not be scored.
     """
     step = Step(name=ASSET, version=VERSION)
     answers = Step(name=f"{ASSET}/answers", version=VERSION)
@@ -122,7 +122,7 @@ Row = Mapping[str, Any]
 
 
 def measured(items: Sequence[ProbeItem], scores: Sequence[ItemScore | None]) -> list[dict[str, Any]]:
-    """Return a row per item, without a contamination status. The score of an unscored item is None."""
+    """Return one row per item, without contamination status. Scores of unscored items are None."""
     return [_row(one, score) for one, score in zip(items, scores, strict=True)]
 
 
@@ -137,7 +137,7 @@ def _row(one: ProbeItem, score: ItemScore | None) -> dict[str, Any]:
 
 
 def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the statistics `probes` and `families` by name, and `templates` by probe, all with intervals."""
+    """Return the statistics of all rows, with intervals: `probes` and `families` by name, and `templates` by probe."""
     probes, families = _groups(rows, "probe"), _groups(rows, "family")
     templates = {name: _groups(_kept(own), "template") for name, own in probes.items()}
     return {
@@ -160,12 +160,14 @@ def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
 
 
 def _kept(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that count for headline scores."""
+    """Return the rows that count for headline scores: scored items without contamination."""
     return [row for row in rows if row["bits"] is not None and row["status"] not in EXCLUDED]
 
 
 def _of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Summarize one probe: items by status, number of too long items, scores with and without contaminated items."""
+    """Summarize one probe: items by status, number of items that are too long, scores of clean and of contaminated
+    items.
+    """
     asked = [row for row in rows if row["bits"] is not None]
     kept, held = _kept(rows), [row for row in asked if row["status"] in EXCLUDED]
     counts = {name: len(own) for name, own in sorted(_groups(rows, "status").items())}
@@ -175,7 +177,7 @@ def _of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the estimates over the given rows, as JSON."""
+    """Return estimates over the given rows as JSON: bits per byte, control, signal, margin and accuracy."""
     clusters = [f"{row['probe']}/{row['template']}" for row in rows]
     bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
     found = {
@@ -196,7 +198,7 @@ def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _short(rows: Sequence[Row]) -> dict[str, Any]:
-    """Summarize a template. Its items are similar, so its interval does not apply to other templates."""
+    """Summarize one template. Its items are similar, so the interval does not apply to other templates."""
     bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
     signal = statistics.ratio_difference(control, bits, size, seed=SEED, draws=TEMPLATE_DRAWS)
     shown = {"items": len(rows), "bits_per_byte": round(math.fsum(bits) / math.fsum(size), 6)}

@@ -45,7 +45,7 @@ def in_roman(number: int) -> str:
 
 
 def _sentence(template: str, key: str, name: str, thing: str) -> tuple[str, int]:
-    """Return a prompt and the number that answers it. The numbers in it are drawn by the key."""
+    """Return a prompt and the number that answers it. The numbers in the prompt are chosen by the hash of `key`."""
     a, b, c = base.number(f"{key}/a", 12, 79), base.number(f"{key}/b", 11, 39), base.number(f"{key}/c", 3, 9)
     match template:
         case "add_digits":
@@ -142,7 +142,7 @@ MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words
 
 
 def _first(source: Iterator[Cloze]) -> list[Cloze]:
-    """Return the first facts whose prompts differ from each other."""
+    """Return the first facts with distinct prompts, as many as a template needs."""
     found: dict[str, Cloze] = {}
     while len(found) < ITEMS + EXAMPLES:
         one = next(source)

@@ -2,7 +2,7 @@
 
 Noise is the standard deviation of the score over the last checkpoints of a run (Heineman et al. 2025,
 signal-and-noise), that is, the change that a few more or fewer steps cause. The trend of a falling score counts as
-noise, so the ratio is an underestimate. If there are runs that differ only by seed, their deviation is used when it is
+noise, so the ratio is an underestimate. If runs differ only by seed, the deviation between them is used if it is
 larger.
 """
 
@@ -25,7 +25,7 @@ class Worth(NamedTuple):
         noise: standard deviation of the score; None with too few checkpoints and no second seed.
         snr: |signal| / noise; None if the noise is unknown, infinite if it is 0.
         checkpoints: number of checkpoints that the noise was estimated from.
-        seeds: number of runs that it was estimated from, if their deviation is larger.
+        seeds: number of runs with different seeds that the noise was estimated from; 0 if seeds did not determine it.
     """
 
     signal: float
@@ -36,14 +36,14 @@ class Worth(NamedTuple):
 
     @property
     def decides(self) -> bool:
-        """True if the probe can stop a run or fail a gate: its signal is positive and larger than its noise, which is
-        known.
+        """True if the probe can stop a run or fail a gate: its noise is known, and its signal is positive and larger
+        than the noise.
         """
         return self.signal > 0 and self.snr is not None and self.snr >= 1
 
 
 def worth(signal: float, scores: Sequence[float], seeds: Sequence[float] = ()) -> Worth:
-    """Return the worth of a probe.
+    """Return signal, noise and signal-to-noise ratio of a probe.
 
     Args:
         signal: signal at the last checkpoint, in the unit of the scores.

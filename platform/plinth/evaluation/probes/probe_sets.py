@@ -80,20 +80,22 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
 
 def outside(ctx: Context, params: Probes) -> str:
-    """Return the identity of everything outside the recipe: files of custom probes, and probes from other packages."""
+    """Return a string that identifies the inputs outside the recipe: files of custom probes, probes from other
+    packages.
+    """
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
     read = [[name, file.sha256] for name, found in files.items() for file in found]
     return fingerprint.digest([read, _packages(params)] if _packages(params) else read)
 
 
 def _packages(params: Probes) -> dict[str, dict[str, str]]:
-    """Return the versions of probes from other packages, if any."""
+    """Return the versions of the probes that come from other packages."""
     found = base.versions([name for name in params.names if name not in params.sets])
     return {"packages": found} if found else {}
 
 
 def load(store: Store, made: Manifest) -> list[ProbeItem]:
-    """Return all items, probe by probe in the order of the manifest."""
+    """Return the items of all probes, in the order of the manifest."""
     return [one for part in protected.probe_parts(made).values() for one in from_table(read_table(store, part))]
 
 
@@ -157,7 +159,7 @@ MOST_CHARACTERS = 100_000
 
 
 class BadLine(NamedTuple):
-    """An invalid line."""
+    """Invalid line of a custom probe's file."""
 
     line: int
     reason: str
@@ -171,7 +173,7 @@ class Read(NamedTuple):
 
 
 def read(name: str, given: UserProbe, data: bytes) -> Read:
-    """Return the items of a file, examples before their prompts.
+    """Return the items in a custom probe's file, with few-shot examples in front of their prompts.
 
     Raises:
         SourceError: the file has no items other than examples, or is not text.
@@ -198,7 +200,7 @@ def read(name: str, given: UserProbe, data: bytes) -> Read:
 
 
 def read_lines(name: str, given: UserProbe, data: bytes) -> Read:
-    """Return every line as an item or a reject."""
+    """Parse every line of a custom probe's file into an item or a reject."""
     items: list[ProbeItem] = []
     rejects: list[BadLine] = []
     seen: set[str] = set()
@@ -225,7 +227,7 @@ def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
     """Return an item from a line's content.
 
     Raises:
-        ValueError: the line is not an item, with the reason.
+        ValueError: the line is not a valid item; the message has the reason.
     """
     if not isinstance(row, dict):
         raise ValueError(f"a JSON object is expected, found a {type(row).__name__}")

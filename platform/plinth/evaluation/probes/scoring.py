@@ -1,8 +1,8 @@
 """Scores of probe items from likelihoods, and their noise. Pure functions, used in the loop and offline.
 
-Bits are -log2 p of an answer after its context, summed over its tokens. Bits per byte divide them by its UTF-8 bytes,
-so that models with different tokenizers are comparable. The answer with the fewest bits per byte is chosen (`acc_norm`
-in lm-evaluation-harness), so short answers have no advantage.
+Bits are -log2 p of an answer after its context, summed over its tokens. Bits per byte are these bits divided by the
+answer's UTF-8 bytes, so that models with different tokenizers are comparable. The answer with the fewest bits per byte
+is chosen (`acc_norm` in lm-evaluation-harness), so short answers have no advantage.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ItemScore(NamedTuple):
         control_bits: bits of the correct answer after the control.
         margin: bits per byte of the best wrong answer minus those of the correct answer; NaN without wrong answers.
         centred: accuracy centered on chance, (correct - r) / (1 - r) with r = 1 / answers: 1 or -1 / (answers - 1); NaN
-            without wrong answers. With shuffled answers (each wrong answer in turn taken as correct) a model is
-            correct in (1 - correct) / (answers - 1) of them: the difference to that control is this number.
+            without wrong answers. If each wrong answer in turn is taken as correct, the model's accuracy is
+            (1 - correct) / (answers - 1). `centred` is the difference from this control.
     """
 
     bytes: int
@@ -83,9 +83,9 @@ class ProbeScore(NamedTuple):
 
     Attributes:
         items: number of scored items.
-        bits_per_byte: bits per byte of correct answers, a ratio of sums; a probe's noise is that of this score.
+        bits_per_byte: bits per byte of correct answers, a ratio of sums; a probe's noise is measured on this score.
         signal: bits per byte of correct answers after the control minus `bits_per_byte`.
-        margin: mean over items with wrong answers; NaN without any.
+        margin: mean margin over items with wrong answers; NaN if there are no such items.
         accuracy: mean accuracy centered on chance, over the same items.
     """
 
@@ -120,7 +120,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str]) -> list[ProbeItem]:
-    """Return the items that are not contaminated, which scores may use.
+    """Return the items that count in scores: all except contaminated, suspected and common items.
 
     Args:
         statuses: status by probe and item (`probe_sets.statuses`); default: undecided.
@@ -129,7 +129,7 @@ def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str])
 
 
 def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> list[bool]:
-    """Return True for each item that fits the training length.
+    """Return one flag per item: True if the item fits the training length.
 
     Longer requests would lose their beginning, which may contain the answer.
 

@@ -29,7 +29,7 @@ from plinth.storage.store import Store
 
 @dataclass(frozen=True)
 class Document:
-    """A held-out document as given to every model. `text` may be truncated."""
+    """A held-out document in the form that every model scores. `text` may be truncated."""
 
     id: bytes
     bucket: str
@@ -37,7 +37,7 @@ class Document:
 
     @property
     def data(self) -> bytes:
-        """Bytes of the text: the denominator of bits per byte."""
+        """UTF-8 bytes of the text. Their number is the denominator of bits per byte."""
         return self.text.encode()
 
 
@@ -74,7 +74,7 @@ def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> 
 
 
 def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[bytes, str]]:
-    """Return the documents with the smallest ids, up to `max_bytes`. Memory holds their text and one row group."""
+    """Return the documents with the smallest ids, up to `max_bytes`. Only they and one row group are in memory."""
     kept: list[tuple[int, bytes, str]] = []  # a heap with the largest id on top
     held = 0
     for part in curated.named("heldout-"):
@@ -95,7 +95,7 @@ def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[byt
 
 @dataclass(frozen=True)
 class ScoredItem:
-    """A protected item as given to every model. `text` may be truncated."""
+    """A protected item in the form that every model scores. `text` may be truncated."""
 
     set: str
     item: str
@@ -104,7 +104,7 @@ class ScoredItem:
 
     @property
     def data(self) -> bytes:
-        """Bytes of the text: the denominator of bits per byte."""
+        """UTF-8 bytes of the text. Their number is the denominator of bits per byte."""
         return self.text.encode()
 
 
@@ -112,7 +112,7 @@ def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest]
     """Return items of every set and status, up to `max_bytes` for each, selected by a hash of their text.
 
     Raises:
-        IntegrityError: the comparison has different items.
+        IntegrityError: the comparison with training text covers different items.
     """
     groups: dict[tuple[str, str], list[ScoredItem]] = {}
     for one in _every(store, protected, sets):
@@ -244,14 +244,14 @@ def _evaluated(expression: Expression, rows: Mapping[str, pa.Array], count: int)
 
 
 def _values(column: pa.Array | None, count: int) -> list[str]:
-    """Return the values as text; null becomes `unknown`."""
+    """Return the values of a column as text; null becomes `unknown`."""
     if column is None:
         return [UNKNOWN] * count
     return list(pc.fill_null(pc.cast(column, pa.string()), UNKNOWN).to_pylist())
 
 
 def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[str]) -> dict[str, pa.Array]:
-    """Return columns for documents, by name, in the order of `ids`. Memory holds their rows and one batch.
+    """Return ledger columns for documents, by name, in the order of `ids`. Only these rows and one batch are in memory.
 
     Raises:
         IntegrityError: a document is not in the ledger.
@@ -269,7 +269,7 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
     if lacking or schema is None:
         raise IntegrityError(
             "the ledger lacks held-out documents",
-            found=f"no row of {len(lacking)} held-out documents, such as {lacking[:1]}",
+            found=f"no row for {len(lacking)} held-out documents, such as {lacking[:1]}",
             expected="a row for every document",
             remedy="`plinth run --select ledger` recreates the ledger",
         )
@@ -279,7 +279,9 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
 
 
 def _chosen(batch: pa.RecordBatch, wanted: pa.Array) -> pa.Array:
-    """Return the rows with the wanted ids that are held out, because a dropped duplicate may have the same id."""
+    """Return the held-out rows with the wanted ids. The ids alone are not enough: a dropped duplicate may have the same
+    id.
+    """
     return pc.and_(pc.equal(batch.column("decision"), "heldout"), pc.is_in(batch.column("id"), value_set=wanted))
 
 
@@ -288,7 +290,7 @@ def _parts(ledger: Manifest) -> tuple[Part, ...]:
 
 
 def _named(column: str) -> str:
-    """Return the name of a ledger column in expressions: `language__label` is `language.label`."""
+    """Return the name of a ledger column in expressions: `language__label` becomes `language.label`."""
     sidecar, found, name = column.partition("__")
     return f"{sidecar}.{name}" if found else f"{DOCUMENTS}.{column}"
 

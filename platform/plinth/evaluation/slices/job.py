@@ -36,12 +36,12 @@ _DIGITS = 6
 
 
 def axis_totals(table: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the totals over a table of documents: axis -> slice -> row (see `row`)."""
+    """Return the totals over a table of documents as axis -> slice -> row (see `row`)."""
     return {axis: _slices(table, column, axis) for axis, column in axes_of(table).items()}
 
 
 def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return the totals over protected items: set -> status -> row."""
+    """Return the totals over protected items as set -> status -> row (see `row`)."""
     found: dict[str, dict[str, Any]] = {}
     names, statuses = _strings(table, "set"), _strings(table, "status")
     for name, status in sorted(set(zip(names, statuses, strict=True))):
@@ -56,7 +56,7 @@ def row(table: pa.Table, *, paired: bool = False) -> dict[str, Any]:
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
         `model`, with `n` documents, the `method` and the `seed` of its draws, if any; `flags` of the estimate,
-        if any; `perplexity` per token, which depends on the tokenizer as bits per byte do not. If paired,
+        if any; `perplexity` per token, which depends on the tokenizer (bits per byte do not). If paired,
         `above`: model minus baseline on the same documents, by baseline, with its interval and `p`.
     """
     sizes, tokens, bits = (_numbers(table, name) for name in ("bytes", "tokens", "model_bits"))
@@ -88,7 +88,7 @@ def _difference(bits: NDArray[np.float64], others: NDArray[np.float64], sizes: N
 
 
 def interval(row: Mapping[str, Any], digits: int = 4) -> str:
-    """Format the interval of a row, or `none` if the spread is unknown, as for a single document."""
+    """Format the interval of a row; return `none` if the spread is unknown, for example for a single document."""
     if statistics.DEGENERATE in row.get("flags", ()):
         return "none"
     return f"{row['low']:.{digits}f} to {row['high']:.{digits}f}"
@@ -100,10 +100,10 @@ def exact_sum(bits: NDArray[np.float64]) -> float:
 
 
 def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
-    """Return the documents whose bits exceed the average of their bucket by the most, largest excess first.
+    """Return the documents whose bits exceed the average of their bucket most, largest excess first.
 
     Returns:
-        `id`, `bucket`, `uri`, `bytes`, `model` (bits per byte) and `excess_bits` of each.
+        `id`, `bucket`, `uri`, `bytes`, `model` (bits per byte) and `excess_bits` of each document.
     """
     sizes, bits, buckets = _numbers(table, "bytes"), _numbers(table, "model_bits"), _strings(table, "bucket")
     excess = np.zeros(len(sizes))
@@ -193,8 +193,8 @@ def _rows(tokens: Sequence[TokenBits], edges: NDArray[np.int64]) -> list[dict[st
 
 
 def _binned(bits: NDArray[np.float64], edges: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return one document's bits and tokens in each bin. Bits are multiples of a grid, so differences of sums are
-    exact.
+    """Return the bits and the tokens of one document in each bin. Bits are multiples of a grid, so differences of sums
+    are exact.
     """
     upto = np.minimum(edges, len(bits))
     return np.diff(np.concatenate(([0.0], np.cumsum(bits)))[upto]), np.diff(upto)
@@ -237,15 +237,17 @@ def run(
     protected: Manifest | None = None,
     sets: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Evaluate a checkpoint; part `documents.parquet` has a row per held-out document with its slices
-    (`tables.DOCUMENT_COLUMNS`, then one column per axis of the recipe), `tokens.parquet` the bits of its tokens.
+    """Evaluate a checkpoint on held-out text and protected items.
 
-    With the comparison with protected sets and the sets by name, part `items.parquet` has a row per scored item
-    (`tables.ITEM_COLUMNS`), and the stat `protected` the same numbers by set and status; no other number includes
-    items. A change of the ledger or of the slices does not rerun the model.
+    The part `documents.parquet` has one row per held-out document with its slices (`tables.DOCUMENT_COLUMNS`, then one
+    column per axis of the recipe). The part `tokens.parquet` has the bits of the documents' tokens.
 
-    Stats: `overall`, `slices` (by bucket) and `axes` (axis -> slice) with rows of `totals.row`; `positions`
-    (`totals.by_position`); `worst` (`totals.worst`); `trigram_bytes` (text the trigram was trained on).
+    If `protected` and `sets` are given, the part `items.parquet` has one row per scored item (`tables.ITEM_COLUMNS`),
+    and the statistic `protected` has the same numbers by set and status. No other number includes items. A change of
+    the ledger or of the slices does not rerun the model.
+
+    Statistics: `overall`, `slices` (by bucket) and `axes` (axis -> slice), with the rows of `row`; `positions`
+    (`by_position`); `worst` (see `worst`); `trigram_bytes` (size of the text that the trigram was trained on).
 
     Raises:
         CheckpointError: the checkpoint lacks a file or does not load.
@@ -271,7 +273,7 @@ def run(
 
 
 def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: Mapping[str, Manifest]) -> Manifest:
-    """Evaluate a checkpoint on the held-out text of another run, by that run's buckets. Needs no ledger.
+    """Evaluate a checkpoint on the held-out text of another run, by that run's buckets. No ledger is needed.
 
     Raises:
         CheckpointError, StageError, TrainingError: as `run`.
@@ -315,7 +317,7 @@ def _measured(
 
 
 def _sliced(ctx: Context, params: Evaluation, ledger: Manifest, measured: Part) -> Part:
-    """Return the part of documents with their slice labels added."""
+    """Return the part of scored documents with slice labels added."""
     table = read_table(ctx.store, measured)
     labels = choice.labels(ctx.store, ledger, table, params.slices)
     return write_table(ctx.store, tables.DOCUMENTS, tables.with_labels(table, labels), stats=measured.stats)

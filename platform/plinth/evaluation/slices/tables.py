@@ -65,7 +65,7 @@ def on_grid(bits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def by_text(scores: Scores) -> list[TokenBits]:
-    """Return the token scores of every text. Requires that scores by token were requested."""
+    """Return the token scores of every text. Requires scores with `per_token=True`."""
     assert scores.ends is not None, "scores without per_token=True"
     assert scores.token_bits is not None
     cuts = np.cumsum(scores.tokens)[:-1]
@@ -74,12 +74,12 @@ def by_text(scores: Scores) -> list[TokenBits]:
 
 
 def text_digest(data: bytes) -> bytes:
-    """Return a 16-byte digest, by which two evaluations recognize the same text."""
+    """Return a 16-byte digest of a text. Two evaluations match their texts by this digest."""
     return hashlib.sha256(data).digest()[:16]
 
 
 def documents(chosen: Sequence[Document], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """Return the table of documents without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
+    """Return the table of documents, without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
     names = {
         "id": [each.id for each in chosen],
         "text": [text_digest(each.data) for each in chosen],
@@ -131,7 +131,7 @@ def axes_of(table: pa.Table) -> dict[str, str]:
 def _scored(
     names: pa.Table, texts: Sequence[Document | ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram
 ) -> pa.Table:
-    """Return a table of named texts with their sizes, and their bits under the model and the baselines."""
+    """Return a table of the named texts with sizes, and with bits under the model and the baselines."""
     columns: list[Any] = [[len(each.data) for each in texts], [len(each.bits) for each in tokens]]
     columns.append([float(on_grid(each.bits).sum()) for each in tokens])
     columns.append([float(gzip_bits(each.data)) for each in texts])
@@ -189,8 +189,8 @@ class Trigram:
 
 
 def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]:
-    """Return the tables of lower orders: pair counts [last, byte]; (total, kinds) by [before, last] and by [last];
-    p(byte) without context [byte].
+    """Return the tables for shorter contexts: counts of byte pairs [last, byte]; total count and number of distinct
+    bytes, by [before, last] and by [last]; p(byte) without context [byte].
     """
     cube = counts.reshape(256, 256, 256)
     pairs = cube.sum(axis=0, dtype=np.float64)
@@ -204,7 +204,7 @@ def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]
 
 @compiled
 def count_bytes(counts: NDArray[np.uint32], data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-    """Count the bytes of documents; document d is `data[offsets[d]:offsets[d + 1]]`."""
+    """Add the bytes of documents to the trigram counts; document d is `data[offsets[d]:offsets[d + 1]]`."""
 
 
 @compiled
@@ -216,7 +216,7 @@ def total_bits(
     order_1: NDArray[np.float64],
     text: NDArray[np.uint8],
 ) -> float:
-    """Return the total -log2 p of a document's bytes; tables as `_lower_orders` returns them."""
+    """Return the total -log2 p of a document's bytes, from the trigram counts and the tables of `_lower_orders`."""
 
 
 # Two models compared on the same text, byte span by byte span, for any two tokenizers.
@@ -242,7 +242,7 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanDifference:
-    """A span of a document with its bits under each model."""
+    """A span of a document, with its bits under each of two models."""
 
     id: str
     bucket: str
@@ -293,7 +293,7 @@ def largest(
 def places(
     store: Store, a: Manifest, b: Manifest, most: int = MOST_SPANS, span_bytes: int = SPAN_BYTES
 ) -> list[SpanDifference]:
-    """Return the same spans as `largest`, without text. Memory holds the found spans and a few documents.
+    """Return the same spans as `largest`, without text. Only these spans and a few documents are in memory.
 
     Raises:
         MissingError, IntegrityError: as `largest`.
@@ -310,7 +310,7 @@ def places(
 
 
 def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDifference]) -> list[SpanDifference]:
-    """Add the text to spans, from the curated text of the evaluation."""
+    """Return spans with their text added, read from the curated text of the evaluation."""
     if not found:
         return []
     wanted = {one.id for one in found}
@@ -328,7 +328,7 @@ class _Scored(NamedTuple):
 
 
 def _differences(store: Store, a: Manifest, b: Manifest, span_bytes: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the magnitude of the difference and the fields of `SpanDifference`, for every span."""
+    """Yield the absolute difference in bits and the fields of `SpanDifference`, for every span."""
     for ours, theirs in _shared(_scored_spans(store, a), _scored_spans(store, b)):
         (bucket, id_), found = ours.place, spans(ours.tokens, theirs.tokens, span_bytes)
         starts = np.concatenate(([0], found.ends[:-1]))
@@ -337,7 +337,7 @@ def _differences(store: Store, a: Manifest, b: Manifest, span_bytes: int) -> Ite
 
 
 def _shared(a: Iterator[_Scored], b: Iterator[_Scored]) -> Iterator[tuple[_Scored, _Scored]]:
-    """Yield the documents that both models scored with identical text; both inputs are sorted."""
+    """Yield the documents that both models scored with identical text. Both inputs must be sorted."""
     ours, theirs = next(a, None), next(b, None)
     while ours and theirs:
         if ours.place == theirs.place and ours.text == theirs.text:
@@ -350,7 +350,7 @@ def _scored_spans(store: Store, made: Manifest) -> Iterator[_Scored]:
     """Yield the scored documents of an evaluation, sorted by bucket and id.
 
     Raises:
-        IntegrityError: they are out of order.
+        IntegrityError: the documents are out of order.
     """
     names, last = ["id", "text", "bucket", "uri"], ("", b"")
     parts = (made.named(DOCUMENTS)[0], names), (made.named(TOKENS)[0], ["bytes", "bits"])

@@ -1,10 +1,10 @@
 """Statistical intervals, tests and corrections. No other package computes them.
 
-    estimate     a number with its interval, counts, method and flags; values summed by cluster; always-valid tests
-                 of a mean, or of exchangeability
-    means        means, ratios of sums, their differences, also over seeds crossed with documents; values over
-                 bootstrap samples; slopes
-    shares       shares of items; Holm's correction, smallest detectable effect, number of items needed
+    estimate     a number with its interval, counts, method and flags; sums by cluster; always-valid tests of a mean
+                 and of exchangeability
+    means        means, ratios of sums and their differences, also over seeds and documents together; bootstrap
+                 intervals; slopes
+    shares       shares of items; Holm's correction, minimum detectable effect, required number of items
 
 A *cluster* is the sampled unit: the document of several spans, the item of several samples, the template of several
 pairs. Rows of one cluster are not independent, so more rows per cluster add no evidence.

@@ -42,9 +42,9 @@ class Estimate(Frozen):
     `n` is the number of rows, `clusters` the number of clusters. `p` is the p-value of "no effect", if the method has
     a test. An interval without width is always flagged `DEGENERATE` and carries no information.
 
-    `unit` and `freedom` determine intervals at other levels: distances from the truth are Student's t with `freedom`
-    degrees, times `unit`; for exact tests of pairs there is no `freedom`, and `unit` is the maximum difference in one
-    pair.
+    `unit` and `freedom` determine intervals at other levels: the error divided by `unit` follows Student's t with
+    `freedom` degrees of freedom. Exact tests of pairs have no `freedom`; their `unit` is the maximum difference within
+    one pair.
     """
 
     value: float
@@ -136,8 +136,8 @@ def sums(values: Floats, codes: NDArray[np.int64]) -> Floats:
 def spread(residuals: Floats, total: float, size: float) -> float:
     """Return the standard error of a mean or ratio from residuals summed by cluster, [C], over the total weight.
 
-    sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640); The error is exactly 0 for a single cluster, and if it is only
-    rounding error (`unrounded`).
+    The formula is sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640). The result is exactly 0 for a single cluster, and
+    if the error is only rounding error (`unrounded`).
 
     Args:
         size: sum of the magnitudes of all terms of the residuals.
@@ -154,8 +154,8 @@ def unrounded(error: float, size: float) -> float:
 
 
 def fewest_pairs(alpha: float) -> int:
-    """Return how many pairs, all differing in the same direction, an exact test needs to be significant: 2 (1/2)^k <
-    alpha.
+    """Return the number of pairs, all differing in the same direction, that an exact test needs to be significant: 2
+    (1/2)^k < alpha.
     """
     return math.floor(1 - math.log2(alpha)) + 1
 
@@ -190,28 +190,28 @@ def student(
 
 
 def normal_quantile(p: float) -> float:
-    """Return z with P(Z <= z) = p."""
+    """Return z with P(Z <= z) = p for a standard normal Z."""
     from scipy.special import ndtri
 
     return float(ndtri(p))
 
 
 def normal_cdf(z: float) -> float:
-    """P(Z <= z)."""
+    """Return P(Z <= z) for a standard normal Z."""
     from scipy.special import ndtr
 
     return float(ndtr(z))
 
 
 def student_quantile(freedom: float, p: float) -> float:
-    """Return t with P(T <= t) = p."""
+    """Return t with P(T <= t) = p for Student's t with `freedom` degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, p))
 
 
 def student_cdf(freedom: float, t: float) -> float:
-    """P(T <= t)."""
+    """Return P(T <= t) for Student's t with `freedom` degrees of freedom."""
     from scipy.special import stdtr
 
     return float(stdtr(freedom, t))
@@ -225,7 +225,7 @@ def beta_quantile(a: float, b: float, p: float) -> float:
 
 
 def binomial_cdf(k: int, n: int, p: float) -> float:
-    """Return P(X <= k) of n draws with probability p."""
+    """Return P(X <= k) for n draws with success probability p."""
     from scipy.special import bdtr
 
     return float(bdtr(k, n, p))
@@ -255,8 +255,8 @@ def gamma_tail(a: float, x: float) -> float:
 class Sequential(Frozen):
     """Immutable state of a sequential test, which can be stored between interim analyses.
 
-    `effect` is tau: the effect size, in standard deviations, with the highest power. Observations are one
-    per cluster: differences of documents, requests, items. Interim analyses before observation
+    `effect` is tau: the effect size, in standard deviations, for which the test has the highest power. There is one
+    observation per cluster, such as a difference on a document, request or item. Interim analyses before observation
     `first_look` do not count.
     """
 
@@ -270,8 +270,8 @@ class Sequential(Frozen):
     first_look: int = 2
 
     def add(self, values: ArrayLike) -> Sequential:
-        """Return the state after further observations, in order. `p` is as if the test was evaluated after each of
-        them.
+        """Return the state after further observations, in order. `p` is computed as if the test was evaluated after
+        each observation.
 
         Raises:
             ValueError: a value is not finite.
@@ -300,10 +300,10 @@ class Sequential(Frozen):
 
     @property
     def estimate(self) -> Estimate:
-        """Mean with an interval that is valid at all interim analyses together.
+        """Mean, with an interval that is valid simultaneously at all interim analyses.
 
         Raises:
-            ValueError: nothing was observed.
+            ValueError: there are no observations.
         """
         if not self.n:
             raise ValueError("nothing was observed")
@@ -329,7 +329,7 @@ class Sequential(Frozen):
 
 
 def _p(n: int, mean: float, squares: float, effect: float) -> float:
-    """Return the p-value 1 / BF, at most 1. It is 1 while the values have no variance."""
+    """Return the p-value: 1 / Bayes factor, at most 1. It is 1 as long as the values have no variance."""
     if n < 2 or squares <= 0:
         return 1.0
     g, ratio = 1 + n * effect**2, n * mean**2 / squares  # t^2 / nu
@@ -356,12 +356,13 @@ EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
-    """Return, for each later value, the share of all values so far that are larger [n]; the share is small for a large
-    value.
+    """Return the rank of each later value, [n]: the share of all values so far that are larger.
 
     Args:
-        draws: uniform on [0, 1) [n]: the fraction of ties, and of the value itself, that counts as larger. They must
-            not depend on the values.
+        reference: earlier values.
+        later: later values, in order.
+        draws: uniform numbers on [0, 1), [n]: the fraction of tied values, the value itself included, that counts as
+            larger. They must not depend on the values.
 
     Raises:
         ValueError: there is no reference or no later value, a value is not finite, or the number of draws is wrong.
@@ -377,9 +378,10 @@ def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
 
 
 def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """Return the natural logarithm of the wealth after each rank, [n].
+    """Return the natural logarithm of the wealth after bets against each rank, [n].
 
     Args:
+        uniform: ranks, which are uniform if the values are exchangeable.
         starts: possible starts of a change, increasing from 0; chosen independently of the ranks.
 
     Raises:
@@ -396,7 +398,7 @@ def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
 
 
 def _bet(found: Floats) -> Floats:
-    """Return the log wealth of one bet that starts with the first rank."""
+    """Return the log wealth after each rank, [n], of a bet that starts at the first rank."""
     bets = np.array(EPSILONS)[:, None]
     sides = [np.log(bets) + (bets - 1) * np.log(np.clip(one, 1e-12, 1.0)) for one in (found, 1 - found)]
     paths = np.concatenate([np.cumsum(one, axis=1) for one in sides])
@@ -405,8 +407,9 @@ def _bet(found: Floats) -> Floats:
 
 
 def exchangeable_p(reference: ArrayLike, later: ArrayLike, draws: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """Return the always-valid p-value after each later value [n]. It is the smallest so far, and valid under optional
-    stopping.
+    """Return the always-valid p-value after each later value, [n].
+
+    Each value is the smallest p-value so far, and remains valid under optional stopping.
 
     Raises:
         ValueError: as `ranks` and `wealth`.

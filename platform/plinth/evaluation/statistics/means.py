@@ -39,7 +39,7 @@ def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -
     flagged as degenerate.
 
     Raises:
-        ValueError: no values, one that is not finite, or a wrong number of labels.
+        ValueError: there are no values, a value is not finite, or the number of labels is wrong.
     """
     rows = checked(values)
     middle, error, count = _mean_and_error(rows, clusters, _size(rows))
@@ -54,8 +54,8 @@ def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, 
     """Return the mean of a - b, both [N] and paired by row. `p` tests "no difference".
 
     If fewer than 25 clusters differ, all by the same amount (right or wrong answers), p is McNemar's exact p and the
-    interval is Tango's, widened to include 0 if p is not significant. For example, 3 wins to 0 have p = 0.25, whatever
-    their spread.
+    interval is Tango's. The interval is widened to include 0 if p is not significant. For example, 3 wins to 0 have
+    p = 0.25.
 
     Raises:
         ValueError: as `mean`.
@@ -80,8 +80,8 @@ def difference(
     """Return the mean of a minus the mean of b, for different items (Welch 1947). For equal items, use
     `paired_difference`.
 
-    If the values of a side are all 0 or all 1, its error is that of Wilson's interval. If a side has no spread for
-    another reason, such as a single value, the difference has no interval and supports no claim.
+    If the values of a side are all 0 or all 1, the error of that side is taken from Wilson's interval. If a side has no
+    spread for another reason, such as a single value, the difference has no interval and supports no claim.
 
     Raises:
         ValueError: as `mean`.
@@ -97,7 +97,7 @@ def difference(
 
 
 def _own_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int]:
-    """Return mean, standard error and number of clusters; Wilson's error if all values are 0 or all 1."""
+    """Return mean, standard error and number of clusters. If all values are 0 or all are 1, the error is Wilson's."""
     middle, error, count = _mean_and_error(rows, clusters, _size(rows))
     if error == 0 and middle in (0.0, 1.0):
         edge = share(round(middle) * count, count)
@@ -110,7 +110,7 @@ def _size(rows: Floats) -> float:
 
 
 def _mean_and_error(rows: Floats, clusters: Clusters, size: float) -> tuple[float, float, int]:
-    """Return the mean, its standard error, and the number of clusters; `size` as in `spread`."""
+    """Return the mean, its standard error, and the number of clusters; `size` is the parameter of `spread`."""
     codes = codes_of(clusters, len(rows))
     middle = math.fsum(rows) / len(rows)
     residuals = sums(rows - middle, codes)
@@ -216,7 +216,7 @@ def _ratio(
     test: bool,
     size: float,
 ) -> Estimate:
-    """Return the ratio; `size` as in `spread`."""
+    """Return a ratio of sums with its interval; `size` is the parameter of `spread`."""
     below = checked(denominator, above)
     total = math.fsum(below)
     if total <= 0:
@@ -241,10 +241,10 @@ def _ratio(
 
 
 def freedom_of(ratio: float, level: float, most: float) -> float:
-    """Return the degrees of freedom, from 1 to `most`, for which Student's critical values at both levels have this
-    ratio.
+    """Return the degrees of freedom, from 1 to `most`, that give a ratio of critical values of Student's t.
 
-    At 95 and 99% the ratio falls from 5 at one degree of freedom to 1.31 for the normal distribution.
+    The ratio is the critical value at the stricter level over that at `level`. For 99 and 95% it falls from 5 at one
+    degree of freedom to 1.31 for the normal distribution.
     """
     low, high = 1.0, float(most)
     for _ in range(50):
@@ -255,7 +255,7 @@ def freedom_of(ratio: float, level: float, most: float) -> float:
 
 
 def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
-    """Return each draw's |ratio - value| in the draw's standard errors [B], from terms [2, C]."""
+    """Return |ratio - value| of each bootstrap draw, [B], in standard errors of the draw. `terms` is [2, C]."""
     above, below = terms
     count = len(above)
     columns = np.stack([above, below, above * above, above * below, below * below], axis=1)  # [C, 5]
@@ -279,13 +279,13 @@ def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, l
 
     Args:
         value: value over all items.
-        replicates: values over samples of N items with replacement, drawn with `seed`.
+        replicates: values over bootstrap samples of N items, drawn with `seed`.
         n: number of items.
         seed: seed of the draws.
         level: confidence level.
 
     Raises:
-        ValueError: no replicates, or one that is not finite.
+        ValueError: there are no replicates, or a replicate is not finite.
     """
     drawn = checked(replicates)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2]).tolist()
@@ -304,13 +304,13 @@ def prediction(
     Args:
         value: prediction from all items.
         replicates: predictions from samples of the items.
-        residuals: residuals of the items, as large as those of new ones.
+        residuals: residuals of the items; they must be as large as residuals of new items.
         n: number of items.
         seed: seed of the draws.
         level: confidence level.
 
     Raises:
-        ValueError: no replicates or residuals, or one that is not finite.
+        ValueError: there are no replicates or no residuals, or a value is not finite.
     """
     drawn = checked(replicates)
     noise = np.random.default_rng(seed).choice(checked(residuals), len(drawn))
@@ -319,7 +319,7 @@ def prediction(
 
 
 def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """Return the slope of y over x by ordinary least squares, [N] both, with Student's interval (N - 2 degrees).
+    """Return the slope of y over x, both [N], by ordinary least squares, with Student's interval (N - 2 degrees).
 
     If the points are exactly on a line, the residual spread is unknown: the slope has no interval and no p, and is
     flagged `DEGENERATE`.
@@ -380,17 +380,18 @@ def crossed_difference(
     """Return the mean over seeds of sum(a - b) / sum(weights). `n` is seeds times documents, `clusters` is documents.
 
     Args:
-        a, b: bits of both sides, [K, D], row by row of the same seed; or scores of items with weights of 1.
+        a, b: bits of both sides, [seeds, documents], or scores of items with weights of 1. Row k of both sides has the
+            same seed.
         weights: bytes of the documents, [D].
         seed, draws, level: parameters of the interval (`ratio`).
 
     Raises:
-        ValueError: wrong shapes, a value that is not finite, or weights whose sum is not above 0.
+        ValueError: the shapes do not match, a value is not finite, or the sum of the weights is not above 0.
     """
     left, right = _table(a), _table(b)
     below = np.asarray(weights, dtype=np.float64)
     if left.shape != right.shape or below.shape != left.shape[1:]:
-        raise ValueError(f"scores of {left.shape} and {right.shape} seeds and documents for {below.shape} weights")
+        raise ValueError(f"scores of shapes {left.shape} and {right.shape} do not match weights of shape {below.shape}")
     gaps, size = left - right, float(np.abs(left).sum() + np.abs(right).sum())
     seeds, documents = gaps.shape
     mean = gaps.mean(axis=0)
@@ -430,7 +431,10 @@ def _table(values: ArrayLike) -> Floats:
 
 
 def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
-    """Return the part of the estimate's variance that neither seeds nor documents explain; `runs` minus the value."""
+    """Return the part of the estimate's variance that neither seeds nor documents explain.
+
+    `runs` has the difference of each seed minus the overall value.
+    """
     seeds, documents = gaps.shape
     left, total = gaps - mean - np.outer(runs, below), float(below.sum())
     return float((left**2).sum() / (seeds * (seeds - 1)) * documents / (documents - 1) / total**2)

@@ -61,9 +61,10 @@ def share_with_missing(successes: int, scored: int, missing: int, *, level: floa
     """Return the share of all items if some have no score, without assumptions about the missing scores.
 
     The value is the share of the scored items. The interval is valid for any scores of the missing items. It runs from
-    Wilson's lower end with all of them wrong to the upper end with all of them right, at the critical value of Imbens
-    and Manski (2004), which is between the one-sided value (many missing) and the two-sided value (none missing). Both
-    ends account for the randomness of missingness; a stretched interval of the scored items would be too narrow.
+    Wilson's lower end with all missing items wrong to the upper end with all missing items right. The critical value is
+    that of Imbens and Manski (2004), between the one-sided value (many missing) and the two-sided value (none missing).
+    Both ends account for the randomness of missingness. Stretching the interval of the scored items would be too
+    narrow.
 
     Raises:
         ValueError: as `share`.
@@ -112,7 +113,7 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
             guaranteed to keep it.
 
     Raises:
-        ValueError: a negative number.
+        ValueError: a number is negative.
     """
     if a_only < 0 or b_only < 0:
         raise ValueError("numbers of items must not be negative")
@@ -129,7 +130,7 @@ def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float,
     """Return the score interval of the difference of two paired shares (Tango 1998); valid for few discordant pairs.
 
     Raises:
-        ValueError: more discordant pairs than pairs.
+        ValueError: there are more discordant pairs than pairs.
     """
     if n < 1 or a_only + b_only > n:
         raise ValueError("a paired difference needs pairs")
@@ -156,8 +157,8 @@ def _crossing(after: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def holm(p_values: ArrayLike) -> Floats:
-    """Return p-values [T] adjusted for multiple tests (Holm 1979). Rejecting those below alpha keeps the familywise
-    error rate.
+    """Return p-values [T] adjusted for multiple tests (Holm 1979). Rejecting hypotheses with an adjusted p below alpha
+    controls the familywise error rate.
 
     Raises:
         ValueError: there are no values, or a value is outside [0, 1].
@@ -200,13 +201,13 @@ def sample_size(
     Args:
         effect: difference of means to detect.
         variance: variance over items of the difference of the models' expected scores.
-        noise_a, noise_b: variance of a sample's score around its item's expectation.
-        samples_a, samples_b: samples per item.
+        noise_a, noise_b: variance of a sample's score around the expected score of its item, for each model.
+        samples_a, samples_b: samples per item for each model.
         power, alpha: power and level of the two-sided test.
 
     Raises:
-        ValueError: no effect, no variance, a variance below 0, or a number that is not finite; fewer than one
-            sample per item; power or alpha is not a probability.
+        ValueError: the effect or the variance is 0, a variance is below 0, a number is not finite, there is less than
+            one sample per item, or power or alpha is not a probability.
     """
     _check_level(power, alpha)
     variances = (variance, noise_a, noise_b)

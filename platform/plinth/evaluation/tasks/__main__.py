@@ -1,8 +1,9 @@
 """Child process for lm-evaluation-harness: `python -m plinth.evaluation.tasks CONFIG`, in the folder of task files.
 
 CONFIG is JSON: `exchange` (folder of questions and answers), `model` (folder of the checkpoint's `tokenizer.json` and
-`config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (tasks, answered by tasks to
-run), `ask`, `done` (a task with its facts and rows). Nothing here imports torch or opens a connection.
+`config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (all tasks; the parent answers
+with the tasks to run), `ask`, `done` (a task with its facts and rows). Nothing here imports torch or opens a
+connection.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 
 
 def main(path: str) -> int:
-    """Run the tasks in the configuration; return the exit status."""
+    """Run the tasks in the configuration file and return the exit status."""
     isolate()  # call before imports that start threads, because a process with threads cannot enter a new namespace
     config = json.loads(Path(path).read_text())
     from plinth.evaluation.tasks.job import Channel

@@ -135,8 +135,8 @@ def run(
     """Score the first `limit` valid documents of a task.
 
     Returns:
-        Facts (`values` by `metric,filter`, as lm-evaluation-harness aggregates them, `replicates` over bootstrap
-        samples if they are not means, `aggregations`, `higher_is_better`, `version`, `output_type`, `fewshot`,
+        Facts (`values` by `metric,filter`, as lm-evaluation-harness aggregates them; `replicates` over bootstrap
+        samples for values that are not means; `aggregations`, `higher_is_better`, `version`, `output_type`, `fewshot`,
         `documents`, `damaged`), and rows of `exchange.ITEMS`.
     """
     _configure(task, params)
@@ -174,7 +174,9 @@ def _configure(task: Task, params: Mapping[str, Any]) -> None:
 
 
 def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str, Any]]]:
-    """Return the indices of the first `limit` valid documents, and rows for the invalid documents among them."""
+    """Return the indices of the first `limit` valid documents, and rows for the invalid documents before the last of
+    them.
+    """
     good: list[int] = []
     bad: list[dict[str, Any]] = []
     for index, document in enumerate(task.eval_docs):
@@ -189,7 +191,7 @@ def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str,
 
 
 def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return the reason why a document cannot be scored, or None if it can. Tested with placeholder answers."""
+    """Return the reason why a document cannot be scored, or None if it can. The test uses placeholder answers."""
     try:
         context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
         asked = task.construct_requests(document, context, metadata=(task.config.task, 0, 1))
@@ -204,7 +206,7 @@ def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
 
 
 def _label(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return a reason if no choice is correct, or None. lm-evaluation-harness would count such a document as wrong."""
+    """Return a reason if no choice is correct, else None. lm-evaluation-harness would count the document as wrong."""
     right, choices = _right(task, document), task.doc_to_choice(document)
     if right is None or all(isinstance(one, int) and 0 <= one < len(choices) for one in right):
         return None
@@ -221,7 +223,7 @@ def _right(task: Task, document: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the rows for one document and filter."""
+    """Yield the rows of one document under one filter, one row per metric."""
     bits, size, output = _answer(task, sample)
     for metric in sample["metrics"]:
         score, weight = _score(sample[metric])
@@ -246,7 +248,7 @@ def damaged_row(reason: str, document: int | None = None) -> dict[str, Any]:
 
 
 def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | None, str | None]:
-    """Return -log2 p of the correct answer, its bytes, and the model's answer."""
+    """Return -log2 p of the correct answer, its number of bytes, and the model's answer."""
     arguments, answers = sample["arguments"], sample["filtered_resps"]
     match task.OUTPUT_TYPE:
         case "multiple_choice":
@@ -266,7 +268,7 @@ def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | 
 
 
 def _score(value: Any) -> tuple[float | None, float | None]:
-    """Return score and weight: a number without weight, a numerator with its denominator, or None for other values."""
+    """Return score and weight. A plain number has no weight, a fraction has its denominator; other values give None."""
     if isinstance(value, bool | int | float | np.number):
         return _number(value), None
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int | float | np.number) for one in value):

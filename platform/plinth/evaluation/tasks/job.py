@@ -1,9 +1,9 @@
 """The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric. Also the
 protocol between the two processes: questions, answers, scores of items.
 
-Two children: one runs lm-evaluation-harness on a copy of the task files, without a model or network access; the other
-has the model (`evaluation.engine`) and is started at the first question. A finished task is a record in the step
-cache, so a killed run continues with the current task.
+There are two child processes. One runs lm-evaluation-harness on a copy of the task files, without a model or network
+access. The other has the model (`evaluation.engine`) and is started at the first question. A finished task is a record
+in the step cache, so a killed run continues with the task it was at.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ Text = str | Sequence[int]
 
 
 class Answerer(Protocol):
-    """Model interface of `CheckpointLM`; tokens are used unchanged, text follows the start of a document."""
+    """Interface through which `CheckpointLM` queries a model. Token prompts are used unchanged; text prompts follow the
+    start-of-document token.
+    """
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
         """Return total -log2 p of each continuation after its prompt, and whether greedy decoding yields it."""
@@ -63,18 +65,18 @@ class EngineAnswerer:
         self._engine = engine
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
-        """As `Answerer.likelihoods`."""
+        """Implement `Answerer.likelihoods` with the engine."""
         found = self._engine.likelihoods([Request(_side(prompt), _side(rest)) for prompt, rest in pairs])
         return list(zip(found.bits.tolist(), found.greedy.tolist(), strict=True))
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]) -> list[str]:
-        """As `Answerer.generate`."""
+        """Implement `Answerer.generate` with the engine."""
         found = self._engine.generate([tuple(one) for one in prompts], Sampling(**sampling))
         return [one.text for one in found]
 
 
 class Channel:
-    """The child's end of the protocol. As an `Answerer` it asks the parent."""
+    """The child's end of the protocol. As an `Answerer`, it passes requests to the parent process."""
 
     def __init__(self, folder: Path, answers: IO[str], lines: IO[str]) -> None:
         self._folder, self._answers, self._lines, self._asked = folder, answers, lines, 0
@@ -93,7 +95,7 @@ class Channel:
         self._lines.flush()
 
     def ask(self, kind: str, **question: Any) -> Any:
-        """Send a question; returns the answer.
+        """Send a question and return the answer.
 
         Raises:
             EOFError: the parent has exited.
@@ -111,17 +113,17 @@ class Channel:
         return content
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
-        """As `Answerer.likelihoods`."""
+        """Implement `Answerer.likelihoods` by asking the parent process."""
         return [(bits, greedy) for bits, greedy in self.ask("likelihoods", pairs=pairs)]
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]) -> list[str]:
-        """As `Answerer.generate`."""
+        """Implement `Answerer.generate` by asking the parent process."""
         found: list[str] = self.ask("generate", prompts=prompts, sampling=dict(sampling))
         return found
 
 
 def question(folder: Path, event: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the content of a request, in the parent."""
+    """Read the content of a child's question. Called by the parent process."""
     path = join(folder, event["file"], "a question of the task process")
     found: dict[str, Any] = json.loads(path.read_text())
     path.unlink()
@@ -129,7 +131,7 @@ def question(folder: Path, event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(folder: Path, event: Mapping[str, Any], content: Any) -> str:
-    """Write an answer, in the parent, and return the line that announces it."""
+    """Write the answer to a child's question and return the line that announces it. Called by the parent process."""
     name = f"answer-{event['file']}"
     join(folder, name, "a question of the task process").write_text(json.dumps(content))
     return json.dumps({"file": name}) + "\n"
@@ -187,7 +189,7 @@ def estimates(rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any], seed:
 
 
 def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, seed: int) -> Estimate | None:
-    """Estimate a mean or a ratio of sums; the interval allows for damaged items being correct or wrong."""
+    """Estimate a mean or a ratio of sums. The interval allows for damaged items being either correct or wrong."""
     scores, weights = [row["score"] for row in rows], [row["weight"] for row in rows]
     if not rows or None in scores or aggregation not in LINEAR:
         return None
@@ -231,11 +233,11 @@ OFFLINE = {
 
 
 def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> Manifest:
-    """Evaluate a checkpoint on a set of tasks. The manifest has a part per task, with a row per document and metric
-    (`exchange.ITEMS`).
+    """Evaluate a checkpoint on a set of tasks.
 
-    Stats: `tasks` (task -> `metrics` with value, interval, n and seed; `documents`, `damaged`, `fewshot`, `version`,
-    `output_type`), `damaged`, `seed`.
+    The manifest has one part per task, with one row per document and metric (`exchange.ITEMS`). Statistics: `tasks`
+    (task -> `metrics` with value, interval, n and seed; `documents`, `damaged`, `fewshot`, `version`, `output_type`),
+    `damaged`, `seed`.
 
     Raises:
         CheckpointError, TrainingError: the checkpoint cannot be loaded or evaluated.
@@ -255,7 +257,7 @@ def _step(params: TaskSet, more: Mapping[str, Any]) -> Step:
 
 
 class _Harness:
-    """One run of the child process, and of the engine if there are requests."""
+    """One run of the harness child process, and of the model's engine if there are requests."""
 
     def __init__(self, ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> None:
         self.ctx, self.name, self.params, self.checkpoint, self.files = ctx, name, params, checkpoint, files
@@ -264,7 +266,7 @@ class _Harness:
         self._found: dict[str, tuple[Part, ...]] = {}
 
     def parts(self) -> tuple[Part, ...]:
-        """Return the part of every task, by name."""
+        """Return the result part of every task, sorted by task name."""
         with named_failures(self.ctx.workspace.tmp):
             self.ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
         with (
@@ -363,7 +365,7 @@ FILES_VERSION = "1"
 
 
 def task_files(ctx: Context, name: str, location: str) -> Manifest:
-    """Copy the folder into the store.
+    """Copy the folder of task files into the store.
 
     Returns:
         Manifest of one part per file, under its path in the folder. Statistics: `files`, `bytes`.

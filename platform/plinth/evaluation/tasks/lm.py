@@ -1,7 +1,7 @@
 """lm-evaluation-harness' model class over the engine, without torch.
 
-Prompts follow the start-of-document token of training (as with `HFLM(add_bos_token=True)`); windows of long documents,
-truncation from the left and the border between prompt and continuation are lm-evaluation-harness' own.
+Prompts follow the start-of-document token of training (as with `HFLM(add_bos_token=True)`). Windows of long documents,
+truncation from the left, and the boundary between prompt and continuation are those of lm-evaluation-harness.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ GENERATION = {"until", "max_gen_toks", "do_sample", "temperature", "top_p"}
 
 
 class CheckpointLM(LM):  # type: ignore[misc]
-    """A checkpoint as lm-evaluation-harness sees it.
+    """Adapter through which lm-evaluation-harness uses a checkpoint.
 
     Args:
         model: model that answers the requests.
-        folder: folder of `tokenizer.json` and `config.json` of the checkpoint.
+        folder: folder with the checkpoint's `tokenizer.json` and `config.json`.
         seed: seed of sampled generation.
     """
 
@@ -67,7 +67,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
         return [math.fsum(one) for one in sums]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Return the text after each context, up to a stop sequence."""
+        """Return the text generated after each context, up to a stop sequence."""
         groups: dict[str, list[int]] = {}
         for number, one in enumerate(requests):
             groups.setdefault(json.dumps(one.args[1] or {}, sort_keys=True), []).append(number)
@@ -90,7 +90,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
             raise StageError(
                 "a task has unsupported generation settings",
                 found=f"generation_kwargs {dict(settings)}",
-                expected=f"fewer than {self.max_length} tokens (max_gen_toks), and of {', '.join(sorted(GENERATION))}",
+                expected=f"max_gen_toks below {self.max_length}, and if sampled only {', '.join(sorted(GENERATION))}",
                 remedy="set generation_kwargs in the task's YAML",
             )
         sampling = {
