@@ -1,6 +1,6 @@
 """Epsilon by Opacus' accountant: Rényi divergences of the sampled Gaussian mechanism (Mironov, arXiv:1908.10530).
 
-    python -m plinth_extras.privacy.accounting < question.json      the noise of a run; one JSON object
+    python -m plinth_extras.privacy.accounting < question.json      print a run's noise as one JSON object
 
 Opacus imports torch, so the control plane runs it in a separate process. Neighboring data sets differ in one sequence.
 Every step that has read data counts, even without an update.
@@ -43,7 +43,7 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
             raise RecipeError(
                 "training.privacy.epsilon is too low for this run",
                 found=f"epsilon {params.epsilon:g}, {steps} steps, a sampling rate of {sample_rate:.4g}: {error}",
-                expected="a budget that is feasible with some noise",
+                expected="a budget that can be met with enough noise",
                 remedy="raise epsilon, train fewer steps, or add sequences, which lowers the sampling rate",
             ) from error
     spent = epsilon(noise, sample_rate, steps, params.delta)
