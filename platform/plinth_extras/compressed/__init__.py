@@ -3,7 +3,7 @@
     forms            forms by name, with conversion in both directions; `torchao` integers; magnitude pruning
     gguf_file        GGUF for llama.cpp: tensors quantized by `gguf`, keys, the tokenizer in GGUF
 
-A model that is read back from a compressed file has the rounded weights of that file. The loss of quality is measured
+A model that is read back has the quantized or pruned weights of its file. The loss of quality is measured
 by the evaluation (`plinth_registry.exports`).
 
 Also here: the entries of the entry-point group `plinth.model_forms`. For `plinth export model --format`, a form is

@@ -34,7 +34,7 @@ APART = (TRAINER, APPROVER, POLICY, PROMOTER)
 
 
 def root_pinned(scope: CheckScope) -> CheckAnswer:
-    """Check that a root is pinned outside the workspace and does not expire soon."""
+    """Check that a root of trust is pinned outside the workspace and does not expire soon."""
     workspace = scope.ctx.workspace
     trust = Trust.newest(workspace)
     if trust.folder.resolve().is_relative_to(workspace.root.resolve()):
@@ -148,7 +148,7 @@ _SETTINGS = ("objectives.yaml", "checklists.yaml", "budget/settings.yaml")
 
 
 def no_literals(scope: CheckScope) -> CheckAnswer:
-    """Check recipe and extended recipes, workspace settings and run environments for secrets."""
+    """Check that recipes (with the recipes they extend), workspace settings and run environments contain no secrets."""
     places = dict(_places(scope))
     if not places:
         return not_applicable("no recipe and no settings")
@@ -217,7 +217,10 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 
 
 def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
-    """Check that no module of the four packages unpickles except `MAY_UNPICKLE`. Reads the source, runs nothing."""
+    """Check that no module of the packages in `_PACKAGES` unpickles data, except the modules in `MAY_UNPICKLE`.
+
+    The check reads the source and runs no code of these modules.
+    """
     files = [(name, path) for name in _PACKAGES for path in sorted(_folder(name).rglob("*.py"))]
     found = [
         f"{shown}:{line} {call}"
@@ -229,10 +232,10 @@ def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
 
 
 def unpickling(source: bytes) -> Iterator[tuple[int, str]]:
-    """Yield line and name of the calls of a module that may execute code from their input.
+    """Yield line and name of each call in a module that may execute code from its input.
 
-    Found by name: `pickle.load` and its like under any alias, `torch.load` without `weights_only=True`,
-    `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
+    The calls are found by name: `pickle.load` and similar functions under any alias, `torch.load` without
+    `weights_only=True`, `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
     """
     if not _MAY_BE.search(source):
         return
@@ -283,7 +286,7 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def commit_known(scope: CheckScope) -> CheckAnswer:
-    """Check that the running code is a commit without local changes."""
+    """Check that the running code is from a commit, without local changes."""
     from plinth.training.attempts import commit_of
 
     found = commit_of(Path(plinth.__file__).resolve().parent)
@@ -339,12 +342,12 @@ CHECKS = (
         ("security",), "keep each role's key on its own machine (docs/keys.md)", roles_apart,
     ),
     Check(
-        "key-modes", "only its user can access the trust folder", "security", ("readiness", "security"),
+        "key-modes", "only the user can access the trust folder", "security", ("readiness", "security"),
         "chmod -R go= on the folder; replace keys that others could read", key_modes,
     ),
     Check(
         "keys-outside", "the workspace has no private key", "security", ("security",),
-        "move the key to the trust folder, revoke it and enroll another: others could read it", keys_outside,
+        "move the key to the trust folder, revoke it and enroll a new key: others could read the old one", keys_outside,
     ),
     Check(
         "secret-literals", "recipes, settings and run environments have no secrets", "security",
@@ -357,7 +360,7 @@ CHECKS = (
         nothing_unpickled, waivable=False,
     ),
     Check(
-        "code-commit", "the installed code is a commit without local changes", "platform",
+        "code-commit", "the installed code is from a commit, without local changes", "platform",
         ("preproduction", "security"), "commit, or check out the reviewed commit", commit_known,
     ),
     Check(
