@@ -81,7 +81,7 @@ def show(
 
 
 def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
-    """Print cost by cause and energy of runs in this workspace."""
+    """Print the cost by cause, and the energy, of runs in this workspace."""
     from plinth.operation.settlement import Energy
 
     spent = [row for row in rows if row.rank_hours]

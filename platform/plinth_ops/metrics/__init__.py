@@ -86,7 +86,8 @@ def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
 def write(settings: Settings, file: Path) -> None:
     """Write the current metrics to a file for node_exporter's textfile collector.
 
-    For batch jobs and machines without a server. A run writes its own file if `training.sinks.prometheus` is set.
+    Use this for batch jobs and on machines without a server. A run writes its own file if `training.sinks.prometheus`
+    is set.
     """
     from plinth_jobs.cli import output
     from plinth_ops.metrics import exporter
@@ -96,7 +97,7 @@ def write(settings: Settings, file: Path) -> None:
 
 
 def _exporter(settings: Settings) -> Exporter:
-    """Return the exporter of a workspace; without a recipe it has no canary metrics."""
+    """Return the exporter of a workspace. If there is no recipe, the exporter has no canary metrics."""
     from plinth_ops.metrics.parts import exporter
 
     return exporter(settings.context(waits=True), settings.recipe)
