@@ -62,7 +62,11 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     found = [
         finding("the job exits with 75, so that the scheduler restarts it", left, EXIT_PREEMPTED),
         finding("the step in which the job stopped is committed", at, (stopped[-1] if stopped else None, [])),
-        Outcome(what="the job exits in its grace period", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
+        Outcome(
+            what="the job exits within its grace period",
+            passed=took < config.supervision.grace_s,
+            seen=f"{took:.1f} s",
+        ),
         finding("no step is trained twice", story.redone, 0),
         rehearsal.finished(status),
         *made.end_state(config),
