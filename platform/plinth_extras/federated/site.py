@@ -1,4 +1,4 @@
-"""Rounds of one site: send the weights, wait for the common ones, and continue from them.
+"""Rounds of one site: send the weights, wait for the common weights, and continue from these.
 
     last inner step ─► every rank writes its share of the FP32 masters ─► one signed record ─► wait ─► adopt
 
@@ -62,7 +62,7 @@ class Site(RankHook):
         self._round, self._common, self._adopted = state["round"], state["common"], state["step"]
 
     def due(self, step: int) -> bool:
-        """Return True if the run shares its weights after this step and has not adopted the common ones yet."""
+        """Return True if weights are shared after this step and the common weights were not adopted yet."""
         return self.params.ends_round(step, self.config.total_steps) and self._adopted < step
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, dict[str, Any]] | int:

@@ -108,9 +108,9 @@ def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
     if hashlib.sha256(found).hexdigest() != committed:
         raise SignatureError(
             f"the privacy key of run {run_id} is not on this machine",
-            found=f"another one in {path}" if found else f"no {path}",
+            found=f"another key in {path}" if found else f"no {path}",
             expected=f"{KEY_BYTES} bytes with SHA-256 {committed[:12]}…",
-            remedy="copy it securely from the machine that started the run; another key voids the guarantee",
+            remedy="copy the key securely from the machine that started the run; another key voids the guarantee",
         )
     return found
 
@@ -134,7 +134,7 @@ def problems(training: Training, params: Privacy) -> Iterator[str]:
             training.batch_schedule or training.length_schedule or training.amendments
         ),
         "guard.enabled, whose verdicts depend on losses without noise": training.guard.enabled,
-        "stopping.plateau or checkpoints.keep_best, which depend on them too": bool(
+        "stopping.plateau or checkpoints.keep_best, which depend on losses without noise": bool(
             training.stopping.plateau or training.checkpoints.keep_best
         ),
         "distillation": getattr(training, "distillation", None) is not None,

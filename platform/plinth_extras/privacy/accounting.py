@@ -52,7 +52,7 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
             f"{steps} steps spend more than training.privacy.epsilon",
             found=f"epsilon {spent:.4g} with noise_multiplier {noise:g} and a sampling rate of {sample_rate:.4g}",
             expected=f"at most {params.epsilon:g}",
-            remedy="remove noise_multiplier, raise it or epsilon, or train fewer steps",
+            remedy="remove or raise noise_multiplier, raise epsilon, or train fewer steps",
         )
     return {"noise_multiplier": noise, "epsilon": spent}
 
@@ -99,7 +99,7 @@ class PrivacyBudget:
         if self._of(step) > state.epsilon:
             raise TrainingError(
                 f"step {step} would spend more than the privacy budget of the run",
-                found=f"epsilon {self._of(step):.4g} after it, {self._of(step - 1):.4g} before",
+                found=f"epsilon {self._of(step):.4g} after the step, {self._of(step - 1):.4g} before",
                 expected=f"at most {state.epsilon:g} at delta {state.delta:g}",
                 remedy="use the last checkpoint, or start another run with a larger budget or more noise",
             )

@@ -32,7 +32,7 @@ CLOSE = 0.01
 @json_option
 def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None:
     """Show the bottleneck of the steps of RUN (`latest`, a run ID or its prefix): computation, memory, communication,
-    input, checkpoints or the host; with the speedup if it were removed.
+    input, checkpoints or the host. The speedup without the bottleneck is printed as well.
 
     FLOP/s and bandwidth of this machine are measured once, within seconds, after the run has ended, and stored in the
     workspace. For a run on another machine, run this command there first.

@@ -45,7 +45,7 @@ def sources_owned(scope: CheckScope) -> CheckAnswer:
 
 
 def terms_allow(scope: CheckScope) -> CheckAnswer:
-    """Check that the terms of every source allow training and the recipe's uses."""
+    """Check that the terms of every source allow training and the other uses that the recipe declares."""
     if scope.recipe is None:
         return undetermined("no recipe was run in this workspace")
     corpus = scope.recipe.corpus
@@ -241,7 +241,7 @@ def money_limited(scope: CheckScope) -> CheckAnswer:
 
 
 def alerts_sound(scope: CheckScope) -> CheckAnswer:
-    """Check that every alert can fire under this workspace's objectives, in time, and has a runbook."""
+    """Check that every alert can fire in time under this workspace's objectives and that it has a runbook."""
     from plinth_ops.alerts import table
     from plinth_ops.service_levels import objectives
 

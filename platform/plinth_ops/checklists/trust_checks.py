@@ -67,15 +67,15 @@ def root_shared(scope: CheckScope) -> CheckAnswer:
         return warned(f"{root.title}: everything it signs is shown as signed by a demo root")
     threshold = root.authority(ROOT).threshold
     found = f"{threshold} of {len(root.authority(ROOT).keys)} root keys must sign a change"
-    return warned(f"{found}: one key holder can change it alone") if threshold < 2 else passed(found)
+    return warned(f"{found}: one key holder can change the root alone") if threshold < 2 else passed(found)
 
 
 def roles_apart(scope: CheckScope) -> CheckAnswer:
-    """Check that this machine does not have the keys of all roles that control each other."""
+    """Check that the private keys of roles that control each other are not all on this machine."""
     trust = Trust.newest(scope.ctx.workspace)
     here = [role for role in APART if _has_key(trust.folder, role)]
     found = f"private keys on this machine: {', '.join(here) or 'none'}"
-    return warned(f"{found}; its user can train, approve and promote") if len(here) == len(APART) else passed(found)
+    return warned(f"{found}; one user can train, approve and promote") if len(here) == len(APART) else passed(found)
 
 
 def key_modes(scope: CheckScope) -> CheckAnswer:
@@ -334,7 +334,7 @@ CHECKS = (
         "`plinth keys enrol ROLE KEY.pub --owner NAME`", roles_held, waivable=False,
     ),
     Check(
-        "root-shared", "the root is not a demo root, and no key holder can change it alone", "security", ("security",),
+        "root-shared", "the root is not a demo root, and no key holder alone can change it", "security", ("security",),
         "`plinth keys init`; `plinth keys threshold root 2`", root_shared,
     ),
     Check(
@@ -351,7 +351,7 @@ CHECKS = (
     ),
     Check(
         "secret-literals", "recipes, settings and run environments have no secrets", "security",
-        ("preproduction", "security"), "remove the secret, use the environment or a secret store, and replace it",
+        ("preproduction", "security"), "move the secret to the environment or a secret store, and replace the secret",
         no_literals,
     ),
     Check(

@@ -9,7 +9,7 @@ Each fault is injected once; a marker file in the plan's folder records the inje
     kill at write    SIGKILL at write boundary `value` of the rank, counted from the step on (`boundaries`), or before
                      a file is renamed to `place`
     count writes     only count write boundaries; the count is written before step `until` or when the submission ends
-    stop             SIGTERM to the supervisor, as a scheduler sends it; the rank continues once it has arrived
+    stop             SIGTERM to the supervisor, as from a scheduler; the rank continues after the signal arrived
     fill disk        a file in `place` that leaves `left` bytes free: immediately, or at write boundary `value`
     limit files      file size limit of the rank, `value` bytes (RLIMIT_FSIZE)
     jump             clock jump of `value` seconds in every process of the job

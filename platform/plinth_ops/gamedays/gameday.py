@@ -173,7 +173,7 @@ def find(name: str) -> GameDay:
         MissingError: there is no such game day.
     """
     if name not in TABLE:
-        remedy = "`plinth ops gameday list` lists them"
+        remedy = "`plinth ops gameday list` lists all game days"
         raise MissingError(f"no game day {name!r}", expected=", ".join(sorted(TABLE)), remedy=remedy)
     module, _, attribute = TABLE[name].partition(":")
     found: GameDay = getattr(import_module(module), attribute)

@@ -58,7 +58,7 @@ class Aborted(BaseException):
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a temporary folder with a demo root of trust. The caller's workspace, servers and keys are hidden."""
+    """Yield a temporary folder with a demo root of trust, without environment variables of the caller's setup."""
     folder = Path(tempfile.mkdtemp(prefix="plinth-gameday-"))
     hidden = [name for name in os.environ if name in _OURS or name.startswith(KEY_VARIABLE)]
     before = {name: os.environ.pop(name) for name in hidden}

@@ -377,8 +377,9 @@ def _sources(config: RunConfig) -> set[str]:
 
 RELEASE: Final = GameDay(
     name="bad-release",
-    hypothesis="Signed measurements show that a bad champion is worse than its predecessor. It is tainted and rolled "
-    "back, and its cause is traced to the bad source. The gate that the policy omitted blocks it, but no good model.",
+    hypothesis="Signed measurements show that a bad champion is worse than its predecessor. This champion is "
+    "tainted and rolled back, and the cause is traced to the bad source. The gate that the policy omitted blocks the "
+    "bad model, but no good model.",
     fault="A release under a policy without comparison; its run read random letters together with its text.",
     blast_radius=f"{OWN} A separate MLflow server on loopback.",
     protection="signed measurements, taints, the signed history, lineage, and gates of a signed policy",

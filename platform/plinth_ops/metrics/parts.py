@@ -1,4 +1,4 @@
-"""Parts of a workspace's exporter, and the child process that collects the large ones.
+"""Parts of a workspace's exporter, and the child process that collects the large parts.
 
 Only new lines of timelines and `alerts.jsonl` are read.
 
@@ -260,9 +260,7 @@ class PartProcess:
             self.end()
 
     def _fail(self, fault: PlinthError) -> None:
-        """Record the error of the current part. Pending requests for other parts are dropped; their callers repeat
-        them.
-        """
+        """Record the error of the current part. Other pending requests are dropped; their callers repeat them."""
         if self._asked:
             self._answers[self._asked[0]] = fault
         self.end()

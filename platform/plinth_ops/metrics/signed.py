@@ -75,7 +75,7 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
 
 
 def level_samples(ctx: Context) -> Iterator[MetricSample]:
-    """Yield indicators and objectives over the window; expensive, since it reads all timelines in full.
+    """Yield the current value and objective of every indicator. This is slow, since all timelines are read in full.
 
     Raises:
         PlinthError: a timeline or the objectives cannot be read.

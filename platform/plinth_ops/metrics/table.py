@@ -1,6 +1,6 @@
 """Table of all metrics; metrics of runs are defined in `training.sinks.run_metrics`.
 
-It has every name that a rule, a dashboard or a page reads. `plinth ops metrics list` prints it.
+The table has every metric that a rule, a dashboard or a page reads. `plinth ops metrics list` prints the table.
 """
 
 from __future__ import annotations

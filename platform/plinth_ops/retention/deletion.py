@@ -206,7 +206,7 @@ def by_age(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
 
 
 def by_reason(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """Return storage by reason, largest first. An object with several reasons counts under the first one."""
+    """Return storage by reason, largest first. An object with several reasons counts under the first reason."""
     rows = _rows(looked, gigabyte_month, lambda _, reason: reason)
     return sorted(rows.values(), key=lambda row: (-row.bytes, row.name))
 
