@@ -163,8 +163,7 @@ def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
 def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome]:
     """Check that there is one job, one materialization and one reservation.
 
-    Args:
-        begun: True if a job ran when Dagster died. If False, a submission may be recorded without a job.
+    If no job ran when Dagster died, the submission and the reservation are not checked.
     """
     story, ctx = timeline(config.directory.events), _context(config)
     with dg.DagsterInstance.from_config(str(_home(folder))) as instance:

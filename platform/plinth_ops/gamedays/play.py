@@ -157,7 +157,7 @@ def _stamps(folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the block, and restore them afterwards."""
+    """Set environment variables within the block, and restore them at its end."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -117,14 +117,14 @@ _OTHERS = (
     Metric(
         name="plinth_sli_ratio",
         labels=("indicator",),
-        meaning="Share of good seconds of an indicator, over the objectives' window.",
+        meaning="SLI attainment of an indicator, over the objectives' window.",
         source="service levels",
         part="service levels",
     ),
     Metric(
         name="plinth_sli_objective_ratio",
         labels=("indicator",),
-        meaning="Required share of good seconds.",
+        meaning="Required SLI attainment.",
         source="objectives.yaml",
         part="service levels",
     ),

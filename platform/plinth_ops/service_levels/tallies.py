@@ -134,7 +134,7 @@ class ErrorBudget(Frozen):
 
     Attributes:
         unit: unit of the seconds, such as `rank-s`.
-        good_s, total_s: good seconds and all seconds.
+        good_s, total_s: seconds that are good, and all seconds.
         target: required good share.
         measure: underlying measure, in `measured_in`; None if the indicator has no measure.
         covered_s: wall-clock seconds that the tallies cover, summed over attempts.
