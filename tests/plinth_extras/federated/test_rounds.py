@@ -352,7 +352,7 @@ def test_a_round_without_weights_and_a_federation_without_its_site_are_refused(
     coordinator.receive()
     with pytest.raises(CheckpointError, match="round 0 has no weights to average"):
         coordinator.commit()
-    with pytest.raises(ValidationError, match="must include site .*, without duplicates"):
+    with pytest.raises(ValidationError, match="must include site kiel, without duplicates"):
         params(tmp_path, site="kiel")
     with pytest.raises(ValidationError, match="exchange"):
         params(tmp_path, exchange="here")
