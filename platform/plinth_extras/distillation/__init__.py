@@ -110,12 +110,12 @@ def models(params: Distillation) -> dict[str, InitialWeights]:
 
 
 def assets(params: Distillation) -> tuple[str, ...]:
-    """Return the asset of stored logits if the recipe stores them."""
+    """Return the name of the asset with stored logits if the recipe stores logits."""
     return (LOGITS,) if params.top_k is not None else ()
 
 
 def prepare(given: Preparation, params: Distillation) -> TeacherState:
-    """Resolve the teacher, and check that it has the same tokenizer.
+    """Resolve the teacher, and check that it has the run's tokenizer.
 
     Raises:
         RecipeError: the tokenizers differ.
@@ -137,8 +137,10 @@ def inputs(state: TeacherState) -> dict[str, str]:
 def reads(
     config: RunConfig, place: RankPlace, state: TeacherState
 ) -> Callable[[int, int], tuple[LogitRows, ...]] | None:
-    """Return a function that reads the stored logits for this rank's rows of a step, or None if the teacher computes
-    every batch."""
+    """Return a function that reads the stored logits for this rank's rows of a step.
+
+    The result is None if the teacher computes every batch.
+    """
     if not state.logits:
         return None
     from plinth.storage.shared_store import open_store

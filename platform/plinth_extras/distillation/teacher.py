@@ -86,7 +86,7 @@ def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtyp
 
 
 def stored_teacher(said: LogitRows, state: TeacherState, device: torch.device) -> TopTokens:
-    """Copy stored logits of a micro batch to a device, without a synchronization.
+    """Copy stored logits of a micro batch to a device, without a host synchronization.
 
     FP16 values are normalized again; FP32 values are not changed, so that self-distillation stays exact.
     """

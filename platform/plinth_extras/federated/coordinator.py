@@ -1,6 +1,6 @@
 """Coordinator of a federation: checks contributions, and computes the common weights of the next round.
 
-    contributions of round r ──► judged: signed, from these weights, these shapes, finite, unchanged ──► outer step
+    contributions of round r ──► checked: signature, base weights, shapes, finite values, digests ─────► outer step
                                     └─► rejected with a reason: the other sites are averaged               │
     rounds/r.json, last ◄──────────────────────────────────────────────────────────────────────────────────┘
 
@@ -198,7 +198,7 @@ class Coordinator:
         return self._next()
 
     def _next(self) -> Round:
-        """Advance to the next round after a commit, by this or another coordinator."""
+        """Advance to the next round after this or another coordinator has committed the current round."""
         committed, _ = self.exchange.round(self.number)
         self.number, self._accepted, self._refused = self.number + 1, {}, {}
         self._ended = set(committed.ended)

@@ -136,7 +136,7 @@ def _of_compute(seconds: float, work: StepWork | None, roof: Roof | None) -> Cau
 
 
 class RunRoofline(Frozen):
-    """Bottleneck of a run's steps. Roof and device are None if its machine was not measured."""
+    """Bottleneck of a run's steps. Roof and device are None if the run's machine was not measured."""
 
     run: str
     step: MeanStep
@@ -185,7 +185,7 @@ def precision(config: RunConfig, step: MeanStep) -> str:
 
 
 def step_work(config: RunConfig, step: MeanStep) -> StepWork:
-    """Return the computation of one rank in the mean step."""
+    """Return the FLOPs and the memory traffic of one rank in the mean step."""
     model, parallel = config.model, config.parallel
     every, fused = parallel.activation_checkpointing, step.device == "cuda"
     recomputed = model.layers // every if every else 0

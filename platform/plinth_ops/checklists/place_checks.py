@@ -67,7 +67,7 @@ def room(scope: CheckScope) -> CheckAnswer:
         return undetermined("the checkpoint size is unknown: no checkpoint and no model in the recipe")
     folder = _existing(scope.ctx.workspace.runs)
     free, count = shutil.disk_usage(folder).free, scope.settings.free_checkpoints
-    found = f"{free / 2**30:.1f} GiB free, {count} checkpoints of {needed / 2**30:.2f} GiB each ({what})"
+    found = f"{free / 2**30:.1f} GiB free, required: {count} checkpoints of {needed / 2**30:.2f} GiB each ({what})"
     if not os.access(folder, os.W_OK):
         return failed(f"{folder} cannot be written; {found}")
     return passed(found) if free >= needed * count else failed(found)

@@ -52,7 +52,7 @@ def list_(as_json: bool) -> None:
 @recipe_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
-@click.option("--with-parent", is_flag=True, hidden=True, help="Exit with the parent process.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="Exit when the parent process exits.")
 def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
     """Serve the metrics of a workspace until Ctrl-C. `plinth up` serves them, too.
 

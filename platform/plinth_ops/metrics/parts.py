@@ -67,7 +67,7 @@ class RunsCollector:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of timelines and samples read so far."""
+        """Number of bytes of timelines and samples read so far."""
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
     def collect(self) -> Iterator[MetricSample]:

@@ -350,7 +350,10 @@ class RunFacts:
 
     @cached_property
     def lost_jobs(self) -> set[int]:
-        """Numbers of the jobs that failed, were lost, or were killed (no end before the next job, or silence)."""
+        """Numbers of the jobs that failed, were lost or were killed.
+
+        A job counts as killed if it has no end event before the next job, or no event for `silence_s` seconds.
+        """
         kinds: dict[int, set[str]] = {}
         for one, its in zip(self.attempts, self.inside, strict=True):
             kinds.setdefault(one.job, set()).update(str(event["event"]) for event in its)
@@ -358,7 +361,7 @@ class RunFacts:
         return {job for job, had in kinds.items() if had & {"failed", "lost"} or (job != last and not had & JOB_ENDS)}
 
     def held(self, number: int) -> tuple[float, float]:
-        """Return start and end (Unix seconds) of an attempt's allocation, after its queue."""
+        """Return start and end (Unix seconds) of the time for which an attempt held its ranks, without queue time."""
         one = self.attempts[number]
         return one.begin + one.rank_us.get("queue", 0) / one.ranks / 1e6, one.end
 
