@@ -5,5 +5,5 @@
     distillation/  distillation from a teacher: training hook, and the asset of stored logits
     compressed/    quantized and pruned forms of a release: files and export
     roofline/      bottleneck of a run's steps: page section, command
-    proxies/       product proxies: generated items, checked by code
+    proxies/       product proxies: generated test items for product tasks, checked by code
 """

@@ -26,8 +26,8 @@ class DashboardPanel:
     """Panel of a dashboard.
 
     Attributes:
-        queries: PromQL, each with its legend.
-        kind: `stat` shows the last value, `table` all last values, `timeseries` a curve.
+        queries: pairs of a PromQL query and its legend.
+        kind: `stat` shows the last value, `table` shows all last values, `timeseries` shows a curve.
         description: explanation for a first-time reader.
     """
 
@@ -40,7 +40,7 @@ class DashboardPanel:
 
 @dataclass(frozen=True, kw_only=True)
 class Dashboard:
-    """Grafana dashboard; with `by_run`, it shows the selected run."""
+    """Grafana dashboard. If `by_run` is set, the dashboard shows the selected run."""
 
     name: str
     title: str
@@ -67,7 +67,7 @@ EXECUTIVE: Final = Dashboard(
     title="Plinth: activity and cost",
     panels=(
         _stat("Active runs", "sum(plinth_run_active)"),
-        _stat("Failed runs", "sum(plinth_run_failed)", description="Failed and not resubmitted."),
+        _stat("Failed runs", "sum(plinth_run_failed)", description="Runs that failed and were not resubmitted."),
         _stat("Training ranks", "sum(plinth_run_ranks and on (run) plinth_run_active == 1) or vector(0)"),
         _stat(
             "Goodput",
@@ -77,7 +77,7 @@ EXECUTIVE: Final = Dashboard(
         ),
         _panel("Progress", "plinth_step / plinth_steps_planned", "{{run}}", "percentunit"),
         _panel("Error budgets spent", "plinth_error_budget_spent_ratio", "{{indicator}}", "percentunit",
-               "At 100%, the objective is missed over its window."),
+               "At 100%, the objective is missed for its time window."),
         _panel("Rank-seconds by cause", "sum by (cause) (plinth_goodput_rank_seconds) > 0", "{{cause}}", "s"),
         _table("Budgets used", "plinth_budget_used / plinth_budget_limit", "percentunit"),
         _table("Spent, by team and experiment", "plinth_spent"),
@@ -97,7 +97,7 @@ ON_CALL: Final = Dashboard(
         _panel("Age of the last checkpoint", "(time() - plinth_checkpoint_timestamp_seconds) and on (run) "
                "plinth_run_active == 1", "{{run}}", "s"),
         _panel("Bad share of the last hour", f"1 - sum(delta({_GOOD}[1h])) / sum(delta(plinth_held_rank_seconds[1h]))",
-               "", "percentunit", "Input of the burn-rate alert."),
+               "", "percentunit", "Value that the burn-rate alert evaluates."),
         _panel("Restarts", 'plinth_events_total{kind="restart"}', "{{run}}"),
         _table("Last time of each event", "topk(50, plinth_event_timestamp_seconds) * 1000", "dateTimeFromNow"),
         _panel("Free disk", "plinth_workspace_free_ratio", "workspace", "percentunit"),
@@ -166,7 +166,7 @@ _SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
 
 
 def dashboard(of: Dashboard) -> dict[str, Any]:
-    """Return a dashboard in Grafana's import format; its data source is a variable of the dashboard."""
+    """Return a dashboard in Grafana's import format. The data source is a variable of the dashboard."""
     variables: list[dict[str, Any]] = [{"name": "source", "type": "datasource", "query": "prometheus"}]
     if of.by_run:
         variables.append(

@@ -42,7 +42,7 @@ def cost() -> None:
 @cost.command(epilog=examples("plinth ops cost show", "plinth ops cost show --by bucket --json"))
 @click.option("--by", type=click.Choice(BY), default="run", show_default=True, help="Grouping.")
 @click.option("--this-month", is_flag=True, help="Only jobs submitted in this calendar month (UTC).")
-@click.option("--everywhere", is_flag=True, help="Include all workspaces in the ledger, not only this one.")
+@click.option("--everywhere", is_flag=True, help="Include all workspaces that are in the ledger.")
 @shared
 @json_option
 def show(
@@ -81,7 +81,7 @@ def show(
 
 
 def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
-    """Print cost by cause and energy of runs in this workspace."""
+    """Print the cost by cause, and the energy, of runs in this workspace."""
     from plinth.operation.settlement import Energy
 
     spent = [row for row in rows if row.rank_hours]

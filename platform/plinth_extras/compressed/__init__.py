@@ -3,11 +3,11 @@
     forms            forms by name, with conversion in both directions; `torchao` integers; magnitude pruning
     gguf_file        GGUF for llama.cpp: tensors quantized by `gguf`, keys, the tokenizer in GGUF
 
-A form that is read back has the values of the file, not those of its source. The loss of quality is measured by the
-evaluation (`plinth_registry.exports`), not here.
+A model that is read back has the quantized or pruned weights of its file. The loss of quality is measured
+by the evaluation (`plinth_registry.exports`).
 
-Also here: the members of `plinth.model_forms`: a form is written, read back, measured and gated for
-`plinth export model --format`. It imports no torch.
+Also here: the entries of the entry-point group `plinth.model_forms`. For `plinth export model --format`, a form is
+written, read back, measured and gated. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class FormExport:
-    """Export of one form.
+    """Export of a model in one compressed form.
 
     Args:
-        form: such as `gguf-q8_0`.
+        form: name of the form, such as `gguf-q8_0`.
         source: verified folder of the model.
-        tokenizer: its `tokenizer.json`.
+        tokenizer: path of the model's `tokenizer.json`.
         scratch: folder for temporary files.
     """
 
@@ -44,7 +44,7 @@ class FormExport:
         self._plain, self._back = scratch / "plain", scratch / "restored"
 
     def write(self, folder: Path) -> Exported:
-        """Write the form."""
+        """Write the files of the form to a folder."""
         from plinth.model.export import export_model
         from plinth_extras.compressed import forms
 
@@ -53,11 +53,11 @@ class FormExport:
         return plain._replace(files=made.files, bytes=made.bytes, dtype=self.form)
 
     def judged(self, settings: Settings, ctx: Context, release: str, folder: Path) -> FormClaim:
-        """Compare the files of the form with its release, and evaluate the export gates.
+        """Compare the compressed model with its release, and evaluate the export gates.
 
         Raises:
             GateError: a gate blocks the export.
-            MissingError: the workspace has no held-out text to measure it on.
+            MissingError: the workspace has no held-out text for the comparison.
         """
         from plinth_extras.compressed import forms
         from plinth_registry import exports as judging
@@ -70,7 +70,7 @@ class FormExport:
 
 @contextmanager
 def form_export(ctx: Context, form: str, source: Path, tokenizer: Path) -> Iterator[FormExport]:
-    """Provide the export of a form, with a temporary folder."""
+    """Yield the export of a form, with a temporary folder for its files."""
     ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="form-", dir=ctx.workspace.tmp) as scratch:
         yield FormExport(form, source, tokenizer, Path(scratch))

@@ -1,4 +1,4 @@
-"""Forms by name, with conversion from a Hugging Face folder and back to one that the evaluation loads."""
+"""Compressed forms by name: conversion from a Hugging Face folder, and back to a folder for the evaluation."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _OTHER_TEXTS: Final = (TOKENIZER, "tokenizer_config.json", "generation_config.js
 
 
 def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
-    """Write weights, configuration and tokenizer from a folder in Hugging Face's layout; returns the file of weights.
+    """Write a model folder with int8 or int4 weights from a Hugging Face folder; return the name of the weights file.
 
     Raises:
-        CheckpointError: a matrix has rows that do not divide into groups.
+        CheckpointError: the row length of a matrix is not a multiple of the group size.
         IntegrityError: the file, read back, differs from the quantized tensors.
     """
     support = _library("torchao.prototype.safetensors.safetensors_support")
@@ -56,7 +56,7 @@ def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of the file by published name, dequantized."""
+    """Yield the dequantized tensors of an int8 or int4 file, each with its published name."""
     support = _library("torchao.prototype.safetensors.safetensors_support")
     tensors, described = _file(folder)
     found, left = support.unflatten_tensor_state_dict(tensors, described)
@@ -67,12 +67,12 @@ def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, T
 
 
 def is_quantised(name: str, shape: tuple[int, ...]) -> bool:
-    """Return True for a matrix of a block."""
+    """Return True if the tensor is a matrix of a transformer block. Other tensors are not quantized."""
     return len(shape) == 2 and name.startswith("model.layers.")
 
 
 def _library(module: str) -> Any:
-    """Import a module of torchao without warnings about missing device kernels, which files do not need.
+    """Import a torchao module. Warnings about missing GPU kernels are silenced, since writing files needs no kernels.
 
     Raises:
         MissingError: torchao is not installed.
@@ -115,7 +115,7 @@ def _write_config(plain: Path, folder: Path, scheme: Any) -> None:
 
 
 def _file(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the stored tensors and their metadata."""
+    """Return the tensors of the weights file, and its metadata."""
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         described = {key: value for key, value in (file.metadata() or {}).items() if key != "format"}
         return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118 - not a mapping
@@ -127,7 +127,7 @@ def _require_same(folder: Path, flat: Mapping[str, Tensor], described: Mapping[s
     if wrong or set(found) != set(flat) or read_described != dict(described):
         raise IntegrityError(
             f"{folder / WEIGHTS} differs from the quantized tensors",
-            found=", ".join(wrong) or "other names or descriptions",
+            found=", ".join(wrong) or "different tensor names or metadata",
             remedy="export again",
         )
 
@@ -148,7 +148,7 @@ _SHARE: Final = 0.5
 
 
 def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
-    """Write the pruned model to one file; everything else is unchanged.
+    """Write the pruned model to one file. Only the matrices of the transformer blocks are changed.
 
     Raises:
         CheckpointError: the row length is not divisible by four.
@@ -166,14 +166,17 @@ def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def read_pruned(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of the file."""
+    """Yield the tensors of a pruned model, each with its name."""
     with SavedWeights(folder) as saved:
         for name in saved:
             yield name, saved.tensor(name)
 
 
 def unstructured(weight: Tensor, share: float = _SHARE) -> Tensor:
-    """Return `weight` with this share of its elements, the smallest in magnitude, set to zero; ties by position."""
+    """Return a copy of `weight` in which the fraction `share` of elements with the smallest magnitude is zero.
+
+    Ties are resolved by position.
+    """
     count = int(weight.numel() * share)
     smallest = weight.float().abs().flatten().argsort(stable=True)[:count]
     return weight.flatten().index_fill(0, smallest, 0).view_as(weight)
@@ -201,7 +204,7 @@ class _Kind(NamedTuple):
     Args:
         write: `(plain, folder, form)` -> names of the tensor files.
         read: `(plain, folder, form)` -> tensors of those files by published name, in any order.
-        dtype: precision of the source folder; `saved` keeps that of the checkpoint.
+        dtype: precision of the source folder; `saved` keeps the precision of the checkpoint.
     """
 
     write: Callable[[Path, Path, str], list[str]]
@@ -230,17 +233,17 @@ class WrittenForm(NamedTuple):
 
 
 def source_dtype(form: str) -> str:
-    """Return the precision of the export that a form is made from."""
+    """Return the precision of the Hugging Face export from which a form is written."""
     return FORMS[form].dtype
 
 
 def write(form: str, plain: Path, folder: Path) -> WrittenForm:
-    """Write a form into a new folder.
+    """Write a form to a new folder.
 
     Args:
-        form: one of `FORMS`.
-        plain: the model in Hugging Face's layout.
-        folder: it must not exist.
+        form: name of the form, one of `FORMS`.
+        plain: folder of the model in Hugging Face's layout.
+        folder: new folder; it must not exist.
 
     Raises:
         CheckpointError: the form does not support this model or its tokenizer.
@@ -253,15 +256,15 @@ def write(form: str, plain: Path, folder: Path) -> WrittenForm:
 
 
 def restore(form: str, plain: Path, folder: Path, to: Path) -> None:
-    """Write a model folder with the numbers that a form holds, as its file is read.
+    """Read a form's files back, and write the weights to a model folder in Hugging Face's layout.
 
     Args:
-        form: that `folder` has.
+        form: name of the form in `folder`.
         plain: source folder; only configuration and tokenizer are read.
         to: new folder; it must not exist.
 
     Raises:
-        IntegrityError: the form lacks a tensor of the model, or has another.
+        IntegrityError: the form lacks a tensor of the model, or has a tensor that the model does not have.
     """
     config = read_config(plain)
     shapes = {hf_name(name): tuple(one.shape) for name, one in described_model(config, plain).named_parameters()}
@@ -278,7 +281,7 @@ def restore(form: str, plain: Path, folder: Path, to: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a file of tensors on the CPU, in their order."""
+    """Write CPU tensors to a safetensors file, in the given order."""
     entries = {
         name: tensor_file.TensorEntry(
             tensor_file.DTYPES[str(one.dtype).removeprefix("torch.")],

@@ -3,8 +3,8 @@
     Q8_0   8 bits per weight, 8.5 with the scale
     Q4_0   4 bits per weight, 4.5 with the scale; embeddings and output stay Q8_0
 
-Gains stay FP32, and a matrix with a row length that is not a multiple of 32 is FP16, as in llama.cpp's converter. One
-tensor is in memory at a time. Every tensor of the file is compared with the quantizer's output by digest.
+Norm gains stay FP32. A matrix is stored in FP16 if its row length is not a multiple of 32, as in llama.cpp's converter.
+One tensor is in memory at a time. Every tensor of the file is compared with the quantizer's output by digest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write(plain: Path, folder: Path, form: str) -> list[str]:
     """Write `model.gguf` from a Hugging Face folder; return its name.
 
     Raises:
-        CheckpointError: llama.cpp would compute another model, or encode other tokens.
+        CheckpointError: llama.cpp would compute a different model, or encode text into different tokens.
         IntegrityError: a tensor of the file differs from the quantizer's output.
     """
     gguf = require("gguf", "quantised")
@@ -84,7 +84,7 @@ def require_same(path: Path, written: Mapping[str, str]) -> None:
     """Compare every tensor of a file with the SHA-256 of the quantizer's output.
 
     Raises:
-        IntegrityError: with the tensors that differ, are missing or were added.
+        IntegrityError: tensors differ, are missing or were added; the error names them.
     """
     gguf = require("gguf", "quantised")
     found = {
@@ -112,7 +112,7 @@ def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _kind(gguf: Any, form: str, name: str, shape: tuple[int, ...]) -> Any:
-    """Return the storage type of a tensor."""
+    """Return the GGUF storage type of a tensor."""
     types = gguf.GGMLQuantizationType
     if len(shape) == 1:
         return types.F32
@@ -165,7 +165,7 @@ def tensor_names(config: Mapping[str, Any], published: list[str]) -> dict[str, s
 
 
 def _describe_model(writer: Any, config: Mapping[str, Any], name: str, file_type: int) -> None:
-    """Write the keys of the architecture."""
+    """Write the GGUF keys that describe the architecture."""
     gguf = require("gguf", "quantised")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
@@ -186,7 +186,7 @@ def _describe_model(writer: Any, config: Mapping[str, Any], name: str, file_type
 
 
 def frequency_factors(config: Mapping[str, Any]) -> Floats | None:
-    """Return divisors of the rotary frequencies [E / 2] of a model with an extended context, or None for other models.
+    """Return the divisors of the rotary frequencies [E / 2] if the model has an extended context, otherwise None.
 
     Raises:
         CheckpointError: llama.cpp does not support the extension for this architecture.
@@ -207,7 +207,7 @@ def frequency_factors(config: Mapping[str, Any]) -> Floats | None:
 
 
 def heads_of(config: Mapping[str, Any], published: str) -> int:
-    """Return the number of heads whose rows llama.cpp reorders; 0 for other tensors."""
+    """Return the number of heads of a tensor whose rows llama.cpp reorders, or 0 for other tensors."""
     if not ARCHITECTURES[config["model_type"]]:
         return 0
     if published.endswith("q_proj.weight"):
@@ -216,12 +216,12 @@ def heads_of(config: Mapping[str, Any], published: str) -> int:
 
 
 def neighbours(weight: Floats, heads: int) -> Floats:
-    """Reorder rows [heads * E, ...] from two halves per head to neighboring pairs."""
+    """Reorder the rows [heads * E, ...] of a rotary projection from two halves per head to adjacent pairs."""
     return weight.reshape(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
 def halves(weight: Floats, heads: int) -> Floats:
-    """Reorder rows from neighboring pairs to two halves per head, the inverse of `neighbors`."""
+    """Reorder the rows of a rotary projection from adjacent pairs to two halves per head. This inverts `neighbours`."""
     return weight.reshape(heads, -1, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
 
 
@@ -248,7 +248,7 @@ _WORDS: Final[Mapping[tuple[str, ...], str]] = {
 
 
 def _describe_tokenizer(writer: Any, plain: Path, config: Mapping[str, Any]) -> None:
-    """Write the keys of the tokenizer of a model folder.
+    """Write the GGUF keys that describe the tokenizer of a model folder.
 
     Raises:
         CheckpointError: llama.cpp would encode text differently.
@@ -287,10 +287,10 @@ def _describe_tokenizer(writer: Any, plain: Path, config: Mapping[str, Any]) -> 
 
 
 def words_of(tokenizer: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name of a tokenizer's word pattern.
+    """Return llama.cpp's name for the pre-tokenizer of a tokenizer.
 
     Raises:
-        CheckpointError: there is no name for it.
+        CheckpointError: llama.cpp has no name for this pre-tokenizer.
     """
     model, normalizer = tokenizer["model"], tokenizer.get("normalizer")
     cut = tokenizer.get("pre_tokenizer") or {}
@@ -301,7 +301,7 @@ def words_of(tokenizer: Mapping[str, Any]) -> str:
         raise CheckpointError(
             "llama.cpp would encode text differently from this tokenizer",
             found=f"{model['type']}, words cut by {', '.join(str(one.get('type')) for one in steps)}",
-            expected="`tokenizer: {kind: bpe-bytes, digits: single}` or `digits: runs`, or that of Llama 3 or Qwen 2",
+            expected="`tokenizer: {kind: bpe-bytes, digits: single}` or `digits: runs`, or Llama 3, or Qwen 2",
             remedy="export int8 or int4, which keep tokenizer.json",
         )
     return found

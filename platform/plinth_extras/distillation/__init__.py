@@ -1,10 +1,10 @@
 """Distillation: a run with a loss that includes the divergence from a teacher model.
 
     teacher         the teacher on a rank; its logits for all sequences of a run, stored once (imports torch)
-    stored_logits   the files of the asset `teacher_logits`, read by position; its stage
+    stored_logits   reader of the asset `teacher_logits`, by position, and the stage that writes the asset
 
 The loss itself is in `plinth.model.loss`. The teacher is resolved and verified like `initial` weights; its digest is
-part of the run's key and of the inputs of `run`, so that lineage and taints include it.
+part of the run's key and of the inputs of `run`, so that lineage and taints include the teacher.
 
 Also here: the section `training.distillation` of a recipe, and the training hook with checks, teacher and stored
 logits of a run.
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from plinth_extras.distillation.stored_logits import LogitRows
 
 #: Remedy for a teacher with another tokenizer.
-VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or tokenizer.kind: teacher to keep its own"
+VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or set tokenizer.kind: teacher"
 
 
 class Distillation(Frozen):
-    """Teacher model with the run's tokenizer, whole on every device."""
+    """Distillation from a teacher model with the run's tokenizer. Every device loads the whole teacher."""
 
     teacher: str = Field(
         min_length=1,
@@ -53,8 +53,8 @@ class Distillation(Frozen):
         None,
         ge=1,
         exclude_if=lambda count: count is None,
-        description="Number of most probable tokens per position to store before the run, with the mass of the others; "
-        "the run then does not load the teacher. Default: the teacher computes every batch.",
+        description="Number of most probable tokens per position to store before the run, with the probability mass of "
+        "all others. The run then does not load the teacher. By default, the teacher computes every batch.",
     )
     stored: Literal["fp16", "fp32"] = Field(
         "fp16", exclude_if=lambda kind: kind == "fp16", description="Precision of stored log-probabilities (`top_k`)."
@@ -67,8 +67,10 @@ class Distillation(Frozen):
 
 
 class TeacherState(Frozen):
-    """Resolved teacher: digest of the manifest `teacher`, its weight, and the digest of its stored logits
-    (`teacher_logits`) if the run reads those."""
+    """Resolved teacher: manifest digest, loss weight and temperature.
+
+    `logits` is the digest of the manifest `teacher_logits`, or empty if the run does not read stored logits.
+    """
 
     manifest: str
     share: float
@@ -88,7 +90,7 @@ UNDIVIDED = ("tensor", "sequence", "pipeline")
 
 
 def problems(training: Training, params: Distillation) -> Iterator[str]:
-    """Yield parallel layouts and row changes that distillation does not support."""
+    """Yield each setting that distillation does not support: parallel layouts, and changes of row length."""
     if divided := not_with(training.parallel, undivided=UNDIVIDED):
         yield (
             f"distillation with parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a teacher's logits "
@@ -108,12 +110,12 @@ def models(params: Distillation) -> dict[str, InitialWeights]:
 
 
 def assets(params: Distillation) -> tuple[str, ...]:
-    """Return the asset of stored logits if the recipe stores them."""
+    """Return the name of the asset with stored logits if the recipe stores logits."""
     return (LOGITS,) if params.top_k is not None else ()
 
 
 def prepare(given: Preparation, params: Distillation) -> TeacherState:
-    """Resolve the teacher, and check that it has the same tokenizer.
+    """Resolve the teacher, and check that it has the run's tokenizer.
 
     Raises:
         RecipeError: the tokenizers differ.
@@ -135,8 +137,10 @@ def inputs(state: TeacherState) -> dict[str, str]:
 def reads(
     config: RunConfig, place: RankPlace, state: TeacherState
 ) -> Callable[[int, int], tuple[LogitRows, ...]] | None:
-    """Return a function that reads the stored logits for this rank's rows of a step, or None if the teacher computes
-    every batch."""
+    """Return a function that reads the stored logits for this rank's rows of a step.
+
+    The result is None if the teacher computes every batch.
+    """
     if not state.logits:
         return None
     from plinth.storage.shared_store import open_store

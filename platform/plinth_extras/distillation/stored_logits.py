@@ -1,11 +1,11 @@
-"""Stored logits of a teacher, read by position: a record per token, of one size, in parts that are mapped.
+"""Stored logits of a teacher, read by position: one record of fixed size per token, in memory-mapped part files.
 
     S  tokens of a sequence    k  stored tokens of a position    n  sequences
 
     part     positions of the data order, one after another; a position is a sequence of S records
-    record   k ids, ascending, 16 or 32 bits each | k + 1 logarithms: of their probabilities, and of the tail's mass
+    record   k token ids, ascending, 16 or 32 bits each | k + 1 log-probabilities: of these tokens, and of all others
 
-Does not belong here: how they are made (teacher_logits), and anything of torch.
+Does not belong here: computing the logits (teacher); code that imports torch.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class LogitRows(NamedTuple):
 
 
 def identified(training: Training) -> dict[str, int | float | str | bool]:
-    """Return the parameters that determine the bytes, in addition to mixture and teacher.
+    """Return the parameters that determine the stored bytes, in addition to mixture and teacher.
 
-    `precision` is that of the teacher: BF16 if the recipe sets it for the run, otherwise FP32.
+    `precision` is the teacher's precision: BF16 if the recipe sets BF16 for the run, otherwise FP32.
     """
     params = of(training, "distillation", Distillation)
     assert params is not None
@@ -62,13 +62,13 @@ def identified(training: Training) -> dict[str, int | float | str | bool]:
 
 
 def record_of(top_k: int, vocab_size: int, precision: str) -> np.dtype[np.void]:
-    """Return the record type of a token."""
+    """Return the NumPy dtype of the record of one token."""
     ids = np.uint16 if vocab_size <= 2**16 else np.int32
     return np.dtype([("ids", ids, (top_k,)), ("log_p", PRECISIONS[precision], (top_k + 1,))])
 
 
 def part_positions(record: np.dtype[np.void], sequence_tokens: int) -> int:
-    """Return the number of positions in a part."""
+    """Return the number of positions in a part file."""
     return max(1, PART_BYTES // (record.itemsize * sequence_tokens))
 
 
@@ -95,7 +95,10 @@ class StoredLogits:
             IntegrityError: a part has changed.
         """
         if not 0 <= first <= stop <= self._positions:
-            raise MissingError(f"stored logits of {first} to {stop}", expected=f"positions from 0 to {self._positions}")
+            raise MissingError(
+                f"stored logits of positions {first} to {stop} do not exist",
+                expected=f"positions from 0 to {self._positions}",
+            )
         out = np.empty((stop - first, self._tokens), self._record)
         at = first
         while at < stop:
@@ -113,7 +116,7 @@ class StoredLogits:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage of stored logits if the recipe has one."""
+    """Return the stage that stores the teacher's logits, if the recipe sets `top_k`."""
     learns = of(recipe.training, "distillation", Distillation)
     if learns is None or learns.top_k is None:
         return []
@@ -125,7 +128,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=identified(recipe.training),
             group="training",
-            description="The teacher's most probable tokens after every token of the run, and the mass of the others.",
+            description="The teacher's most probable next tokens at every position, and the probability of all others.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             present=_present,

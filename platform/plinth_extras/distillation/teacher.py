@@ -1,4 +1,4 @@
-"""The teacher on a rank: whole, in the run's precision, without gradients; or its stored logits."""
+"""Teacher model on a rank (whole, in the run's precision, without gradients), and the job that stores its logits."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 class LoadedTeacher(RankHook):
-    """Teacher of a run, next to the student; not loaded if its logits are stored."""
+    """Teacher of a run, next to the student. The teacher is not loaded if its logits are stored."""
 
     def __init__(self, config: RunConfig, rank: Rank, state: TeacherState) -> None:
         self.config, self.device, self.params = config, rank.device, state
         self.model: Decoder | None = None
 
     def attach(self, engine: TrainingEngine) -> None:
-        """Load the teacher.
+        """Load the teacher unless its logits are stored.
 
         Raises: as `load_teacher`.
         """
@@ -86,7 +86,7 @@ def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtyp
 
 
 def stored_teacher(said: LogitRows, state: TeacherState, device: torch.device) -> TopTokens:
-    """Copy stored logits of a micro batch to a device, without a synchronization.
+    """Copy stored logits of a micro batch to a device, without a host synchronization.
 
     FP16 values are normalized again; FP32 values are not changed, so that self-distillation stays exact.
     """
@@ -116,7 +116,7 @@ BATCH_TOKENS = 8192
 
 
 class LogitsTask(Frozen):
-    """Positions of one part. `workspace` is a path and not part of the identity."""
+    """Task to compute the logits of one part. `workspace` is a path and is excluded from the content hash."""
 
     workspace: str
     mixture: str
@@ -136,8 +136,9 @@ def run(
     tokenizer: Manifest,
     teacher: Manifest,
 ) -> Manifest:
-    """Store the teacher's logits for every position of the mixture's order; stats: `positions`, `sequence_tokens`,
-    `vocab_size`, `bytes_per_token`.
+    """Store the teacher's logits for every position of the mixture's order.
+
+    Stats: `positions`, `sequence_tokens`, `vocab_size`, `bytes_per_token`.
 
     Raises:
         RecipeError: the teacher has another tokenizer.
@@ -185,7 +186,7 @@ def run(
 
 
 def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
-    """Compute the records of some positions, and write them to one file."""
+    """Compute the records of all positions in one part, and write them to one file."""
     top_k, precision = int(task.params["top_k"]), str(task.params["stored"])
     record = record_of(top_k, task.vocab_size, precision)
     loader = _loader(task.workspace, task.mixture, task.shards)
@@ -205,7 +206,7 @@ def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
 
 @torch.inference_mode()
 def _said(model: Decoder, loader: Loader, first: int, stop: int, task: LogitsTask) -> LogitRows:
-    """Return the teacher's logits for positions, in FP32."""
+    """Return the teacher's `top_k` logits for the positions `first` to `stop`, in FP32."""
     device, top_k = model.embed_tokens.device, int(task.params["top_k"])
     batch = loader.at(first, stop)
     length = loader.order.sequence_tokens
@@ -225,13 +226,13 @@ def _said(model: Decoder, loader: Loader, first: int, stop: int, task: LogitsTas
 
 
 def _placed(ctx: Context) -> Context:
-    """Return a context with one worker on a GPU, since every worker loads the teacher."""
+    """Return a context with a single worker if there is a GPU, since every worker loads the teacher."""
     return replace(ctx, engine=LocalEngine(1)) if torch.cuda.is_available() else ctx
 
 
 @lru_cache(maxsize=1)
 def _loader(workspace: str, mixture: str, shards: tuple[str, ...]) -> Loader:
-    """Return the loader, which a worker keeps between parts, like the teacher."""
+    """Return the data loader. A worker keeps it between parts."""
     return open_loader(Workspace(Path(workspace)), mixture, shards)
 
 

@@ -59,7 +59,7 @@ def rounds(settings: Settings, as_json: bool) -> None:
 
 
 def _federation(settings: Settings) -> tuple[Federated, Exchange]:
-    """Return the recipe's federation, and its exchange with the trust of this workspace.
+    """Return the federation settings of the recipe, and the exchange with the trust settings of this workspace.
 
     Raises:
         RecipeError: the recipe has no federation.

@@ -1,13 +1,13 @@
 """Coordinator of a federation: checks contributions, and computes the common weights of the next round.
 
-    contributions of round r ──► judged: signed, from these weights, these shapes, finite, unchanged ──► outer step
-                                    └─► refused by name: the others' mean is taken                         │
+    contributions of round r ──► checked: signature, base weights, shapes, finite values, digests ─────► outer step
+                                    └─► rejected with a reason: the other sites are averaged               │
     rounds/r.json, last ◄──────────────────────────────────────────────────────────────────────────────────┘
 
 All its state is in the exchange. After a kill, a round is either committed or computed again from the same files with
-the same bits. Two coordinators at once are harmless: the first record stays.
+the same bits. Two coordinators at once are harmless: the record that is written first is kept.
 
-Round 0 has no outer step: the sites' first weights must be the same bits, and are the common weights.
+Round 0 has no outer step: the sites' initial weights must be bit-identical, and become the common weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOMENTUM = "momentum"
 
 
 def mean_of(sites: Sequence[Tensor]) -> Tensor:
-    """Return the mean in FP64."""
+    """Return the mean of the sites' weights in FP64."""
     total = sites[0].double()  # and not 0 + it: a minus zero stays one
     for weights in sites[1:]:
         total = total + weights.double()
@@ -54,13 +54,13 @@ def mean_of(sites: Sequence[Tensor]) -> Tensor:
 
 
 def next_momentum(common: Tensor, momentum: Tensor | None, mean: Tensor, mu: float) -> Tensor:
-    """Return v' in FP32."""
+    """Return the next momentum v' of the outer step in FP32."""
     change = mean - common.double()
     return (change if momentum is None else mu * momentum.double() + change).float()
 
 
 def next_common(common: Tensor, momentum: Tensor | None, mean: Tensor, lr: float, mu: float) -> Tensor:
-    """Return x' in FP32; `momentum` is v', needed only if mu is above 0."""
+    """Return the next common weights x' in FP32. `momentum` is v', which is needed only if mu is above 0."""
     if lr != 1:
         mean = mean + (lr - 1) * (mean - common.double())
     if mu and momentum is not None:
@@ -69,16 +69,16 @@ def next_common(common: Tensor, momentum: Tensor | None, mean: Tensor, lr: float
 
 
 class RoundFiles:
-    """Open files of a round; closed with `stack`."""
+    """Open weight files of a round. They are closed with `stack`."""
 
     def __init__(self, stack: ExitStack, store: Store) -> None:
         self._stack, self._store = stack, store
 
     def opened(self, *files: Blob) -> ShardedState:
-        """Open the pieces in some files.
+        """Open weight files as one sharded state.
 
         Raises:
-            CheckpointError, IntegrityError, MissingError: one is absent, changed, or not of this form.
+            CheckpointError, IntegrityError, MissingError: a file is absent, changed, or not a sharded state.
         """
         return ShardedState(self._stack, self._store.root, files=[self._store.open_path(file) for file in files])
 
@@ -107,7 +107,7 @@ def require_fit(state: ShardedState, common: ShardedState | None) -> None:
         CheckpointError: a parameter differs; the error names the first.
     """
     if common is not None and (differing := sorted(state.names ^ common.names)):
-        raise CheckpointError("other parameters than the common weights", found=", ".join(differing[:3]))
+        raise CheckpointError("parameters other than those of the common weights", found=", ".join(differing[:3]))
     for name in sorted(state.names):
         if common is not None and state.shape_of(name) != common.shape_of(name):
             raise CheckpointError(f"{name} has shape {state.shape_of(name)}", expected=common.shape_of(name))
@@ -116,7 +116,7 @@ def require_fit(state: ShardedState, common: ShardedState | None) -> None:
 
 
 def same_weights(state: ShardedState, other: ShardedState) -> bool:
-    """Return True if both are bit-identical."""
+    """Return True if the weights of both states are bit-identical."""
     bits = ((one.whole(name, MASTER).view(torch.int32) for one in (state, other)) for name in sorted(state.names))
     return state.names == other.names and all(torch.equal(*pair) for pair in bits)
 
@@ -160,16 +160,16 @@ class Coordinator:
         return sorted({*self.params.sites} - {*self._accepted} - {*self._refused} - self._ended)
 
     def commit(self) -> Round:
-        """Make and commit the next round from the contributions that were accepted.
+        """Average the accepted contributions, and commit the next round.
 
         Raises:
-            CheckpointError: no contribution was accepted (the error has the reasons), or the first weights differ.
+            CheckpointError: no contribution was accepted (the error has the reasons), or the initial weights differ.
         """
         if not self._accepted:
             raise CheckpointError(
                 f"round {self.number} has no weights to average",
                 found="; ".join(f"{site}: {reason}" for site, reason in sorted(self._refused.items())),
-                expected="the contribution of at least one site",
+                expected="an accepted contribution from at least one site",
             )
         try:
             with ExitStack() as stack:
@@ -198,7 +198,7 @@ class Coordinator:
         return self._next()
 
     def _next(self) -> Round:
-        """Advance to the next round after a commit, by this or another coordinator."""
+        """Advance to the next round after this or another coordinator has committed the current round."""
         committed, _ = self.exchange.round(self.number)
         self.number, self._accepted, self._refused = self.number + 1, {}, {}
         self._ended = set(committed.ended)
@@ -208,20 +208,22 @@ class Coordinator:
         """Reject a contribution that must not be averaged.
 
         Raises:
-            CheckpointError: other base weights, parameters or shapes, or values that are not finite.
+            CheckpointError: the base weights, parameters or shapes differ, or values are not finite.
             IntegrityError, MissingError: a file is missing or was changed.
         """
         base = self.exchange.round(self.number - 1)[0].common if self.number else None
         if made.base != (base.sha256 if base else ""):
             raise CheckpointError(
-                "it has other base weights", found=made.base[:12] or "none", expected=base and base.sha256[:12]
+                "the contribution has other base weights",
+                found=made.base[:12] or "none",
+                expected=base and base.sha256[:12],
             )
         with ExitStack() as stack:
             files = RoundFiles(stack, self.exchange.store)
             require_fit(files.opened(*made.files), files.opened(base) if base else None)
 
     def _outer_step(self, files: RoundFiles) -> tuple[Blob, Blob | None]:
-        """Write the next common weights, and the momentum if there is one."""
+        """Write the next common weights and, if the outer step has momentum, the next momentum."""
         lr, mu = self.params.outer_lr, self.params.outer_momentum
         sites = {site: files.opened(*made.files) for site, (made, _) in sorted(self._accepted.items())}
         if not self.number:
@@ -252,7 +254,7 @@ class Coordinator:
 def coordinate(
     coordinator: Coordinator, wait_s: float, tell: Callable[[Round], object], poll_s: float = POLL_S
 ) -> Round:
-    """Make rounds until the runs of all participating sites have ended; return the last round.
+    """Commit rounds until the runs of all participating sites have ended; return the last round.
 
     Args:
         wait_s: seconds to wait for further sites after the first one has sent its weights.

@@ -3,13 +3,13 @@
 Sites exchange signed records and tensors, which the records name by digest.
 
     contributions/00003/oslo.json   a site's weights after its inner steps, for round 3; written once
-    rounds/00003.json               the outcome of round 3: its commit; written once, last
+    rounds/00003.json               the outcome of round 3; written once and last, which commits the round
     store/                          the files of tensors, in the layout of a workspace's store; old ones are pruned
 
-Records are in-toto statements in DSSE envelopes, signed as trainer. They hold names, numbers and digests. The first
-reader of a file on a machine compares its SHA-256.
+Records are in-toto statements in DSSE envelopes, signed with the role `trainer`. They contain names, numbers and
+digests. Each machine verifies the SHA-256 of a file when it first reads the file.
 
-Does not belong here: the content of the tensors (outer_step); the choice of contributions (coordinator).
+Does not belong here: the outer step and the choice of contributions (coordinator).
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ class Federated(Frozen):
         pattern=r"^(/|s3://[^/]+)",
         description="Absolute folder, or `s3://bucket/prefix`, that all sites and the coordinator can reach.",
     )
-    inner_steps: int = Field(500, ge=1, description="Steps of a site between two rounds.")
-    outer_lr: float = Field(0.7, gt=0, description="Rate of the outer step; 1 without momentum is the plain mean.")
+    inner_steps: int = Field(500, ge=1, description="Training steps of a site between two rounds.")
+    outer_lr: float = Field(
+        0.7, gt=0, description="Learning rate of the outer step; 1 without momentum gives the plain mean."
+    )
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step.")
 
     @model_validator(mode="after")
     def _one_of_the_sites(self) -> Self:
         if self.site not in self.sites or len(set(self.sites)) != len(self.sites):
-            raise ValueError(f"site {self.site} in sites {', '.join(self.sites)}: expected in them, without duplicates")
+            raise ValueError(f"sites {', '.join(self.sites)} must include site {self.site}, without duplicates")
         return self
 
     def ends_round(self, step: int, total_steps: int) -> bool:
-        """Return True if weights are averaged after this step; also before the first one, for equal initial weights."""
+        """Return True if weights are averaged after this step. At step 0, all sites get equal initial weights."""
         return step % self.inner_steps == 0 or step == total_steps
 
 
@@ -91,14 +93,14 @@ ROUND = "urn:plinth:federated-round:v1"
 
 
 class Contribution(Frozen):
-    """Weights of a site after its inner steps: FP32 masters in pieces, one file per rank."""
+    """FP32 master weights of a site after its inner steps, in one file per rank."""
 
     site: Name
     round: int = Field(ge=0)
     base: str = Field(description="SHA-256 of the site's base weights; empty in round 0.")
     step: int = Field(ge=0, description="Step of the site's run.")
-    goes_back_to: int = Field(0, ge=0, description="Oldest round whose common weights it may adopt again.")
-    ends: bool = Field(description="True if its run has ended.")
+    goes_back_to: int = Field(0, ge=0, description="Oldest round whose weights the run may adopt again.")
+    ends: bool = Field(description="True if the site's run has ended.")
     files: tuple[Blob, ...] = Field(min_length=1)
     at: str
 
@@ -111,8 +113,8 @@ class Round(Frozen):
     common: Blob
     momentum: Blob | None = None
     taken: Mapping[str, str] = Field(description="SHA-256 of each accepted contribution's record, by site.")
-    refused: Mapping[str, str] = Field(description="Reason of each rejected contribution, by site.")
-    missing: tuple[str, ...] = Field(description="Sites that did not send in time.")
+    refused: Mapping[str, str] = Field(description="Reason for each rejected contribution, by site.")
+    missing: tuple[str, ...] = Field(description="Sites that did not send a contribution in time.")
     ended: tuple[str, ...] = Field(description="Sites whose runs have ended.")
     outer_lr: float
     outer_momentum: float
@@ -130,7 +132,7 @@ Record = TypeVar("Record", Contribution, Round)
 
 
 class Exchange:
-    """Exchange at a folder or `s3://` prefix, read and written under `trust`."""
+    """Exchange in a folder or under an `s3://` prefix. Records are signed and verified with `trust`."""
 
     def __init__(self, place: str, trust: Trust) -> None:
         at = Workspace(folder_of(place))
@@ -142,10 +144,10 @@ class Exchange:
         return max((int(name.removesuffix(".json")) for name in self._rounds.names()), default=-1)
 
     def round(self, number: int) -> tuple[Round, SignedRecord]:
-        """Return a committed round with a verified signature.
+        """Return a committed round and its record, after verifying the signature.
 
         Raises:
-            CheckpointError: the round is not committed, or not signed by the role.
+            CheckpointError: the round is not committed, or not signed by the coordinator's role.
         """
         found = self._rounds.get(_round_name(number))
         where = self._rounds.where(_round_name(number))
@@ -154,10 +156,10 @@ class Exchange:
         return self.opened_round(found.data, where), SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
 
     def opened_round(self, data: bytes, where: str) -> Round:
-        """Return the round in a record's bytes.
+        """Return the round from the bytes of its record, after verifying the signature.
 
         Raises:
-            CheckpointError: the record is not signed by the role.
+            CheckpointError: the record is not signed by the role `trainer`.
         """
         return self._opened(Round, data, ROUND, where)
 
@@ -182,7 +184,7 @@ class Exchange:
         """Return a site's contribution to a round after verifying its signature, or None if there is none yet.
 
         Raises:
-            CheckpointError: the record is not signed by the role, or is for another site or round.
+            CheckpointError: the record is not signed by the role `trainer`, or is for another site or round.
         """
         name = _contribution_name(number, site)
         found = self._contributions.get(name)
@@ -218,7 +220,7 @@ class Exchange:
             raise CheckpointError(
                 f"{where} is ignored",
                 found=error.brief if isinstance(error, SignatureError) else error,
-                expected="a record that a trainer of this root signed",
+                expected="a record signed by a trainer under this root of trust",
             ) from error
 
 
@@ -256,7 +258,7 @@ def prune(exchange: Exchange, sites: Iterable[str]) -> int:
         sites: sites with runs that may return to a checkpoint.
 
     Raises:
-        CheckpointError: a committed round is not signed by the role.
+        CheckpointError: a committed round is not signed by the role `trainer`.
         StorageError: a file cannot be removed.
     """
     newest = exchange.newest()
@@ -278,7 +280,7 @@ def prune(exchange: Exchange, sites: Iterable[str]) -> int:
 
 
 def _goes_back_to(exchange: Exchange, site: str, newest: int) -> int:
-    """Return the oldest round whose common weights a site's run may adopt again, from its last contribution."""
+    """Return the oldest round whose common weights a site may adopt again, according to its last contribution."""
     for number in range(newest, -1, -1):
         if site in exchange.round(number)[0].taken:
             found = exchange.contribution(number, site)
@@ -287,7 +289,10 @@ def _goes_back_to(exchange: Exchange, site: str, newest: int) -> int:
 
 
 def _sweep(exchange: Exchange, last: int, named: Callable[[int], list[Blob]], kept: set[Blob]) -> int:
-    """Remove the files named by rounds up to `last`, oldest first; rounds before an empty one are already pruned."""
+    """Remove the files of rounds up to `last`, oldest round first, except the files in `kept`.
+
+    A round without remaining files ends the search, since earlier rounds are already pruned.
+    """
     left = list[Blob]()
     for number in range(last, -1, -1):
         there = [blob for blob in named(number) if blob not in kept and exchange.store.has(blob)]

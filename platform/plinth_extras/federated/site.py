@@ -1,12 +1,12 @@
-"""Rounds of one site: send the weights, wait for the common ones, and continue from them.
+"""Rounds of one site: send the weights, wait for the common weights, and continue from these.
 
     last inner step ─► every rank writes its share of the FP32 masters ─► one signed record ─► wait ─► adopt
 
-The optimizer state stays with the site, as in DiLoCo. If a site is late, its round is committed without it: its inner
-steps of that round are lost, and it continues from the newest common weights.
+The optimizer state stays with the site, as in DiLoCo. If a site is late, the round is committed without this site. The
+site then loses its inner steps of that round, and continues from the newest common weights.
 
 The record that a run adopts after a step is kept next to its checkpoints (`federated/step-00000500.json`, signed by
-the coordinator), so that a resume, a rollback and the audit adopt the same. Each rank reads its share of the weights.
+the coordinator), so that a resume, a rollback and the audit adopt the same weights. Each rank reads its own shard.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_S = 1.0
 
 
 class Site(RankHook):
-    """Site of a federation on one rank."""
+    """Federated training on one rank of a site."""
 
     engine: TrainingEngine
 
@@ -58,22 +58,23 @@ class Site(RankHook):
         return {"round": self._round, "common": self._common, "step": self._adopted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a checkpoint's state."""
+        """Restore the state from a checkpoint."""
         self._round, self._common, self._adopted = state["round"], state["common"], state["step"]
 
     def due(self, step: int) -> bool:
-        """Return True if the run shares its weights after this step and has not adopted the common ones yet."""
+        """Return True if weights are shared after this step and the common weights were not adopted yet."""
         return self.params.ends_round(step, self.config.total_steps) and self._adopted < step
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, dict[str, Any]] | int:
-        """Send the weights, wait, adopt the common ones; return the event, or the signal that ended the wait. A
-        collective.
+        """Send the weights, wait for the round, and adopt the common weights. A collective.
+
+        Return the event to log, or the signal that ended the wait.
 
         Args:
             asked_to_stop: the signal that this rank has received, or 0.
 
         Raises:
-            CheckpointError, IntegrityError, MissingError, StorageError: the exchange cannot be used; on every rank.
+            CheckpointError, IntegrityError, MissingError, StorageError: the exchange cannot be used (on every rank).
         """
         if not self._on_all(self._path(step).exists, lead=True):
             wanted = self._round + 1
@@ -102,7 +103,7 @@ class Site(RankHook):
         """Load the common weights that the run adopted after this step; return their round. A collective.
 
         Raises:
-            CheckpointError, IntegrityError, MissingError: no weights were adopted here, or they cannot be read.
+            CheckpointError, IntegrityError, MissingError: no weights were adopted at this step, or cannot be read.
         """
         made: Round = self._on_all(lambda: self._recorded(step), lead=True)
         file = self._on_all(lambda: self.exchange.store.open_path(made.common))
@@ -111,7 +112,7 @@ class Site(RankHook):
         return made
 
     def _send(self, step: int, number: int) -> None:
-        """Write every rank's share of the masters; the leading rank signs for all."""
+        """Write every rank's shard of the FP32 master weights; the leading rank signs the contribution."""
         files: list[Blob] = [self._on_all(self._write)] * dist.get_world_size()
         dist.all_gather_object(files, files[self.rank.index])
         made = Contribution(
@@ -149,7 +150,7 @@ class Site(RankHook):
         return self.exchange.has_sent(number, self.params.site)
 
     def _keep(self, step: int) -> None:
-        """Record the round that the run adopts after a step, before the adoption."""
+        """Save the newest round's record for this step before the run adopts its weights."""
         _, signed = self.exchange.round(self.exchange.newest())
         write_bytes(self._path(step), signed.data)
 
@@ -163,7 +164,9 @@ class Site(RankHook):
         return self.config.directory.federated / f"step-{step:08d}.json"
 
     def _on_all(self, work: Callable[[], Any], *, lead: bool = False) -> Any:
-        """Run the work on every rank, or with `lead` on the leading rank for all; raise one rank's error on all."""
+        """Call `work` on every rank, or only on the leading rank if `lead` is set. An error on one rank is raised on
+        all.
+        """
         value, failure = None, None
         if self.rank.leads or not lead:
             try:

@@ -3,10 +3,10 @@
     secret ─► sampling of sequences (tokens.order.poisson) ─► clipped gradient of each ─► sum ─► noise ─► update
        └──────────────────────────────────────────────────────────────────────────────────────────────┘
 
-    accounting   epsilon of a number of steps, and noise for an epsilon, by Opacus; a separate process (imports torch)
+    accounting   epsilon for a number of steps, and noise for an epsilon, from Opacus in a separate process
     gradients    sum of clipped gradients with noise (imports torch)
 
-The unit of privacy is a sequence of the shards. Does not belong here: the use of a gradient (engine).
+The unit of privacy is a sequence of the shards. Does not belong here: the optimizer step (engine).
 
 Also here: the section `training.privacy` of a recipe, checks, the key of a private run, and the training hook with
 noise and sampling.
@@ -48,7 +48,7 @@ class Privacy(Frozen):
     """DP-SGD with an (epsilon, delta) guarantee for each sequence of the shards."""
 
     epsilon: float = Field(gt=0, description="Privacy budget; training stops before a step would exceed it.")
-    delta: float = Field(gt=0, lt=1, description="Usually below 1 / (number of sequences in the mixture).")
+    delta: float = Field(gt=0, lt=1, description="Delta; usually below 1 / (number of sequences in the mixture).")
     clip_norm: float = Field(1.0, gt=0, description="Clipping norm of each sequence's gradient.")
     noise_multiplier: float | None = Field(
         None,
@@ -65,11 +65,11 @@ class PrivacyState(Frozen):
     clip_norm: float
     noise_multiplier: float
     sample_rate: float = Field(description="Probability that a step samples a sequence.")
-    secret_sha256: str = Field(description="Commitment to the key of sampling and noise.")
+    secret_sha256: str = Field(description="SHA-256 of the key for sampling and noise.")
 
 
 SECTION = RecipeSection(name="training.privacy", model=Privacy, description="Differential privacy; off by default.")
-STATE = RecipeSection(name="run.privacy", model=PrivacyState, description="The privacy of the run.")
+STATE = RecipeSection(name="run.privacy", model=PrivacyState, description="Privacy parameters of the run.")
 
 
 # Key of a private run, which determines its sampling and noise.
@@ -84,12 +84,12 @@ KEY_BYTES = 32
 
 
 def key_path(workspace: Workspace, run_id: str) -> Path:
-    """Return the path of a run's key on this machine."""
+    """Return the path of a run's privacy key on this machine."""
     return workspace.trust_folder / "privacy" / f"{run_id}.key"
 
 
 def make_key(workspace: Workspace, run_id: str) -> str:
-    """Return the commitment to a run's key, which is generated if missing."""
+    """Return the commitment to a run's privacy key. The key is generated if it is missing."""
     path = key_path(workspace, run_id)
     with atomic.locked(path.with_suffix(".lock")):
         if not path.exists():
@@ -98,7 +98,7 @@ def make_key(workspace: Workspace, run_id: str) -> str:
 
 
 def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
-    """Return the key that the run was started with.
+    """Return the privacy key that the run was started with.
 
     Raises:
         SignatureError: this machine has no key or another key of the run.
@@ -108,9 +108,9 @@ def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
     if hashlib.sha256(found).hexdigest() != committed:
         raise SignatureError(
             f"the privacy key of run {run_id} is not on this machine",
-            found=f"another one in {path}" if found else f"no {path}",
+            found=f"another key in {path}" if found else f"no {path}",
             expected=f"{KEY_BYTES} bytes with SHA-256 {committed[:12]}…",
-            remedy="copy it securely from the machine that started the run; another key voids the guarantee",
+            remedy="copy the key securely from the machine that started the run; another key voids the guarantee",
         )
     return found
 
@@ -124,15 +124,17 @@ UNDIVIDED = ("tensor", "sequence", "pipeline", "zero_stage", "offload")
 
 
 def problems(training: Training, params: Privacy) -> Iterator[str]:
-    """Yield settings that use the text without noise, or break the assumptions of the accountant."""
+    """Yield settings that use the text without noise, or that break an assumption of the privacy accountant."""
     divided = not_with(training.parallel, undivided=UNDIVIDED)
     wrong = {
         **{f"parallel.{name} {getattr(training.parallel, name)}": True for name in divided},
         "precision fp16": training.precision == "fp16",
         f"float8 {training.float8}": training.float8 != "none",
-        "changes of batch or length": bool(training.batch_schedule or training.length_schedule or training.amendments),
+        "changes of batch size or sequence length": bool(
+            training.batch_schedule or training.length_schedule or training.amendments
+        ),
         "guard.enabled, whose verdicts depend on losses without noise": training.guard.enabled,
-        "stopping.plateau and checkpoints.keep_best, which do too": bool(
+        "stopping.plateau or checkpoints.keep_best, which depend on losses without noise": bool(
             training.stopping.plateau or training.checkpoints.keep_best
         ),
         "distillation": getattr(training, "distillation", None) is not None,
@@ -157,9 +159,9 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
     planted = given.canaries is not None
     if planted or Order(given.mixture).repeats:
         raise RecipeError(
-            "training.privacy needs every sequence once in the mixture",
-            found="canaries, which have repeated copies" if planted else "a bucket of more than one epoch",
-            expected="no canaries, and mixture.total_tokens that no bucket has to repeat itself for",
+            "training.privacy needs every sequence in the mixture only once",
+            found="canaries, which have repeated copies" if planted else "a bucket with more than one epoch",
+            expected="no canaries, and a mixture.total_tokens for which no bucket is repeated",
         )
     rate = 1 / given.total_steps
     found = resolved_apart(params, rate, given.total_steps)
@@ -174,7 +176,7 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
 
 
 def draws(config: RunConfig, state: PrivacyState) -> Steps:
-    """Return the positions of each step, sampled with the run's key.
+    """Return the sequence positions of each step, sampled with the run's privacy key.
 
     Raises:
         SignatureError: the key is not on this machine.

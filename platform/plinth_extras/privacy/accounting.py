@@ -1,6 +1,6 @@
 """Epsilon by Opacus' accountant: Rényi divergences of the sampled Gaussian mechanism (Mironov, arXiv:1908.10530).
 
-    python -m plinth_extras.privacy.accounting < question.json      the noise of a run; one JSON object
+    python -m plinth_extras.privacy.accounting < question.json      print a run's noise as one JSON object
 
 Opacus imports torch, so the control plane runs it in a separate process. Neighboring data sets differ in one sequence.
 Every step that has read data counts, even without an update.
@@ -43,7 +43,7 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
             raise RecipeError(
                 "training.privacy.epsilon is too low for this run",
                 found=f"epsilon {params.epsilon:g}, {steps} steps, a sampling rate of {sample_rate:.4g}: {error}",
-                expected="a budget that is feasible with some noise",
+                expected="a budget that can be met with enough noise",
                 remedy="raise epsilon, train fewer steps, or add sequences, which lowers the sampling rate",
             ) from error
     spent = epsilon(noise, sample_rate, steps, params.delta)
@@ -52,7 +52,7 @@ def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]
             f"{steps} steps spend more than training.privacy.epsilon",
             found=f"epsilon {spent:.4g} with noise_multiplier {noise:g} and a sampling rate of {sample_rate:.4g}",
             expected=f"at most {params.epsilon:g}",
-            remedy="remove noise_multiplier, raise it or epsilon, or train fewer steps",
+            remedy="remove or raise noise_multiplier, raise epsilon, or train fewer steps",
         )
     return {"noise_multiplier": noise, "epsilon": spent}
 
@@ -99,7 +99,7 @@ class PrivacyBudget:
         if self._of(step) > state.epsilon:
             raise TrainingError(
                 f"step {step} would spend more than the privacy budget of the run",
-                found=f"epsilon {self._of(step):.4g} after it, {self._of(step - 1):.4g} before",
+                found=f"epsilon {self._of(step):.4g} after the step, {self._of(step - 1):.4g} before",
                 expected=f"at most {state.epsilon:g} at delta {state.delta:g}",
                 remedy="use the last checkpoint, or start another run with a larger budget or more noise",
             )

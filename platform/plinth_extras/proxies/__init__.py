@@ -1,9 +1,9 @@
 """Product proxies: small generated items that represent product tasks, checked by code.
 
-    job          items of the five families and checks of their answers; the asset, its stage and items
+    job          generated items of five families, checks of the answers; the asset `proxies` and its stage
 
-An item has a correct answer and a broken one of equal length, which differ in a few characters. The model's output
-passes or fails; the preference for the correct answer over the broken one measures models that are too small to pass.
+An item has a correct and a broken answer of equal length, which differ in a few characters. The model's output passes
+or fails a check. For models too small to pass, the preference for the correct over the broken answer is measured.
 There is no judge model, and nothing is downloaded.
 
 Also here: the section `evaluation.proxies` of a recipe and the measurement.

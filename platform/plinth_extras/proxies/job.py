@@ -51,7 +51,7 @@ VOWELS = "aeiou"
 
 @dataclass(frozen=True)
 class Proxy:
-    """Item: prompt, correct and broken answer, and the check with its arguments."""
+    """Test item: prompt, correct and broken answer, and the check with its arguments."""
 
     family: str
     number: int
@@ -73,7 +73,7 @@ class _Question:
 
     @property
     def continuation(self) -> str:
-        """Answer as it follows the question: on a separate line, or after a space."""
+        """Text that continues the question: the answer on a separate line, or after a space."""
         return self.answer if self.answer.startswith("\n") else f" {self.answer}"
 
 
@@ -97,7 +97,7 @@ def _proxy(family: str, number: int, seed: int) -> Proxy:
 
 
 def _broken(draw: Random, question: _Question) -> str:
-    """Return the answer with the first change, at randomly ordered places, that makes it fail.
+    """Return a broken answer: one small change at a random position that makes the check fail.
 
     Raises:
         ValueError: no change of this kind breaks the answer, which is an error in the question.
@@ -211,12 +211,12 @@ FAMILIES: Mapping[str, tuple[Asks, ...]] = {
 
 
 def passes(check: str, asked: Mapping[str, Any], text: str) -> bool:
-    """Return True if the text before the first empty line passes."""
+    """Return True if the text before the first empty line passes the check."""
     return _CHECKS[check](asked, text.split(END)[0].strip(" \n"))
 
 
 def valid_json(asked: Mapping[str, Any], text: str) -> bool:
-    """Return True for JSON that matches `schema`, without other text."""
+    """Return True if the whole text is JSON that matches `schema`."""
     try:
         return _fits(asked["schema"], json.loads(text, parse_constant=_refuse))
     except (ValueError, RecursionError):
@@ -224,7 +224,7 @@ def valid_json(asked: Mapping[str, Any], text: str) -> bool:
 
 
 def tool_call(asked: Mapping[str, Any], text: str) -> bool:
-    """Return True for a `<call>` of one of `tools` with arguments that match its schema."""
+    """Return True if the text is a `<call>` of one of `tools`, with arguments that match the tool's schema."""
     found = TOOL_CALL.fullmatch(text)
     try:
         call = json.loads(found[1], parse_constant=_refuse) if found else None
@@ -242,7 +242,7 @@ def pattern(asked: Mapping[str, Any], text: str) -> bool:
 
 
 def exactly(asked: Mapping[str, Any], text: str) -> bool:
-    """Return True if the answer is `text`."""
+    """Return True if the answer equals `text`."""
     return bool(text == asked["text"])
 
 
@@ -292,7 +292,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage if the recipe enables it."""
+    """Return the stage `proxies` if the recipe enables it."""
     given = of(recipe.evaluation, "proxies", Proxies)
     if given is None:
         return []
@@ -330,7 +330,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
-    """Measure a checkpoint on all items; one part with `ITEMS`.
+    """Measure a checkpoint on all items. The manifest has one part: a table with the columns of `ITEMS`.
 
     Stats: `families` (family -> `passed`, `prefers`, `margin` in bits, `bits_per_byte`, each with interval and n),
     `overall` (the same), `seed`.
@@ -353,7 +353,7 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
 
 
 def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> list[dict[str, Any]]:
-    """Return rows of `ITEMS`, in the order of the items."""
+    """Return a row of `ITEMS` for each item: the model's answer, and the likelihoods of both given answers."""
     pairs = [Request(one.prompt, answer) for one in asked for answer in (one.answer + END, one.broken + END)]
     bits = engine.likelihoods(pairs).bits.reshape(-1, 2)
     written = engine.generate([one.prompt for one in asked], Sampling(max_tokens=max_tokens, stop=(END,)))
@@ -374,7 +374,7 @@ def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> li
 
 
 def summary(rows: Rows, seed: int) -> dict[str, Any]:
-    """Return estimates by family and overall."""
+    """Return the estimates of all metrics (pass rate, preference, margin, bits per byte), by family and overall."""
     families = sorted({row["family"] for row in rows})
     found = {family: _estimates([row for row in rows if row["family"] == family], seed) for family in families}
     return {"families": found, "overall": _estimates(rows, seed), "seed": seed}
@@ -392,14 +392,14 @@ def _estimates(rows: Rows, seed: int) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield pairs by family: passed items, and bits of correct answers."""
+    """Yield the paired results of two models by family: passed items, and bits of the correct answers."""
     sides = [part_table(store, made, FILE) for made in (a, b)]
     for what, value, weight in (("passed", "passed", None), (BITS, "bits", "bytes")):
         yield from by_name(ASSET, "family", what, sides, value, weight, item="number", text="prompt")
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Return the estimates of every family."""
+    """Return a model's scores: the estimates for every family."""
     groups = {f"{ASSET}/{family}": found for family, found in made.stats["families"].items()}
     return ModelScores(dataset=ASSET, digest=fingerprint.digest(made.params), groups=groups)
 

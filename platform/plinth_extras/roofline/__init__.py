@@ -32,7 +32,7 @@ CLOSE = 0.01
 @json_option
 def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None:
     """Show the bottleneck of the steps of RUN (`latest`, a run ID or its prefix): computation, memory, communication,
-    input, checkpoints or the host; with the speedup if it were removed.
+    input, checkpoints or the host. The speedup without the bottleneck is printed as well.
 
     FLOP/s and bandwidth of this machine are measured once, within seconds, after the run has ended, and stored in the
     workspace. For a run on another machine, run this command there first.
@@ -70,7 +70,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
 
 
 def described(found: RunRoofline) -> list[str]:
-    """Return the result in words: first cause, step parts, roof."""
+    """Return the result as lines of text: largest cause, parts of a step, roof."""
     from plinth.report import style
 
     step, first = found.step, found.causes[0]
@@ -83,7 +83,7 @@ def described(found: RunRoofline) -> list[str]:
     if abs(step.unaccounted) > CLOSE:
         lines.append(f"  wall-clock time {step.wall_s:.4g} s: {step.unaccounted:+.1%} not in any part")
     if found.roof is None or found.device is None:
-        lines.append("  no roof: the run's machine was not measured; run this there with --measure while it is idle")
+        lines.append("  no roof: the run's machine was not measured; run this command there with --measure when idle")
     else:
         roof, intensity = found.roof, found.work.intensity
         lines.append(

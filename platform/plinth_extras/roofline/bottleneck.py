@@ -6,7 +6,7 @@ The counted traffic is a lower bound (model.traffic), and kernel launches take t
 measured FLOP/s counts as `memory` at any intensity. Communication time spent waiting for a slower rank is a separate
 cause, `slow rank`, since faster links would not shorten it.
 
-Amdahl's bound of a part: the step time without it.
+Amdahl's bound for a part is the step time without that part.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StepWork(Frozen):
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte."""
+        """FLOPs per byte of device memory traffic."""
         return self.flops / self.bytes
 
 
@@ -76,8 +76,10 @@ class Bottleneck(Frozen):
     """Cause of a step's time.
 
     Attributes:
-        seconds: seconds per step; share: share of the step.
-        without_s: step time without this cause; speedup: ratio of the step times, infinite if nothing remains.
+        seconds: seconds per step.
+        share: share of the step.
+        without_s: step time without this cause.
+        speedup: ratio of the step times, infinite if nothing remains.
     """
 
     cause: Cause
@@ -92,7 +94,7 @@ class Bottleneck(Frozen):
 
     @property
     def bound(self) -> str:
-        """Maximum speedup in words."""
+        """Maximum speedup without this cause, as text."""
         if not math.isfinite(self.speedup):
             return "no time remains"
         return f"at most {self.speedup:.3g} times as fast" if self.speedup >= NO_GAIN else "no gain"
@@ -134,7 +136,7 @@ def _of_compute(seconds: float, work: StepWork | None, roof: Roof | None) -> Cau
 
 
 class RunRoofline(Frozen):
-    """Bottleneck of a run's steps. Roof and device are None if its machine was not measured."""
+    """Bottleneck of a run's steps. Roof and device are None if the run's machine was not measured."""
 
     run: str
     step: MeanStep
@@ -151,7 +153,7 @@ class RunRoofline(Frozen):
 
 
 def machine(config: RunConfig) -> str:
-    """Return the fingerprint of the leading rank's machine; this machine's if none is recorded."""
+    """Return the fingerprint of the leading rank's machine, or of this machine if the run recorded no fingerprint."""
     known = attempts.known(config.directory)
     if not known:
         return machine_speed.this_machine()
@@ -162,7 +164,7 @@ def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
     """Return the roofline of a run from its current timeline.
 
     Args:
-        speed: speed of its machine; with None, computation and memory are not distinguished.
+        speed: speed of the run's machine. If None, computation and memory are not distinguished.
 
     Raises:
         MissingError: there are no two consecutive steps yet.
@@ -183,7 +185,7 @@ def precision(config: RunConfig, step: MeanStep) -> str:
 
 
 def step_work(config: RunConfig, step: MeanStep) -> StepWork:
-    """Return the computation of one rank in the mean step."""
+    """Return the FLOPs and the memory traffic of one rank in the mean step."""
     model, parallel = config.model, config.parallel
     every, fused = parallel.activation_checkpointing, step.device == "cuda"
     recomputed = model.layers // every if every else 0
@@ -215,8 +217,10 @@ HEIGHT = 230
 
 
 def html(ctx: Context, config: RunConfig) -> str:
-    """Return the page section with the roofline of the run's machine if measured, or an empty string if there are too
-    few steps."""
+    """Return the page section on the run's bottleneck, or an empty string if there are too few steps.
+
+    The section includes the roofline if the run's machine was measured.
+    """
     try:
         found = of_run(config, machine_speed.known(ctx.workspace, machine(config)))
     except MissingError:
@@ -225,12 +229,12 @@ def html(ctx: Context, config: RunConfig) -> str:
 
 
 def rendered(found: RunRoofline) -> str:
-    """Render the section as HTML."""
+    """Render the page section as HTML."""
     return template("section.html.j2", "plinth_extras.roofline").render(roofline=section(found))
 
 
 def section(found: RunRoofline) -> dict[str, Any]:
-    """Return text, rows and plot of the section."""
+    """Return the text, rows and plot of the page section."""
     tones = style.colours(HELP)
     rows = [
         {
@@ -251,8 +255,8 @@ def section(found: RunRoofline) -> dict[str, Any]:
 
 def _words(found: RunRoofline) -> str:
     step = found.step
-    words = f"Mean step by part, {counted(len(step.steps), 'step')} of the leading rank with the time between them: "
-    words += f"{step.seconds_together:.4g} s; {step.wall_s:.4g} s of wall-clock time."
+    words = f"Mean time of a step by part, {counted(len(step.steps), 'step')} of the leading rank, "
+    words += f"with the time between steps: {step.seconds_together:.4g} s; {step.wall_s:.4g} s of wall-clock time."
     words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:
         return f"{words} The run's machine was not measured."
@@ -288,6 +292,6 @@ SECTION = AddedSection(
     name="roofline",
     title="Bottleneck",
     html=html,
-    question="what limits the speed of its steps",
+    question="what limits the speed of the run's steps",
     command="plinth run roofline RUN",
 )

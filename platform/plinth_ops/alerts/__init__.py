@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plinth_ops.alerts.table import Alert
 
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file; without it, print to stdout."
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file (default: stdout)."
 )
 url_option = click.option(
     "--url", default="http://127.0.0.1:9093", show_default=True, envvar="PLINTH_ALERTMANAGER", help="Alertmanager URL."
@@ -41,7 +41,7 @@ def alerts() -> None:
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List every alert: severity, owner, response target and runbook, for the objectives of the workspace."""
+    """List every alert with severity, owner, response target and runbook, for the objectives of the workspace."""
     from plinth_jobs.cli import output
 
     found = _table(settings)

@@ -42,7 +42,7 @@ class SeriesSelector(Frozen):
 
     @property
     def text(self) -> str:
-        """Selector in PromQL."""
+        """Text of the selector in PromQL."""
         inner = ",".join(f'{label}="{value}"' for label, value in sorted(self.where.items()))
         return f"{self.metric}{{{inner}}}" if inner else self.metric
 
@@ -62,11 +62,11 @@ class Condition(Frozen):
     @property
     @abstractmethod
     def selectors(self) -> tuple[SeriesSelector, ...]:
-        """Series that the condition reads."""
+        """Selectors of the series that the condition reads."""
 
 
 class Compared(Condition):
-    """Comparison of a value of each series with a limit."""
+    """Condition that compares one value per series with a limit."""
 
     of: SeriesSelector
     comparison: Comparison
@@ -83,7 +83,7 @@ class Compared(Condition):
         return (self.of, *((SeriesSelector(metric=ACTIVE),) if self.active else ()))
 
     def reached(self, value: float, time: float) -> bool:
-        """Return True if a sample satisfies the condition; always False if one sample cannot decide it."""
+        """Return True if a sample satisfies the condition. If one sample cannot decide the condition, return False."""
         return _COMPARES[self.comparison](self._read(value, time), self.limit)
 
     @property
@@ -95,7 +95,7 @@ class Compared(Condition):
 
 
 class Threshold(Compared):
-    """Comparison of the value itself."""
+    """Condition on the value of a metric."""
 
     @property
     def _value(self) -> str:
@@ -106,7 +106,7 @@ class Threshold(Compared):
 
 
 class Age(Compared):
-    """Seconds since the Unix time in the metric; negative if that time is in the future."""
+    """Condition on the age of a timestamp metric in seconds. The age of a future timestamp is negative."""
 
     @property
     def _value(self) -> str:
@@ -117,7 +117,7 @@ class Age(Compared):
 
 
 class Rise(Compared):
-    """Change of the value over a window; negative if it fell."""
+    """Condition on the change of a metric over a window. The change is negative if the metric fell."""
 
     window_s: float = Field(gt=0)
 
@@ -127,7 +127,7 @@ class Rise(Compared):
 
 
 class Ratio(Compared):
-    """Ratio of the value to that of `whole`, matched on the labels `on`."""
+    """Condition on the ratio of a metric to the metric `whole`, matched on the labels `on`."""
 
     whole: SeriesSelector
     on: tuple[str, ...] = ("run",)
@@ -142,7 +142,8 @@ class Ratio(Compared):
 
 
 class BurnWindow(Frozen):
-    """Long and short window of a burn-rate alert, and the budget share that may be spent in the long one.
+    """Long and short window of a burn-rate alert, and the share of the error budget that may be spent in the long
+    window.
 
     The short window lets the alert clear soon after the cause is gone (the SRE workbook, "Alerting on SLOs").
     """
@@ -152,18 +153,19 @@ class BurnWindow(Frozen):
     share: float = Field(gt=0, lt=1)
 
     def factor(self, period_s: float) -> float:
-        """Return the burn rate from which the alert fires; 1 spends the budget evenly over the period."""
+        """Return the burn rate above which the alert fires. A rate of 1 spends the budget evenly over the period."""
         return self.share * period_s / self.long_s
 
 
 class BurnRate(Condition):
-    """Bad share of the growth of a total, over both windows of any pair, summed over all series.
+    """Condition that the bad share of a total is too high in both windows of a pair, summed over all series.
 
     Attributes:
-        good, total: series of rank-seconds; a later correction may lower them.
+        good, total: series of good and of all rank-seconds; a later correction may lower their values.
         objective: required good share over `period_s`.
-        least: minimum total over all series; the alert does not fire below it, so that the start of a first run
-            raises no alert.
+        windows: pairs of windows; the condition is true if any pair exceeds its threshold.
+        least: minimum total rank-seconds over all series. The alert does not fire below this minimum, so that the start
+            of a first run raises no alert.
     """
 
     good: SeriesSelector
@@ -174,7 +176,7 @@ class BurnRate(Condition):
     least: float = Field(0.0, ge=0)
 
     def threshold(self, pair: BurnWindow) -> float:
-        """Return the bad share above which a pair of windows fires; with 1 or more it never fires."""
+        """Return the bad share above which a pair of windows fires. If it is 1 or more, the pair never fires."""
         return pair.factor(self.period_s) * (1 - self.objective)
 
     @property
@@ -198,7 +200,7 @@ class BurnRate(Condition):
 
 
 class Missing(Condition):
-    """Absence of a metric: everywhere, or for any active run."""
+    """Condition that a metric is absent: everywhere, or for any active run."""
 
     of: SeriesSelector
     active: bool = False
@@ -213,7 +215,10 @@ class Missing(Condition):
 
 
 class Unanswered(Condition):
-    """Firing alerts of a severity, by run and owner. Evaluated after them, since it reads their series `ALERTS`."""
+    """Condition that an alert of a severity is firing, by run and owner.
+
+    The rule must be evaluated after the rules of these alerts, since it reads their `ALERTS` series.
+    """
 
     severity: str
 
@@ -241,5 +246,5 @@ def duration(seconds: float) -> str:
 
 
 def metrics_of(conditions: Sequence[Condition]) -> list[str]:
-    """Return the sorted names of the metrics that conditions read."""
+    """Return the sorted names of the metrics that the conditions read."""
     return sorted({selector.metric for one in conditions for selector in one.selectors})

@@ -5,9 +5,9 @@
     configuration(alerts, routes) Alertmanager configuration
     silence(url, ...)             silence of a run, such as during a planned stop
 
-One notification is about one run: alerts are grouped by run and owner. A page about a run suppresses the tickets about
-it, and an alert about the exporter suppresses the alerts that follow from it. An unacknowledged page becomes an
-escalation (a separate alert, `PageUnanswered`), which goes to the next receiver.
+Alerts are grouped by run and owner, so that one notification is about one run. A page about a run suppresses the
+tickets about the same run. An alert about the exporter suppresses the alerts that it causes. An unacknowledged page
+becomes an escalation (a separate alert, `PageUnanswered`), which goes to the next receiver.
 
 Does not belong here: the alert definitions (table).
 """
@@ -107,7 +107,7 @@ def routing(workspace: Workspace) -> Routing:
     """
     path = workspace.root / FILE
     if not path.exists():
-        raise MissingError(f"{path} does not exist", remedy="write `default: ADDRESS` into it, or set --webhook")
+        raise MissingError(f"{path} does not exist", remedy="write `default: ADDRESS` to the file, or set --webhook")
     return read_settings(path, Routing, "has no valid routes", "docs/alerts.md")
 
 
@@ -208,7 +208,9 @@ def _asked(method: str, url: str, **more: Any) -> Any:
         answer = requests.request(method, url, timeout=TIMEOUT_S, allow_redirects=False, **more)
     except requests.RequestException as error:
         found = type(error).__name__
-        raise MissingError(f"{url} does not answer", found=found, remedy="set --url to Alertmanager") from error
+        raise MissingError(
+            f"{url} does not answer", found=found, remedy="set --url to the address of Alertmanager"
+        ) from error
     if not answer.ok:
         raise RequestError(f"{url} rejected the request", found=f"status {answer.status_code}: {answer.text[:500]}")
     return answer.json() if answer.content else None

@@ -47,11 +47,11 @@ class Alert(Frozen):
 
     Attributes:
         severity: `page` wakes a person, `ticket` waits for working hours, `escalation` goes to the next receiver.
-        owner: team that receives it.
+        owner: team that receives the alert.
         for_s: seconds for which the condition must be true.
         promised_s: response target, the maximum seconds from the event until the alert fires.
         summary: one sentence; Prometheus fills in `{{ $labels.run }}`.
-        labels: labels in addition to those of the condition.
+        labels: labels that are added to the labels of the condition.
         runbook: file stem of the page in docs/runbooks/.
     """
 
@@ -67,7 +67,7 @@ class Alert(Frozen):
 
 
 def problems(alerts: Sequence[Alert], runbooks: Collection[str]) -> list[str]:
-    """Return the problems of an alert table; each names its alert.
+    """Return the problems of an alert table as sentences. Each sentence names its alert.
 
     Args:
         runbooks: file stems of the existing runbooks.
@@ -79,7 +79,7 @@ def require_sound(alerts: Sequence[Alert], runbooks: Collection[str]) -> None:
     """Reject a table with an alert that cannot fire, fires too late or has no runbook.
 
     Raises:
-        CheckFailedError: with every problem.
+        CheckFailedError: the table has problems; the error lists all of them.
     """
     if found := problems(alerts, runbooks):
         raise CheckFailedError(
@@ -116,7 +116,7 @@ def _late(one: Alert) -> Iterable[str]:
     if isinstance(one.condition, Age) and one.condition.comparison in (">", ">="):
         waits += max(0.0, one.condition.limit)
     if one.promised_s < waits:
-        yield f"{one.name}: the response target is {one.promised_s:g} s, but it cannot fire before {waits:g} s"
+        yield f"{one.name}: the response target is {one.promised_s:g} s, but the alert cannot fire before {waits:g} s"
 
 
 _HOUR, _DAY = 3600.0, 86400.0
@@ -185,7 +185,7 @@ def _age(metric: str, comparison: Comparison, limit: float, active: bool = False
 
 
 def _recent(kind: str) -> Compared:
-    """Return the condition that an event of this kind happened within `RECENT_S`."""
+    """Return the condition that an event of this kind happened in the last `RECENT_S` seconds."""
     return _age("plinth_event_timestamp_seconds", "<", RECENT_S, kind=kind)
 
 
@@ -324,7 +324,7 @@ def _platform() -> Iterator[Alert]:
 def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
     """Yield an alert on the absence of each metric that another alert reads.
 
-    Metrics without a permanent series are covered by the alert for their exporter part, which always has one.
+    A metric without a permanent series is covered by the alert on its exporter part, which has a permanent series.
     """
     read = [METRICS[name] for name in metrics_of([one.condition for one in own])]
     for metric in read:

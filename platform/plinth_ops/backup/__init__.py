@@ -5,10 +5,10 @@
     drill       restore to an empty workspace; test of the restore in a scratch folder
 
     TO/objects/ab/abcd…           content, by SHA-256, shared by all backups at TO
-    TO/snapshots/TIME-SHA256.json record of one backup; its name has the digest of its bytes
+    TO/snapshots/TIME-SHA256.json record of one backup; the file name has the SHA-256 of the record
 
-Private keys, the secret of the workers' seal and MLflow's accounts are outside the workspace and are never backed up.
-Does not belong here: what a signature means (registry).
+Private keys, the secret for worker seals and MLflow's accounts are outside the workspace and are never backed up.
+Does not belong here: the meaning of signatures (registry).
 
 Also here: the command `plinth ops backup`, which loads the other modules when it runs.
 """
@@ -93,7 +93,7 @@ def list_backups(place: str, as_json: bool) -> None:
 @backup.command()
 @click.argument("place")
 @named
-@click.option("--database", "given", multiple=True, metavar="NAME=URL", help="An empty PostgreSQL database for NAME.")
+@click.option("--database", "given", multiple=True, metavar="NAME=URL", help="Empty PostgreSQL database for NAME.")
 @shared
 def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -> None:
     """Restore a backup from PLACE into the workspace, which must be empty.

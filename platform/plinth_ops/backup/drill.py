@@ -1,4 +1,4 @@
-"""Restore of a backup to an empty workspace, and the test of the restore, with the databases of an installation."""
+"""Restore of a backup to an empty workspace and to empty databases, and the test of the restore."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def restore(
     urls: Mapping[str, str],
     progress: Progress,
 ) -> None:
-    """Restore a backup.
+    """Restore a backup to an empty workspace.
 
     Args:
-        target: empty workspace; for a shared one, this machine's folder must be empty, too.
+        target: empty workspace. A shared workspace must have no references and no manifests.
         urls: URLs of empty PostgreSQL databases by their names in the backup.
 
     Raises:
@@ -59,7 +59,7 @@ def restore(
     _require_empty(target)
     if lacking := [each.name for each in snapshot.databases if each.kind == taking.POSTGRES and each.name not in urls]:
         raise MissingError(
-            f"no target for the databases {', '.join(lacking)}",
+            f"no target databases for {', '.join(lacking)}",
             remedy="add empty ones: " + " ".join(f"--database {name}=postgresql://{name}@/NEW" for name in lacking),
         )
     place = _unfinished(target)
@@ -93,7 +93,7 @@ def _require_empty(target: Workspace) -> None:
 
 
 def _unfinished(target: Workspace) -> Workspace:
-    """Return the workspace to restore into: a folder next to the target; for a shared workspace, the target itself."""
+    """Return the workspace to restore to: a temporary folder next to the target, or a shared target itself."""
     if target.uri:
         target.ensure()
         (target.root / UNFINISHED).touch()
@@ -135,7 +135,7 @@ def _database(archive: BackupArchive, place: Workspace, copy: DatabaseCopy, urls
         finally:
             where.unlink()
     if wrong := taking.differences(found, copy.rows):
-        raise IntegrityError(f"the restored database {copy.name} has other row counts", found="; ".join(wrong))
+        raise IntegrityError(f"the restored database {copy.name} has wrong row counts", found="; ".join(wrong))
 
 
 # Databases of an installation, and the test of the restore in a scratch folder.
@@ -173,17 +173,17 @@ def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
 
 
 def remember(workspace: Workspace, name: str) -> None:
-    """Record the name of a backup taken on this machine; it has the digest of the backup's record."""
+    """Record, on this machine, the name of a backup that was taken here. The name includes the digest of its record."""
     path = workspace.trust_folder / KNOWN
     with locked(path.with_suffix(".lock")):
         write_bytes(path, "".join(f"{one}\n" for one in (*_known(workspace), name)).encode(), mode=0o600)
 
 
 def drill(workspace: Workspace, archive: BackupArchive, name: str, progress: Progress) -> list[DrillFinding]:
-    """Restore a backup to a scratch place and verify it.
+    """Restore a backup to a scratch folder and verify the result.
 
     Args:
-        name: backup name or prefix; the newest by default.
+        name: backup name or prefix; if empty, the newest backup.
 
     Raises:
         IntegrityError: the backup is incomplete or was changed; the error names the content.
@@ -219,7 +219,7 @@ def _known(workspace: Workspace) -> list[str]:
 
 
 def _record(workspace: Workspace, name: str) -> DrillFinding:
-    """Check that this machine took the backup: anyone with write access to the archive could add a forged one."""
+    """Check that this machine took the backup. Anyone with write access to the archive could add a forged backup."""
     known = name in _known(workspace)
     return DrillFinding("record", known, name if known else f"{name}: not taken on this machine")
 
@@ -247,11 +247,11 @@ def _references(ctx: Context, snapshot: BackupSnapshot) -> DrillFinding:
     except PlinthError as error:
         return DrillFinding("references", False, str(error))
     wanted = sum(each.path.startswith("refs/") for each in snapshot.entries)
-    return DrillFinding("references", len(loaded) == wanted, f"{len(loaded)} of {wanted} verify, with manifests")
+    return DrillFinding("references", len(loaded) == wanted, f"{len(loaded)} of {wanted} and their manifests verify")
 
 
 def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
-    """Check that no log or record was removed since the backup: these groups only grow."""
+    """Check that no log or record was removed since the backup, since their number can only grow."""
     growing = ("logs", "records")
     behind = {name: now[name] - snapshot.counts.get(name, 0) for name in now}
     less = [f"{name}: {-behind[name]} fewer now" for name in growing if behind[name] < 0]
@@ -260,7 +260,7 @@ def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
 
 
 def _pin(workspace: Workspace, target: Path) -> None:
-    """Copy the files needed for verification, but no signing keys: the pinned root and the seal's secret."""
+    """Copy the files that verification needs (the pinned root, the secret for worker seals), but no signing keys."""
     target.mkdir(mode=0o700)
     for name in (ROOT_FILE, SECRET_FILE):
         with suppress(FileNotFoundError):
@@ -302,7 +302,7 @@ def _dagster() -> str:
     """Return the URL of Dagster's PostgreSQL database, or an empty string for SQLite.
 
     Raises:
-        MissingError: the settings do not have `postgres_url`.
+        MissingError: the Dagster settings do not have `postgres_url`.
     """
     import yaml
 

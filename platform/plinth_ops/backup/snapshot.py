@@ -1,10 +1,11 @@
 """Contents of a backup, the record of one backup, and the archive of all backups at one place.
 
-Writers write content before the pointers to it: blobs, then records and manifests, then references; a record of a
-signed log, then the head that names it. A backup copies pointers first, then content. Since content is only added,
-everything that a copied pointer names exists when it is copied. Content added meanwhile is copied without a pointer,
-as an interrupted writer would leave it. The release log may be at most one record longer than its head; later records
-are excluded. Each database is copied in its own transaction; no database refers to another.
+Writers write content before the pointers to this content: first blobs, then records and manifests, then references. A
+record of a signed log is written before the head that names the record. A backup copies pointers first, then content.
+Content is never removed, so everything that a copied pointer names still exists when the content is copied. Content
+added during the backup may be copied without a pointer; an interrupted writer leaves the same state. The release log
+may be at most one record longer than its head; later records are excluded. Each database is copied in its own
+transaction, since no database refers to another.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ GROUPS: Final = (
 
 
 def location(workspace: Workspace, path: str) -> str:
-    """Return the path or URL of a workspace file: in its folder on this machine, or in its bucket."""
+    """Return the URL of a workspace file that is in the workspace's bucket, or the path of a file on this machine."""
     shared = workspace.uri and (path.partition("/")[0] in SHARED or _BRANCH.match(path))
     return f"{workspace.uri}/{path}" if shared else str(workspace.root / path)
 
@@ -84,15 +85,15 @@ def own(workspace: Workspace, path: str) -> Path:
 
 
 def not_carried(path: str, found: str) -> WorkspaceError:
-    """Return the error for an entry of the folder that is not a file of the workspace."""
+    """Return the error for a folder entry that cannot be backed up, such as a pipe or a link out of the workspace."""
     return refused(f"{path} cannot be backed up", found)
 
 
 def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
-    """Yield the files of a group by path in the workspace.
+    """Yield the paths of a group's files, relative to the workspace.
 
-    Excludes links to folders of the workspace, whose files are listed by their own paths, and commit records whose
-    checkpoint was not listed yet.
+    Links to folders of the workspace are excluded, since the files in these folders are listed by their own paths. The
+    commit record of a checkpoint is excluded if no file of the checkpoint was listed.
 
     Raises:
         WorkspaceError: a link leads to a folder outside the workspace.
@@ -163,13 +164,13 @@ class BackupArchive:
         self._known: dict[str, int] | None = None
 
     def has(self, sha256: str, size: int) -> bool:
-        """Return True if content of this digest and size exists; the archive is listed once."""
+        """Return True if the archive has content with this digest and size. The archive is listed only once."""
         if self._known is None:
             self._known = sizes(f"{self.place}/objects")
         return self._known.get(_object(sha256)) == size
 
     def keep(self, content: Iterator[bytes], sha256: str, size: int, what: str) -> bool:
-        """Store content of a known digest unless it exists. Return True if it was written.
+        """Store content under its digest unless the archive already has it. Return True if the content was written.
 
         Raises:
             IntegrityError: the content has another digest; it is not stored.
@@ -207,7 +208,7 @@ class BackupArchive:
             raise IntegrityError(
                 f"the backup is incomplete: the content of {what} is missing or has another length",
                 found=f"no {self._where(sha256)} with {size} bytes",
-                remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
+                remedy="restore an earlier backup (`plinth ops backup list PLACE`); check who can write to PLACE",
             )
         digest = hashlib.sha256()
         for piece in read_file(self._where(sha256)):
@@ -218,7 +219,7 @@ class BackupArchive:
                 f"the backup was changed: the content of {what} does not match its digest",
                 found=f"SHA-256 {digest.hexdigest()} in {self._where(sha256)}",
                 expected=sha256,
-                remedy="restore an earlier backup (`plinth ops backup list PLACE`), and find out who can write there",
+                remedy="restore an earlier backup (`plinth ops backup list PLACE`); check who can write to PLACE",
             )
 
     def commit(self, snapshot: BackupSnapshot) -> str:
@@ -241,7 +242,7 @@ class BackupArchive:
         return found
 
     def named(self, name: str = "") -> str:
-        """Return the full name of a backup by its prefix; the newest by default.
+        """Return the full name of the backup with this prefix, or of the newest backup if no prefix is given.
 
         Raises:
             MissingError: no name or several names match.
@@ -252,7 +253,7 @@ class BackupArchive:
         return matching[-1]
 
     def read(self, name: str = "") -> BackupSnapshot:
-        """Read the record of a backup by its name or prefix; the newest by default.
+        """Read the record of a backup by name or prefix. If `name` is empty, read the record of the newest backup.
 
         Raises:
             MissingError, IntegrityError: there is no such backup, or its record was changed.

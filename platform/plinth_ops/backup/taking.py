@@ -65,7 +65,7 @@ def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
 
 
 def rows_of_sqlite(path: Path) -> dict[str, int]:
-    """Return the row count of each table.
+    """Return the row count of each table in an SQLite database.
 
     Raises:
         IntegrityError: the file is damaged.
@@ -151,7 +151,7 @@ def _connected(url: str) -> Iterator[Any]:
         driver = importlib.import_module("psycopg2")
     except ImportError as error:
         raise MissingError(
-            "PostgreSQL needs its driver", found=error, remedy="pip install 'plinth[postgres]'"
+            "the PostgreSQL driver is not installed", found=error, remedy="pip install 'plinth[postgres]'"
         ) from error
     try:
         with closing(driver.connect(url)) as connection:
@@ -195,10 +195,10 @@ def take(
     """Back up a workspace; return the name of the backup and its record.
 
     Args:
-        blobs: `needed` copies blobs that cannot be rebuilt, `all` every blob in a manifest.
+        blobs: `needed` copies only blobs that cannot be rebuilt; `all` copies every blob in a manifest.
 
     Raises:
-        SignatureError: a file to copy has a private key, or no root of trust is pinned.
+        SignatureError: a file to copy contains a private key, or no root of trust is pinned.
         WorkspaceError: a link leads out of the workspace, or a file is not a regular file.
         IntegrityError: a blob does not match its manifest.
         StorageError: a file or the archive cannot be read or written.
@@ -227,7 +227,10 @@ def take(
 
 
 def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterator[BackupEntry]:
-    """Yield entries except release records newer than the copied head; a log may have one record more than its head."""
+    """Yield the entries without release records that are newer than the copied head.
+
+    One record after the head is kept, since a record is written before the head that names it.
+    """
     head = next((each for each in entries if each.path == HEAD), None)
     number = _named(b"".join(archive.content(head.sha256, head.bytes, HEAD))) if head else 0
     for each in entries:
@@ -237,7 +240,7 @@ def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterato
 
 
 def _named(head: bytes) -> int:
-    """Return the number of the record that a head names."""
+    """Return the number of the newest record, which the head names."""
     try:
         return int(dsse.unverified(json.loads(head), HEAD)["predicate"]["number"])
     except (ValueError, KeyError, TypeError) as error:
@@ -266,7 +269,7 @@ def _group(
 
 
 def _file(archive: BackupArchive, workspace: Workspace, group: InventoryGroup, path: str, scratch: Path) -> BackupEntry:
-    """Copy one file to the archive; a file that grows is copied up to its current end."""
+    """Copy one file to the archive. A file that is still being written is copied up to its current end."""
     where, copy = snapshot.location(workspace, path), scratch / "file"
     digest, size = hashlib.sha256(), 0
     try:
@@ -325,7 +328,7 @@ def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSour
 def _blobs(
     archive: BackupArchive, state: State, blobs: Blobs, progress: Progress
 ) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
-    """Copy blobs named by manifests. Return the copied blobs and the blobs that are only listed."""
+    """Copy the blobs that manifests name. Return the copied blobs and the blobs that are only listed."""
     kept: dict[str, Blob] = {}
     listed: dict[str, Blob] = {}
     for _, data in state.refs.raw(state.refs.digests()):

@@ -40,7 +40,7 @@ NAMES = ("preproduction", "readiness", "incident", "security")
 
 
 class NamedFirst(Commands):
-    """Command group that passes a checklist name as first argument to `run`."""
+    """Command group in which a checklist name as the first argument means `run NAME`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, ["run", *args] if args and args[0] in NAMES else args)
@@ -59,8 +59,8 @@ class NamedFirst(Commands):
 def check() -> None:
     """Evaluate a checklist: preproduction, readiness, incident or security.
 
-    Exit code 6 if a check fails, 3 if none fails but one could not be determined, otherwise 0. A signed waiver covers
-    a failed check until its end date; the result stays visible.
+    Exit code 6 if a check fails, 3 if none fails but a check could not be determined, otherwise 0. A signed waiver
+    covers a failed check until its end date; the result stays visible.
     """
 
 
@@ -93,7 +93,7 @@ def list_(settings: Settings, name: ChecklistName | None, as_json: bool) -> None
 @check.command()
 @click.argument("name")
 @click.option("--until", type=click.DateTime(), required=True, help="End of the waiver in UTC; a past time removes it.")
-@click.option("--reason", required=True, help="Why the failure is accepted, as a sentence.")
+@click.option("--reason", required=True, help="Reason why the failure is accepted, as a sentence.")
 @click.option("--by", "owner", help="Owner of the `policy` key to sign with, if there are several.")
 @shared
 @json_option
@@ -131,7 +131,7 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 
 
 def scope_of(settings: Settings) -> CheckScope:
-    """Return the workspace with the selected recipe, or its last one; without a recipe if it never ran one."""
+    """Return the workspace with the selected recipe or the recipe that it ran last, if any."""
     from plinth_ops.checklists.review import CheckScope, settings_of
 
     ctx = settings.context()

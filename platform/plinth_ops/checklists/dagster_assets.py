@@ -31,7 +31,7 @@ JOB = "evaluate_checklists"
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definitions:
-    """Return the checklist assets of a workspace, with links to its pages if these are served, and their job."""
+    """Return a workspace's checklist assets and their job. If `pages` is set, the assets link to the pages there."""
     job = with_schedule(
         AssetJob(
             JOB, dg.AssetSelection.groups(GROUP), "Evaluate all checklists.",
@@ -100,7 +100,7 @@ def _scope(recipe: Recipe, workspace: Path) -> CheckScope:
 
 
 def _named(name: str) -> str:
-    """Return a check's name in the form that Dagster accepts."""
+    """Return the name of a check in a form that Dagster accepts."""
     return name.replace("-", "_")
 
 

@@ -36,7 +36,7 @@ _TIME_ERROR, _UNSYNC = 5, 0x40
 
 
 def workspace_modes(scope: CheckScope) -> CheckAnswer:
-    """Check that only the user can write the workspace; with `PLINTH_UMASK`, also the group."""
+    """Check that only the user (with `PLINTH_UMASK`, the user's group too) can write to the workspace."""
     root = scope.ctx.workspace.root
     shared = 0o002 if private.mask() & 0o020 == 0 else 0o022
     watched = [root, *(root / name for name in ("refs", "records", "manifests", "releases", "runs", "policies"))]
@@ -45,7 +45,7 @@ def workspace_modes(scope: CheckScope) -> CheckAnswer:
 
 
 def private_folder(scope: CheckScope) -> CheckAnswer:
-    """Check that caches that are unpickled are in a folder that no other user can write."""
+    """Check that no other user can write to the folder of pickled caches."""
     folder = private.root()
     try:
         private.required(folder)
@@ -67,14 +67,14 @@ def room(scope: CheckScope) -> CheckAnswer:
         return undetermined("the checkpoint size is unknown: no checkpoint and no model in the recipe")
     folder = _existing(scope.ctx.workspace.runs)
     free, count = shutil.disk_usage(folder).free, scope.settings.free_checkpoints
-    found = f"{free / 2**30:.1f} GiB free, {count} checkpoints of {needed / 2**30:.2f} GiB each ({what})"
+    found = f"{free / 2**30:.1f} GiB free, required: {count} checkpoints of {needed / 2**30:.2f} GiB each ({what})"
     if not os.access(folder, os.W_OK):
         return failed(f"{folder} cannot be written; {found}")
     return passed(found) if free >= needed * count else failed(found)
 
 
 def clock(scope: CheckScope) -> CheckAnswer:
-    """Check that the machine's clock is synchronized and agrees with the file system's."""
+    """Check that the machine's clock is synchronized and agrees with the clock of the file system."""
     folder = _existing(scope.ctx.workspace.tmp)
     with named_failures(folder), tempfile.NamedTemporaryFile(dir=folder) as file:
         before = time.time()
@@ -99,7 +99,7 @@ def encrypted(scope: CheckScope) -> CheckAnswer:
     crypt = [name for name in chain if _dm_kind(name).startswith("CRYPT")]
     if crypt:
         return passed(f"{device}: dm-crypt on {crypt[0]}")
-    return undetermined(f"{device} is not encrypted by this machine; the storage below it may be")
+    return undetermined(f"{device} is not encrypted by this machine; its storage may be encrypted")
 
 
 def in_transit(scope: CheckScope) -> CheckAnswer:
@@ -112,7 +112,7 @@ def in_transit(scope: CheckScope) -> CheckAnswer:
 
 
 def endpoints(scope: CheckScope) -> Iterator[tuple[str, str]]:
-    """Yield name and URL of the services in the environment and the settings of this workspace."""
+    """Yield name and URL of each service in the environment or in the settings of this workspace."""
     from plinth.operation import spending
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
@@ -188,7 +188,7 @@ def _device(path: Path) -> str | None:
 
 
 def _below(device: str) -> Iterator[str]:
-    """Yield a block device and the devices below it."""
+    """Yield a block device and its underlying devices."""
     yield device
     for slave in sorted(Path(f"/sys/class/block/{device}/slaves").glob("*")):
         yield from _below(slave.name)
@@ -221,12 +221,12 @@ def _mode(path: Path) -> int:
 
 CHECKS = (
     Check(
-        "workspace-modes", "no other user can write the workspace", "security", ("security",),
+        "workspace-modes", "no other user can write to the workspace", "security", ("security",),
         "chmod -R go-w; for a group that shares the workspace, set PLINTH_UMASK=007", workspace_modes,
     ),
     Check(
-        "private-folder", "no other user can write the folder of caches that are unpickled", "security",
-        ("security",), "delete the folder, which is recreated, or set PLINTH_PRIVATE to another one", private_folder,
+        "private-folder", "no other user can write to the folder of pickled caches", "security",
+        ("security",), "delete the folder, which is recreated, or set PLINTH_PRIVATE to another folder", private_folder,
     ),
     Check(
         "disk-room", "the disk has space for more checkpoints", "platform", ("preproduction", "readiness", "incident"),

@@ -39,7 +39,7 @@ AHEAD_DAYS: Final = 1 / 24
 
 
 def audit_proved(scope: CheckScope) -> CheckAnswer:
-    """Check that every decision is signed and chained and that no decision named by a release is missing."""
+    """Check that every decision is in the signed, hash-chained log and that no decision of a release is missing."""
     proof = releases.prove_log(scope.ctx)
     return passed(f"{proof.entries} entries, referenced by {len(proof.anchors)} release records")
 
@@ -64,7 +64,7 @@ def head_fresh(scope: CheckScope) -> CheckAnswer:
         ahead = f"signed {left - releases.HEAD_DAYS:.1f} days in the future"
         return warned(f"{words}: {ahead}, so a clock is or was wrong")
     late = left < releases.HEAD_DAYS - 2 * releases.REFRESH_DAYS
-    return warned(f"{words}: no process renews it daily") if late else passed(words)
+    return warned(f"{words}: no process renews the head daily") if late else passed(words)
 
 
 def sealed(scope: CheckScope) -> CheckAnswer:
@@ -207,7 +207,7 @@ def behind_login(scope: CheckScope) -> CheckAnswer:
 
 def servers_used(scope: CheckScope) -> CheckAnswer:
     """Check that no MLflow server runs for a deleted workspace or stays idle for hours."""
-    orphans = [f"process {pid} serves {home}, which is gone" for pid, home in _serving() if not home.is_dir()]
+    orphans = [f"process {pid} serves {home}, which does not exist" for pid, home in _serving() if not home.is_dir()]
     if orphans:
         return failed("; ".join(orphans))
     own = find_server(scope.ctx.workspace)
@@ -221,7 +221,7 @@ def servers_used(scope: CheckScope) -> CheckAnswer:
 
 
 def _serving() -> Iterator[tuple[int, Path]]:
-    """Yield process ID and served folder of this user's MLflow servers started by Plinth."""
+    """Yield process ID and served folder for each MLflow server that Plinth started for this user."""
     for process in psutil.process_iter(["cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
         if _MODULE in words[:-1] and uids is not None and uids.effective == os.geteuid():
@@ -234,11 +234,11 @@ def telemetry_off(scope: CheckScope) -> CheckAnswer:
     files = [settings_file(), workspace.dagster / "dagster.yaml"]
     found = [f"{path}: telemetry.enabled" for path in files if path.exists() and _sends(path)]
     found += list(_environment())
-    return failed("; ".join(found)) if found else passed("off in dagster.yaml and in all environments")
+    return failed("; ".join(found)) if found else passed("off in dagster.yaml and in the environment variables")
 
 
 def automation_runs(scope: CheckScope) -> CheckAnswer:
-    """Check that the Dagster daemon of this workspace runs, which evaluates schedules and sensors."""
+    """Check that the Dagster daemon of this workspace is running. The daemon evaluates schedules and sensors."""
     names = [each.name for each in started(scope.ctx.workspace)]
     if "Dagster" in names:
         return passed(", ".join(names))
@@ -269,12 +269,13 @@ CHECKS = (
     ),
     Check(
         "signed-logs", "the logs of taints, feeds, policies, waivers and incidents verify", "security",
-        ("readiness", "incident", "security"), "restore the log with the fault from a backup", logs_hold,
+        ("readiness", "incident", "security"), "restore the broken log from a backup", logs_hold,
         waivable=False,
     ),
     Check(
         "release-head", "the head of the release history verifies and is renewed daily", "release",
-        ("readiness", "incident", "security"), "`plinth up` renews it daily, `plinth release mirror` once", head_fresh,
+        ("readiness", "incident", "security"), "`plinth up` renews the head daily, `plinth release mirror` once",
+        head_fresh,
     ),
     Check(
         "seals", "every published asset was published by a worker of this workspace", "security", ("security",),
@@ -298,7 +299,7 @@ CHECKS = (
     ),
     Check(
         "way-back", "there is a good version to roll back to", "release", ("readiness", "incident"),
-        "release a second version; until then, a bad one can only be withdrawn: "
+        "release a second version; until then, a bad version can only be withdrawn: "
         "`plinth release rollback --withdraw --by PERSON --reason TEXT`",
         way_back,
     ),
@@ -308,7 +309,7 @@ CHECKS = (
     ),
     Check(
         "marks", "no taint is in force", "compliance", ("incident",),
-        "list everything derived from it with `plinth release impact TARGET`", nothing_marked,
+        "list everything derived from TARGET with `plinth release impact TARGET`", nothing_marked,
     ),
     Check(
         "no-incident", "no incident is open", "on-call", ("preproduction", "readiness"),

@@ -50,16 +50,16 @@ FILE = "checklists.yaml"
 
 
 class ChecklistSettings(Frozen):
-    """Settings in `checklists.yaml`; without the file, roles have no people and these limits apply."""
+    """Settings in `checklists.yaml`. Without this file, roles have no people and the default limits apply."""
 
     owners: Mapping[str, str] = Field(default_factory=dict, description="Responsible person by role.")
     expiry_days: int = Field(30, ge=1, description="Warn this many days before the root or the release head expires.")
-    free_checkpoints: int = Field(3, ge=1, description="Minimum free space, in checkpoints.")
+    free_checkpoints: int = Field(3, ge=1, description="Minimum free disk space, as a number of checkpoints.")
     interval_factor: float = Field(
         3.0, gt=1, description="Warn if the checkpoint interval differs from the optimum by more than this factor."
     )
-    clock_s: float = Field(1.0, gt=0, description="Maximum difference of two clocks, in seconds.")
-    backups: str = Field("", description="Folder or s3:// URL of the backups; empty: not configured.")
+    clock_s: float = Field(1.0, gt=0, description="Maximum difference between two clocks, in seconds.")
+    backups: str = Field("", description="Folder or s3:// URL of the backups; empty if not configured.")
     backup_hours: float = Field(26.0, gt=0, description="Maximum age of the newest backup, in hours.")
     idle_hours: float = Field(8.0, gt=0, description="Hours without a request after which a server is idle.")
 
@@ -79,7 +79,7 @@ class CheckScope:
     """Workspace and recipe that checks are evaluated on.
 
     Args:
-        recipe: None if the workspace has none yet.
+        recipe: recipe of the workspace, or None if the workspace has none yet.
         recipe_path: file of the recipe.
         now: Unix seconds.
     """
@@ -123,7 +123,7 @@ PURPOSES: Final[dict[ChecklistName, str]] = {
 
 
 class CheckAnswer(NamedTuple):
-    """Outcome of a check and its evidence: a path, a number, a person."""
+    """Outcome of a check and its evidence, such as a path, a number or a person."""
 
     outcome: Outcome
     evidence: str
@@ -150,7 +150,7 @@ def undetermined(evidence: str) -> CheckAnswer:
 
 
 def not_applicable(evidence: str) -> CheckAnswer:
-    """Return that the requirement does not apply to this workspace."""
+    """Return a not-applicable outcome: the requirement does not apply to this workspace."""
     return CheckAnswer("not applicable", evidence)
 
 
@@ -164,7 +164,7 @@ class Check:
         owner: responsible role; `checklists.yaml` names the person.
         lists: checklists that include the check.
         remedy: instruction for a failure.
-        examine: returns outcome and evidence. It only reads, takes seconds and starts no server. A trust error is a
+        examine: function for the outcome. It only reads, takes seconds and starts no server. A trust error is a
             failure; any other error leaves the check undetermined.
         waivable: True if a signed waiver is accepted. False for checks that waivers themselves depend on.
     """
@@ -179,7 +179,7 @@ class Check:
 
 
 class CheckedLine(Frozen):
-    """Evaluated check. `waiver` describes the waiver, if any; `seen` is the outcome that it covers."""
+    """Evaluated check. `waiver` describes the waiver, if any; `seen` is the outcome before the waiver."""
 
     name: str
     claim: str
@@ -207,12 +207,12 @@ class CheckWaiver(Frozen):
 
     @property
     def said(self) -> str:
-        """Waiver as text."""
+        """Description of the waiver as text."""
         return f"waived by {self.by} until {self.until}: {self.reason}"
 
 
 def sign(ctx: Context, check: Check, until: str, reason: str, owner: str | None = None) -> CheckWaiver:
-    """Sign a waiver of a check, which replaces an earlier one. A waiver that ends now lifts the earlier one.
+    """Sign a waiver of a check. It replaces an earlier waiver; a waiver that ends now removes the earlier waiver.
 
     Raises:
         RequestError: the check cannot be waived, the time has no time zone, or the reason is too short.
@@ -292,7 +292,7 @@ def _all() -> Iterator[Check]:
 
 
 def _unusable(name: str, why: str) -> Check:
-    """Return a check that reports a plug-in's check as unusable, so that it does not vanish from the checklists."""
+    """Return a check that reports an unusable plug-in, so that its check does not vanish from the checklists."""
 
     def examine(scope: CheckScope) -> CheckAnswer:
         return undetermined(why)
@@ -351,8 +351,10 @@ def _line(scope: CheckScope, check: Check, standing: Mapping[str, CheckWaiver]) 
 
 
 def _answer(scope: CheckScope, check: Check) -> tuple[CheckAnswer, str]:
-    """Evaluate a check; return its answer and remedy. An error's own remedy replaces that of the check, which applies
-    only to a completed evaluation."""
+    """Evaluate a check; return its answer and remedy.
+
+    If the evaluation raises an error with its own remedy, that remedy is returned instead of the check's remedy.
+    """
     try:
         return check.examine(scope), check.remedy
     except TrustError as error:

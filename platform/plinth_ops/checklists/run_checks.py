@@ -28,7 +28,7 @@ _NOBODY = (".invalid", ".test")
 
 
 def sources_owned(scope: CheckScope) -> CheckAnswer:
-    """Check that every bucket has a reachable owner and every source a license."""
+    """Check that every bucket has a reachable owner and that every source has a license."""
     if scope.recipe is None:
         return undetermined("no recipe was run in this workspace")
     buckets = scope.recipe.corpus.buckets
@@ -45,7 +45,7 @@ def sources_owned(scope: CheckScope) -> CheckAnswer:
 
 
 def terms_allow(scope: CheckScope) -> CheckAnswer:
-    """Check that the terms of every source allow training and the recipe's uses."""
+    """Check that the terms of every source allow training and the other uses that the recipe declares."""
     if scope.recipe is None:
         return undetermined("no recipe was run in this workspace")
     corpus = scope.recipe.corpus
@@ -80,11 +80,11 @@ def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
     return passed(", ".join(sets))
 
 
-WORDS = {RunState.FAILED: "failed", RunState.LOST: "is lost: its job ended without a result"}
+WORDS = {RunState.FAILED: "failed", RunState.LOST: "is lost: the job ended without a result"}
 
 
 def resume_proved(scope: CheckScope) -> CheckAnswer:
-    """Check that the last finished run has evidence that a resumed run equals the uninterrupted one."""
+    """Check that the last finished run has evidence that a resumed run equals the uninterrupted run."""
     ended = [config for config in scope.runs if config.directory.result.exists()]
     if not ended:
         return undetermined("this workspace has no finished run")
@@ -135,7 +135,7 @@ def second_copy(scope: CheckScope) -> CheckAnswer:
 
 
 def retention_bounded(scope: CheckScope) -> CheckAnswer:
-    """Check that old checkpoints are deleted and that the newest one has a predecessor."""
+    """Check that old checkpoints are deleted and that at least the two newest are kept."""
     if scope.recipe is None or scope.recipe.mixture is None:
         return not_applicable("no recipe that trains")
     asked = scope.recipe.training.checkpoints
@@ -156,7 +156,7 @@ def watched(scope: CheckScope) -> CheckAnswer:
 
 
 def restarts_bounded(scope: CheckScope) -> CheckAnswer:
-    """Fail if the last job of a run failed, was lost, or is silent."""
+    """Check that the last job of every run did not fail, was not lost, and is not silent."""
     if not scope.runs:
         return not_applicable("no run")
     bad = []
@@ -170,7 +170,7 @@ def restarts_bounded(scope: CheckScope) -> CheckAnswer:
 
 
 def newest_checkpoint(scope: CheckScope) -> CheckAnswer:
-    """Check that the newest checkpoint of the newest run equals its commit."""
+    """Check that the newest checkpoint of the newest run matches its commit record."""
     from plinth.training.checkpoint import checkpoint
 
     config = scope.newest_run
@@ -241,14 +241,14 @@ def money_limited(scope: CheckScope) -> CheckAnswer:
 
 
 def alerts_sound(scope: CheckScope) -> CheckAnswer:
-    """Check that every alert can fire under this workspace's objectives, in time, and has a runbook."""
+    """Check that every alert can fire in time under this workspace's objectives and that it has a runbook."""
     from plinth_ops.alerts import table
     from plinth_ops.service_levels import objectives
 
     folder = Path(plinth.__file__).resolve().parents[2] / "docs" / "runbooks"
     known = table.alerts(objectives.load(scope.ctx.workspace))
     if not folder.is_dir():
-        return undetermined(f"no {folder}: installed without documentation")
+        return undetermined(f"{folder} does not exist: installed without documentation")
     found = table.problems(known, table.pages(folder))
     return failed("; ".join(found)) if found else passed(f"{len(known)} alerts, runbooks in {folder}")
 
@@ -288,8 +288,11 @@ def backed_up(scope: CheckScope) -> CheckAnswer:
 
 
 def _newest_backup(place: str) -> tuple[str, float] | None:
-    """Return name and Unix time of the newest backup, or None. A backup of `plinth ops backup` counts once its record
-    is written, which is the last write. In a folder of another program, the newest file counts."""
+    """Return name and Unix time of the newest backup, or None.
+
+    A backup of `plinth ops backup` counts only if its record is written, which is the last step. If another program
+    writes the backups, the newest file in the folder counts.
+    """
     from plinth_ops.backup.snapshot import BackupArchive
 
     folder = Path(place)
@@ -305,7 +308,7 @@ def _newest_backup(place: str) -> tuple[str, float] | None:
 
 
 def alerts_seen(scope: CheckScope) -> CheckAnswer:
-    """Check that there was no alarm within a day."""
+    """Check that `alerts.jsonl` has no alarm from the last day."""
     path = scope.ctx.workspace.root / "alerts.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()[-NEWEST_ALERTS:] if path.exists() else []
     found = [json.loads(line) for line in lines]
@@ -363,7 +366,7 @@ CHECKS = (
     ),
     Check(
         "newest-checkpoint", "the newest checkpoint matches its commit record", "on-call", ("readiness", "incident"),
-        "the run resumes from the checkpoint before it; check the storage for failures", newest_checkpoint,
+        "the run resumes from the previous checkpoint; check the storage for failures", newest_checkpoint,
     ),
     Check(
         "objectives", "service level objectives are configured", "on-call", ("readiness",),

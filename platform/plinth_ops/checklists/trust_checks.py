@@ -34,7 +34,7 @@ APART = (TRAINER, APPROVER, POLICY, PROMOTER)
 
 
 def root_pinned(scope: CheckScope) -> CheckAnswer:
-    """Check that a root is pinned outside the workspace and does not expire soon."""
+    """Check that a root of trust is pinned outside the workspace and does not expire soon."""
     workspace = scope.ctx.workspace
     trust = Trust.newest(workspace)
     if trust.folder.resolve().is_relative_to(workspace.root.resolve()):
@@ -67,15 +67,15 @@ def root_shared(scope: CheckScope) -> CheckAnswer:
         return warned(f"{root.title}: everything it signs is shown as signed by a demo root")
     threshold = root.authority(ROOT).threshold
     found = f"{threshold} of {len(root.authority(ROOT).keys)} root keys must sign a change"
-    return warned(f"{found}: one key holder can change it alone") if threshold < 2 else passed(found)
+    return warned(f"{found}: one key holder can change the root alone") if threshold < 2 else passed(found)
 
 
 def roles_apart(scope: CheckScope) -> CheckAnswer:
-    """Check that this machine does not have the keys of all roles that control each other."""
+    """Check that the private keys of roles that control each other are not all on this machine."""
     trust = Trust.newest(scope.ctx.workspace)
     here = [role for role in APART if _has_key(trust.folder, role)]
     found = f"private keys on this machine: {', '.join(here) or 'none'}"
-    return warned(f"{found}; its user can train, approve and promote") if len(here) == len(APART) else passed(found)
+    return warned(f"{found}; one user can train, approve and promote") if len(here) == len(APART) else passed(found)
 
 
 def key_modes(scope: CheckScope) -> CheckAnswer:
@@ -148,7 +148,7 @@ _SETTINGS = ("objectives.yaml", "checklists.yaml", "budget/settings.yaml")
 
 
 def no_literals(scope: CheckScope) -> CheckAnswer:
-    """Check recipe and extended recipes, workspace settings and run environments for secrets."""
+    """Check that recipes (with the recipes they extend), workspace settings and run environments contain no secrets."""
     places = dict(_places(scope))
     if not places:
         return not_applicable("no recipe and no settings")
@@ -217,7 +217,10 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 
 
 def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
-    """Check that no module of the four packages unpickles except `MAY_UNPICKLE`. Reads the source, runs nothing."""
+    """Check that no module of the packages in `_PACKAGES` unpickles data, except the modules in `MAY_UNPICKLE`.
+
+    The check reads the source and runs no code of these modules.
+    """
     files = [(name, path) for name in _PACKAGES for path in sorted(_folder(name).rglob("*.py"))]
     found = [
         f"{shown}:{line} {call}"
@@ -229,10 +232,10 @@ def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
 
 
 def unpickling(source: bytes) -> Iterator[tuple[int, str]]:
-    """Yield line and name of the calls of a module that may execute code from their input.
+    """Yield line and name of each call in a module that may execute code from its input.
 
-    Found by name: `pickle.load` and its like under any alias, `torch.load` without `weights_only=True`,
-    `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
+    The calls are found by name: `pickle.load` and similar functions under any alias, `torch.load` without
+    `weights_only=True`, `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
     """
     if not _MAY_BE.search(source):
         return
@@ -283,7 +286,7 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def commit_known(scope: CheckScope) -> CheckAnswer:
-    """Check that the running code is a commit without local changes."""
+    """Check that the running code is from a commit, without local changes."""
     from plinth.training.attempts import commit_of
 
     found = commit_of(Path(plinth.__file__).resolve().parent)
@@ -331,7 +334,7 @@ CHECKS = (
         "`plinth keys enrol ROLE KEY.pub --owner NAME`", roles_held, waivable=False,
     ),
     Check(
-        "root-shared", "the root is not a demo root, and no key holder can change it alone", "security", ("security",),
+        "root-shared", "the root is not a demo root, and no key holder alone can change it", "security", ("security",),
         "`plinth keys init`; `plinth keys threshold root 2`", root_shared,
     ),
     Check(
@@ -339,16 +342,16 @@ CHECKS = (
         ("security",), "keep each role's key on its own machine (docs/keys.md)", roles_apart,
     ),
     Check(
-        "key-modes", "only its user can access the trust folder", "security", ("readiness", "security"),
+        "key-modes", "only the user can access the trust folder", "security", ("readiness", "security"),
         "chmod -R go= on the folder; replace keys that others could read", key_modes,
     ),
     Check(
         "keys-outside", "the workspace has no private key", "security", ("security",),
-        "move the key to the trust folder, revoke it and enroll another: others could read it", keys_outside,
+        "move the key to the trust folder, revoke it and enroll a new key: others could read the old one", keys_outside,
     ),
     Check(
         "secret-literals", "recipes, settings and run environments have no secrets", "security",
-        ("preproduction", "security"), "remove the secret, use the environment or a secret store, and replace it",
+        ("preproduction", "security"), "move the secret to the environment or a secret store, and replace the secret",
         no_literals,
     ),
     Check(
@@ -357,7 +360,7 @@ CHECKS = (
         nothing_unpickled, waivable=False,
     ),
     Check(
-        "code-commit", "the installed code is a commit without local changes", "platform",
+        "code-commit", "the installed code is from a commit, without local changes", "platform",
         ("preproduction", "security"), "commit, or check out the reviewed commit", commit_known,
     ),
     Check(

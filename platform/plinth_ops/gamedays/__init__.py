@@ -17,7 +17,7 @@
     orchestrator_day  Dagster is killed
     release_day       a bad release: detect, taint, roll back, find the cause, close the gate
 
-Does not need torch before a rehearsal trains.
+This package does not import torch before a rehearsal trains.
 
 Also here: the command `plinth ops gameday`, which loads the other modules when it runs.
 """
@@ -59,9 +59,9 @@ def gameday_command(
 ) -> None:
     """Run the game day NAME, or `list` all with their last verdicts.
 
-    A game day injects one fault into a rehearsal in a scratch folder, at random instants of the seed, and compares the
-    end state with its hypothesis. The signed record is appended to the workspace, and its page is written. Exit code 6
-    if an instant fails.
+    A game day injects one fault into a rehearsal in a scratch folder, at random instants drawn from the seed, and
+    compares the end state with its hypothesis. The signed record is appended to the workspace, and its page is
+    written. Exit code 6 if an instant fails.
     """
     from plinth_ops.gamedays.gameday import find
 
@@ -133,7 +133,8 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
             f"game day {day.name} failed at {len(failed)} of {len(record.instants)} instants",
             found=f"instant {failed[0].number}: {'; '.join(failed[0].failures)}",
             expected=day.hypothesis,
-            remedy=f"repeat it: `plinth ops gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
+            remedy="repeat the first failed instant: "
+            f"`plinth ops gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
         )
 
 

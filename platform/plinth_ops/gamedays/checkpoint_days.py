@@ -1,6 +1,6 @@
 """Game days of checkpoints: a corrupted checkpoint, a partial write, and a full disk.
 
-All start from the same rehearsal: a run of 12 steps that commits after steps 3, 6, 8, 9 and 12.
+All three start from the same rehearsal: a run of 12 steps that commits a checkpoint after steps 3, 6, 8, 9 and 12.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DISK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Begun:
-    """Undisturbed run, and the same run stopped after step 10."""
+    """Undisturbed run, and a copy of the run that was stopped after step 10."""
 
     whole: Rehearsal
     half: RunConfig
@@ -41,7 +41,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Counted:
-    """Undisturbed run, and the number of write boundaries of a rank in each step with a save."""
+    """Undisturbed run, and the number of write boundaries on a rank in each step with a save."""
 
     whole: Rehearsal
     boundaries: dict[int, int]
@@ -51,7 +51,7 @@ class Counted:
 
 
 def begin(folder: Path) -> Begun:
-    """Prepare an undisturbed run and one that is stopped after step 10."""
+    """Prepare an undisturbed run and a copy that is stopped after step 10."""
     whole = rehearsal.rehearse(folder / "whole")
     half = whole.copy(folder / "half", batches=faults.SOURCE)
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="stop", step=10))
@@ -60,7 +60,7 @@ def begin(folder: Path) -> Begun:
 
 
 def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
-    """Damage files of the newest checkpoints, then resume."""
+    """Damage one file in each of the newest one or two checkpoints, then resume."""
     config = made.half.model_copy(update={"workspace": str(folder / "workspace")})
     shutil.copytree(made.half.workspace, config.workspace)
     run, known = config.directory, checkpoint.committed(made.half.directory)
@@ -81,7 +81,7 @@ def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
 
 
 def _damage(folder: Path, chooser: Random) -> str:
-    """Damage one file of a checkpoint; return a description."""
+    """Damage one file of a checkpoint; return a description of the damage."""
     path = chooser.choice(sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size))
     data, name = bytearray(path.read_bytes()), path.relative_to(folder).as_posix()
     at = chooser.randrange(len(data))
@@ -113,7 +113,7 @@ def counted(folder: Path) -> Counted:
 
 
 def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
-    """Kill the rank at a write boundary in a step with a save."""
+    """Kill the rank at a random write boundary in a step with a save."""
     config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.choice(COMMITS)
     boundary = chooser.randint(1, made.boundaries[step])
@@ -137,7 +137,7 @@ def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
 
 
 def _remains(config: RunConfig) -> list[str]:
-    """Return folders and temporary files without a commit record."""
+    """Return the names of checkpoint folders without a commit record, and of temporary files."""
     run = config.directory
     known = {checkpoint.name(step) for step in checkpoint.committed(run)}
     folders = [path.name for path in run.checkpoints.iterdir() if path.is_dir() and path.name not in known]
@@ -148,7 +148,7 @@ def _remains(config: RunConfig) -> list[str]:
 
 
 def fill_mechanism(made: Counted) -> str:
-    """Return how the disk is filled on this machine."""
+    """Return a description of how the disk is filled on this machine."""
     if can_mount():
         return f"a full tmpfs of {DISK_BYTES >> 20} MiB"
     return "RLIMIT_FSIZE of the rank, since this user cannot mount a tmpfs"

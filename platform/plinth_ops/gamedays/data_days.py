@@ -41,7 +41,7 @@ from plinth_ops.gamedays.rehearsal import Rehearsal, RehearsalData
 
 
 def trained_without(config: RunConfig, left_out: Collection[int]) -> dict[str, Any]:
-    """Train as one rank, without guard and checkpoints, skipping these steps; return digests of the final state."""
+    """Train on one rank without guard and checkpoints, and skip the given steps; return digests of the final state."""
     import torch
 
     from plinth.training.checkpoint import snapshot
@@ -71,7 +71,7 @@ _MOTO = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFA
 
 @dataclass(frozen=True)
 class S3Server:
-    """Location on an S3 server: host and port, bucket, and prefix of all objects."""
+    """Location on an S3 server: host and port, bucket, and prefix for all objects."""
 
     endpoint: str
     bucket: str
@@ -84,12 +84,12 @@ class S3Server:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object."""
+        """Write an object below the prefix."""
         self.client.put_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}".lstrip("/"), Body=data)
 
 
 def missing() -> str | None:
-    """Return why there is no server, or None."""
+    """Return the reason why there is no S3 server, or None if there is one."""
     if os.environ.get(VARIABLE):
         if not os.environ.get(_ENDPOINT, "").startswith("http://"):
             return f"{VARIABLE} needs {_ENDPOINT}=http://host:port without TLS, since the fault is injected by a proxy"
@@ -100,12 +100,12 @@ def missing() -> str | None:
 
 
 def credentials() -> dict[str, str]:
-    """Return the environment variables with a job's credentials for the server, without its endpoint."""
+    """Return environment variables with the credentials that a job needs for the server, without its endpoint."""
     return {} if os.environ.get(VARIABLE) else dict(_MOTO)
 
 
 def found() -> S3Server:
-    """Return the server; start it on first use.
+    """Return the S3 server; start it on first use.
 
     Raises:
         RequestError: there is no server.
@@ -141,7 +141,7 @@ def _started() -> S3Server:
 
 @dataclass(frozen=True)
 class Shelved:
-    """Undisturbed run, its shards, and the first step that reads each shard (by MD5)."""
+    """Undisturbed run, its shards, and the first step that reads each shard (by MD5 of the shard)."""
 
     whole: Rehearsal
     shards: tuple[Blob, ...]
@@ -161,7 +161,7 @@ def shelve(folder: Path) -> Shelved:
 
 
 def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
-    """Flip a bit of one shard, train, restore the shard, and resume."""
+    """Flip a bit in one shard, train, restore the shard, and resume."""
     config = made.whole.copy(folder / "workspace")
     blob = chooser.choice(made.shards)
     path, at = Context(Workspace(config.workspace)).store.path(blob), chooser.randrange(blob.bytes)
@@ -199,7 +199,7 @@ _OBJECTS = ("the stone", "a letter", "the evening", "its shadow", "the road")
 
 
 def orderly(folder: Path) -> RehearsalData:
-    """Generate text of a small grammar, which a small model learns, and a source of random letters."""
+    """Generate text from a small grammar, which a small model learns, and a second source of random letters."""
     chooser = random.Random(7)
     return rehearsal.make_data(folder, {"web": sentences(chooser, 400), "dump": noise(chooser, 60)})
 
@@ -223,7 +223,7 @@ def noise(chooser: Random, count: int) -> list[str]:
 
 
 def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck:
-    """Put random letters into some consecutive steps."""
+    """Put random letters into a few consecutive steps."""
     shutil.copytree(made.ctx.workspace.root, folder / "workspace")
     own = replace(made, ctx=Context(Workspace(folder / "workspace")))
     begin, length = chooser.choice(BEGINS), chooser.randint(3, 7)
@@ -275,7 +275,7 @@ READ_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Stored:
-    """Undisturbed run, with its shards also on an S3 server."""
+    """Undisturbed run, with a copy of its shards on an S3 server."""
 
     whole: Rehearsal
     endpoint: str
@@ -295,7 +295,7 @@ def store(folder: Path) -> Stored:
 
 
 def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
-    """Read a run's shards over a connection that stalls or drops within responses."""
+    """Read a run's shards over a connection that stalls or drops during responses."""
     after, failures = chooser.randrange(made.smallest), chooser.randint(1, 3)
     stall_s = chooser.choice([0.0, 0.5, 3.0])
     reading = Reading(remote=made.uri, fetch="shard", cache=str(folder / "cache"))

@@ -4,12 +4,12 @@
     open_batches                    the run's batches; faults of a step are injected before its batch
     submission()                    block in which an orchestrator submits a job; injects the faults of the submission
 
-Each fault is injected once; a marker file in the plan's folder records that. Kinds:
+Each fault is injected once; a marker file in the plan's folder records the injection. Kinds:
 
     kill at write    SIGKILL at write boundary `value` of the rank, counted from the step on (`boundaries`), or before
                      a file is renamed to `place`
     count writes     only count write boundaries; the count is written before step `until` or when the submission ends
-    stop             SIGTERM to the supervisor, as a scheduler sends it; the rank continues once it has arrived
+    stop             SIGTERM to the supervisor, as from a scheduler; the rank continues after the signal arrived
     fill disk        a file in `place` that leaves `left` bytes free: immediately, or at write boundary `value`
     limit files      file size limit of the rank, `value` bytes (RLIMIT_FSIZE)
     jump             clock jump of `value` seconds in every process of the job
@@ -56,7 +56,7 @@ Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit file
 
 
 class RehearsalFault(Frozen):
-    """Fault that strikes before the batch of `step` on `rank`; some kinds end before that of `until`."""
+    """Fault that is injected before the batch of `step` on `rank`. Some kinds end before the batch of `until`."""
 
     kind: Kind
     step: int
@@ -78,19 +78,19 @@ class FaultPlan(Frozen):
         return Path(self.folder) / f"{fault.kind.replace(' ', '-')}-{fault.step}-{fault.rank}"
 
     def struck(self, fault: RehearsalFault) -> bool:
-        """Return True if the fault has struck."""
+        """Return True if the fault was injected."""
         return self.mark(fault).exists()
 
 
 def plan(folder: Path, *faults: RehearsalFault) -> tuple[FaultPlan, dict[str, str]]:
-    """Return a plan, and the environment of jobs that follow it."""
+    """Return a plan, and the environment variables for jobs that follow it."""
     folder.mkdir(parents=True, exist_ok=True)
     made = FaultPlan(folder=str(folder), faults=faults)
     return made, {VARIABLE: made.model_dump_json()}
 
 
 def planned() -> FaultPlan | None:
-    """Return the plan of this process."""
+    """Return the fault plan of this process, or None."""
     text = os.environ.get(VARIABLE)
     return FaultPlan.model_validate_json(text) if text else None
 
@@ -106,7 +106,7 @@ def arm(rank: int | None) -> None:
 
 
 def open_batches(config: RunConfig, rank: int) -> Batches:
-    """Open the batches of a rehearsal with its faults; its configuration names this function."""
+    """Open the batches of a rehearsal and inject its faults. The run's configuration names this function."""
     source, followed = real(config, rank), planned()
     due = [one for one in followed.faults if one.rank == rank] if followed else []
 
@@ -123,7 +123,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 @contextmanager
 def submission() -> Iterator[None]:
-    """Start the faults of the process that submits a job; counts end with the block."""
+    """Inject the faults of the process that submits a job. Counts of writes end with the block."""
     followed = planned()
     due = [one for one in followed.faults if one.rank == ORCHESTRATOR] if followed else []
     for fault in due:
@@ -136,7 +136,7 @@ def submission() -> Iterator[None]:
 
 
 def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
-    """Start a fault that is due before the batch of a step, or end it."""
+    """Inject a fault that is due before the batch of a step, or end it."""
     mark = followed.mark(fault)
     if fault.until and step >= fault.until and mark.exists():
         _end(fault, mark)
@@ -201,13 +201,13 @@ def _wait_until(holds: Any) -> None:
 
 
 def _asked_to_stop() -> bool:
-    """Return True if the training loop's signal handler has received a signal."""
+    """Return True if the training loop has received a stop signal."""
     interrupt = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(interrupt, "signal", 0))
 
 
 def _jumping_clock(mark: Path, by_s: float) -> None:
-    """Shift the time of this process's events and signatures as soon as the marker file exists."""
+    """Shift this process's clock for events and signatures once the marker file exists."""
     real_time, real_datetime = time.time, datetime
     after = {"s": 0.0}
 
@@ -237,13 +237,13 @@ def _jumping_clock(mark: Path, by_s: float) -> None:
 
 
 class FaultyLine:
-    """Proxy to a server with faults.
+    """Network proxy that injects faults into a server's responses.
 
     Args:
         endpoint: host and port of the server.
         after_bytes: bytes of a response that arrive before the fault.
         failures: number of responses that stall or are dropped.
-        stall_s: seconds of a stall; 0 drops the connection; infinity lasts until the proxy is closed.
+        stall_s: seconds of a stall. If 0, the connection is dropped. If infinite, it stalls until the proxy closes.
     """
 
     def __init__(self, endpoint: str, after_bytes: int, failures: int, stall_s: float = 0.0) -> None:

@@ -1,8 +1,8 @@
 """Game days by name, their records (hypothesis, findings at each instant, verdict), and the evaluation of alerts.
 
 A game day injects one fault into a rehearsal and compares the end state with its hypothesis. It runs at several
-instants, each determined by the seed and the number of the instant. The alert table is evaluated on the timeline as the
-exporter samples it: the expected alert must fire in time, and no other page may fire.
+instants, each determined by the seed and the number of the instant. The alert table is evaluated on the samples that
+the exporter takes of the timeline. The expected alert must fire in time. If no alert is expected, no page may fire.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plinth_ops.alerts.table import EVALUATION_S, Alert, alerts
 
 
 class Outcome(Frozen):
-    """Result of one check of the hypothesis at an instant."""
+    """Result of one check of the hypothesis at one instant of a game day."""
 
     what: str
     passed: bool
@@ -34,11 +34,11 @@ class Outcome(Frozen):
 
 
 class Instant(Frozen):
-    """Result of one instant.
+    """Result of one instant of a game day.
 
     Attributes:
-        number: index from 0; together with the seed it determines all random choices.
-        struck: where and how the fault struck, in words.
+        number: index from 0; together with the seed, the index determines all random choices.
+        struck: where and how the fault was injected, as text.
         findings: results of all checks; empty if aborted.
         aborted: reason of an abort; an aborted instant fails.
         alert_s: seconds from the fault's first trace until the alert fired; None if no alert is expected or none fired.
@@ -61,13 +61,13 @@ class Instant(Frozen):
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Failed checks, in words."""
+        """Failed checks, as text."""
         failed = tuple(f"{one.what}: {one.seen}" for one in self.findings if not one.passed)
         return (f"aborted: {self.aborted}", *failed) if self.aborted else failed
 
 
 class GameDayRecord(Frozen):
-    """Content of a game day's signed record. `phases` has the maximum over all instants."""
+    """Content of a game day's signed record. `phases` has the maximum seconds of each phase over all instants."""
 
     name: str
     hypothesis: str
@@ -111,13 +111,13 @@ class GameDay:
     """Definition of a game day.
 
     Args:
-        name: name in the command.
-        protection: part of Plinth under test; without it, the game day must fail.
+        name: name on the command line.
+        protection: part of Plinth under test; without this part, the game day must fail.
         abort_s: timeout of an instant, in seconds.
-        missing: returns why this machine cannot run the game day, or None.
+        missing: function that returns why this machine cannot run the game day, or None.
         alerts: expected alerts, one of which must fire in time; if empty, no page may fire.
-        mechanism: returns how the fault is injected on this machine, if that varies.
-        end: stops servers that `prepare` started.
+        mechanism: function that describes how the fault is injected on this machine, if that varies.
+        end: function that stops servers that `prepare` started.
     """
 
     name: str
@@ -135,7 +135,7 @@ class GameDay:
 
     @property
     def abort(self) -> str:
-        """Abort condition of an instant, in words."""
+        """Conditions that abort an instant, as text."""
         return f"more than {self.abort_s:g} s, a change outside the scratch folder, or a leftover process"
 
 
@@ -144,7 +144,7 @@ OWN: Final = "One rehearsal in the scratch folder; no other run, bucket or works
 
 
 def finding(what: str, seen: object, expected: object) -> Outcome:
-    """Return a finding that passes if the observed value equals the expected one."""
+    """Return a finding that passes if `seen` equals `expected`."""
     return Outcome(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")
 
 
@@ -173,7 +173,7 @@ def find(name: str) -> GameDay:
         MissingError: there is no such game day.
     """
     if name not in TABLE:
-        remedy = "`plinth ops gameday list` lists them"
+        remedy = "`plinth ops gameday list` lists all game days"
         raise MissingError(f"no game day {name!r}", expected=", ".join(sorted(TABLE)), remedy=remedy)
     module, _, attribute = TABLE[name].partition(":")
     found: GameDay = getattr(import_module(module), attribute)
@@ -205,15 +205,15 @@ def fired(config: RunConfig, names: Sequence[str], trace: str, more: Iterable[Sa
     """Check that an alert fires within its response target after the newest event of a kind.
 
     Args:
-        trace: kind of the event; the last event if there is none of this kind.
-        more: samples from other sources than the timeline.
+        trace: kind of the event; if there is no event of this kind, the newest event is used.
+        more: samples from sources other than the timeline.
     """
     times = {str(event["event"]): float(event["time"]) for event in read_events(config.directory.events)}
     return fires(names, times.get(trace, max(times.values(), default=0.0)), [*samples(config), *more])
 
 
 def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Alerted:
-    """Check that an alert fires within its response target after a time (Unix seconds), for constant samples."""
+    """Check that an alert fires within its response target after the Unix time `begun`, for constant samples."""
     wanted = [one for one in alerts() if one.name in names]
     promised = {one.name: one.promised_s for one in wanted}
     longest = max(promised.values())
@@ -228,7 +228,7 @@ def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Aler
 
 
 def no_page(config: RunConfig) -> list[Outcome]:
-    """Check that no page fires for the timeline."""
+    """Check that no page fires for the run's timeline."""
     pages = [one for one in alerts() if one.severity == "page"]
     begun = max((float(event["time"]) for event in read_events(config.directory.events)), default=0.0)
     first = _first_fired(pages, samples(config), begun, QUIET_S)
@@ -244,7 +244,7 @@ def samples(config: RunConfig) -> list[Sample]:
 
 
 def _first_fired(wanted: Sequence[Alert], sampled: Sequence[Sample], begun: float, span_s: float) -> dict[str, float]:
-    """Return the time at which each alert first fires, for constant samples and the longest scrape delay."""
+    """Return the time at which each alert first fires, for constant samples up to `span_s` seconds after `begun`."""
     active = {labels["run"] for name, labels, value in sampled if (name, value) == (ACTIVE, 1)}
     found: dict[str, float] = {}
     for one in wanted:

@@ -1,4 +1,4 @@
-"""Modules preloaded in the process that supervisors and ranks are forked from: torch, DeepSpeed, the training loop."""
+"""Modules that are preloaded in the parent process of supervisors and ranks: torch, DeepSpeed, the training loop."""
 
 import gc
 import os

@@ -53,9 +53,11 @@ class Submitted:
 class _Death:
     """Time of Dagster's death, and the progress of its job until the restart.
 
+    If neither `boundary` nor `name` is set, Dagster dies before step `step`.
+
     Args:
-        boundary: boundary of the submission at which it dies; 0 for another time.
-        name: file before whose creation it dies; empty for another time. Without both, it dies before step `step`.
+        boundary: write boundary of the submission at which Dagster dies; 0 if it dies at another time.
+        name: Dagster dies before this file is created; empty if it dies at another time.
         step: step before which the job waits, so that Dagster dies while the job runs.
         until: step before which the job waits for the next Dagster process; 0 if the job ends without one.
     """
@@ -67,9 +69,9 @@ class _Death:
 
     @classmethod
     def drawn(cls, chooser: Random, boundaries: int, steps: int) -> _Death:
-        """Draw a death: a third each anywhere in the submission, once the job runs without a handle, and later.
+        """Draw the time of Dagster's death: during the submission, before the handle is written, or later.
 
-        A third of the jobs end before Dagster is back.
+        The three cases are equally likely. In a third of all draws, the job ends before Dagster is restarted.
         """
         where = chooser.choice(["submission", "handle", "later"])
         step = chooser.randint(2, steps - 2)
@@ -78,13 +80,13 @@ class _Death:
         return cls(boundary, HANDLE if where == "handle" else "", step, until)
 
     def faults(self) -> tuple[RehearsalFault, ...]:
-        """Return the faults of this instant."""
+        """Return the faults to inject at this instant."""
         kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, value=self.boundary, place=self.name)
         waits = [RehearsalFault(kind="wait", step=step) for step in (self.step, self.until) if step]
         return tuple([kill, *waits] if self.boundary or self.name else waits)
 
     def words(self, boundaries: int) -> str:
-        """Return when the fault strikes, in words."""
+        """Describe when Dagster is killed and when it is restarted."""
         back = f"restarted before step {self.until}" if self.until else "restarted after the end of the job"
         if self.boundary:
             return f"SIGKILL to Dagster at boundary {self.boundary} of {boundaries} of its submission, {back}"
@@ -94,7 +96,7 @@ class _Death:
 
 
 def submitted(folder: Path) -> Submitted:
-    """Prepare an undisturbed run, and count the boundaries of a submission by Dagster."""
+    """Prepare an undisturbed run, and count the write boundaries of a submission by Dagster."""
     whole = rehearsal.rehearse(folder / "whole")
     count = RehearsalFault(kind="count writes", step=0, rank=ORCHESTRATOR)
     plan, environment = faults.plan(folder / "plan", count)
@@ -143,7 +145,7 @@ def _killed(
 
 
 def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) -> Outcome:
-    """Let the job train without Dagster, to the step at which it waits for the restart or to its end."""
+    """Let the job train without Dagster until it waits for the restart or ends; check that it continues."""
     _until(lambda: plan.struck(waits[0]) or not _alive(config))
     _let_go(plan, waits[:1])
     _until(lambda: any(plan.struck(wait) for wait in waits[1:]) or not _alive(config))
@@ -153,7 +155,7 @@ def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) ->
 
 
 def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
-    """End active waits."""
+    """Release a job from the given waits."""
     for wait in waits:
         plan.mark(wait).unlink(missing_ok=True)
 
@@ -161,8 +163,7 @@ def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
 def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome]:
     """Check that there is one job, one materialization and one reservation.
 
-    Args:
-        started: True if a job ran when Dagster died; otherwise a submission may be recorded without a job.
+    If no job ran when Dagster died, the submission and the reservation are not checked.
     """
     story, ctx = timeline(config.directory.events), _context(config)
     with dg.DagsterInstance.from_config(str(_home(folder))) as instance:
@@ -247,7 +248,7 @@ FOLLOWING: Final = "following job"
 
 
 def asset(path: Path) -> dg.AssetsDefinition:
-    """Return the asset of the run with this configuration."""
+    """Return the Dagster asset that submits and follows the run with this configuration."""
 
     @dg.asset(name=ASSET)
     def followed() -> Any:
@@ -263,7 +264,7 @@ def asset(path: Path) -> dg.AssetsDefinition:
 
 
 def main() -> int:
-    """Materialize the asset; return 0 if the run finished."""
+    """Materialize the asset; return 0 if the run finished, otherwise 1."""
     return 0 if dg.materialize([asset(Path(sys.argv[1]))], instance=dg.DagsterInstance.get()).success else 1
 
 

@@ -53,12 +53,12 @@ _OURS = ("PLINTH_WORKSPACE", TRUST_VARIABLE, "PLINTH_RECIPE", "MLFLOW_TRACKING_U
 
 
 class Aborted(BaseException):
-    """Abort of an instant. A BaseException, so that no `except Exception` of the tested code catches it."""
+    """Abort of an instant. It is a BaseException, so that no `except Exception` in the tested code catches it."""
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Provide a temporary folder with a demo root of trust and without the caller's state."""
+    """Yield a temporary folder with a demo root of trust, without environment variables of the caller's setup."""
     folder = Path(tempfile.mkdtemp(prefix="plinth-gameday-"))
     hidden = [name for name in os.environ if name in _OURS or name.startswith(KEY_VARIABLE)]
     before = {name: os.environ.pop(name) for name in hidden}
@@ -73,7 +73,7 @@ def scratch() -> Iterator[Path]:
 
 
 class InstantWatch:
-    """Abort conditions of instants.
+    """Watch for the conditions that abort an instant.
 
     Args:
         outside: folders that a game day must not change, such as the caller's workspace and keys.
@@ -84,12 +84,12 @@ class InstantWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Exclude processes started so far, such as servers shared by all instants."""
+        """Ignore all processes that run now, such as servers shared by all instants."""
         self._known = {process.pid for process in _children()}
 
     @contextmanager
     def instant(self, limit_s: float) -> Iterator[None]:
-        """Raise `Aborted` in the block after `limit_s` seconds and end the processes that it started.
+        """Abort the block after `limit_s` seconds, and kill the processes that the block started.
 
         Raises:
             Aborted: the block took too long.
@@ -115,11 +115,11 @@ class InstantWatch:
             signal.signal(signal.SIGALRM, before)
 
     def left(self) -> list[psutil.Process]:
-        """Return live processes started since, except servers that fork ranks for all instants."""
+        """Return live processes that were started since `begin`, except servers that fork ranks for all instants."""
         return [one for one in _children() if one.pid not in self._known and not _serves(one)]
 
     def damage(self) -> str:
-        """Return the changes outside the scratch folder, in words, or an empty string if there are none."""
+        """Describe the changes outside the scratch folder, or return an empty string if there are none."""
         after = _stamps(self.outside)
         changed = sorted(path for path in {*after, *self._before} if after.get(path) != self._before.get(path))
         return f"{len(changed)} files outside the scratch folder changed, such as {changed[0]}" if changed else ""
@@ -135,7 +135,7 @@ def _children() -> list[psutil.Process]:
 
 
 def _serves(process: psutil.Process) -> bool:
-    """Return True for a server process of `multiprocessing`, which all instants share."""
+    """Return True if the process is a `multiprocessing` server, which all instants share."""
     with suppress(psutil.Error):
         command = " ".join(process.cmdline())
         direct = process.ppid() == os.getpid()
@@ -144,7 +144,7 @@ def _serves(process: psutil.Process) -> bool:
 
 
 def _stamps(folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
-    """Return size and modification time of every file below some folders."""
+    """Return size and modification time of every file in the given folders and their subfolders."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         for root, _, files in os.walk(folder):
@@ -157,7 +157,7 @@ def _stamps(folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the block."""
+    """Set environment variables within the block, and restore them at its end."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -180,7 +180,7 @@ def play(
     outside: tuple[Path, ...] = (),
     on_instant: Callable[[Instant], None] = lambda instant: None,
 ) -> GameDayRecord:
-    """Run instants `first` to `first + instants - 1` of a seed.
+    """Run a game day at the instants `first` to `first + instants - 1` of a seed.
 
     Args:
         outside: folders that must not change; a change aborts the remaining instants.
@@ -222,7 +222,7 @@ def play(
 
 
 def require_playable(day: GameDay, instants: int) -> None:
-    """Raise if the game day cannot run here.
+    """Raise if this machine cannot run the game day.
 
     Raises:
         RequestError: the number of instants is below 1, or this machine cannot run the game day.
@@ -259,7 +259,7 @@ def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, see
 
 
 def _longest(played: list[Instant]) -> dict[str, float]:
-    """Return the maximum time of every phase, in order."""
+    """Return the maximum time of each phase over all instants, in the order of the phases."""
     names = dict.fromkeys(name for one in played for name in one.phases)
     return {name: max(one.phases.get(name, 0.0) for one in played) for name in names}
 
@@ -277,7 +277,7 @@ GAMEDAYS: Final = SignedLog("gamedays", (EVALUATOR,), keeps_revoked=True)
 
 
 def append(ctx: Context, record: GameDayRecord) -> LogRecord:
-    """Sign a record and append it to the log of the workspace.
+    """Sign a game day record and append it to the log of the workspace.
 
     Raises:
         SignatureError: the log fails verification, or this machine has no evaluator key.
@@ -288,7 +288,7 @@ def append(ctx: Context, record: GameDayRecord) -> LogRecord:
 
 
 def require_signer(ctx: Context) -> None:
-    """Raise early if the record could not be signed.
+    """Raise if this machine could not sign a game day record. Call this before a long game day.
 
     Raises:
         SignatureError: no root is pinned, or this machine has no evaluator key.
@@ -297,7 +297,7 @@ def require_signer(ctx: Context) -> None:
 
 
 def records(ctx: Context) -> list[tuple[LogRecord, GameDayRecord]]:
-    """Return all records, oldest first.
+    """Return all game day records of the workspace, oldest first.
 
     Raises:
         SignatureError: a record was edited, removed or moved, or is not a game day record.
@@ -310,7 +310,7 @@ def _content(record: LogRecord) -> GameDayRecord:
     try:
         passed, found = body.pop("passed"), GameDayRecord.model_validate(body)
     except (KeyError, ValidationError) as error:
-        raise SignatureError(f"record {record.number} of gamedays/ is not a game day", found=error) from error
+        raise SignatureError(f"record {record.number} of gamedays/ is not a game day record", found=error) from error
     if passed != found.passed:
         raise SignatureError(f"record {record.number} of gamedays/ is inconsistent", found=passed)
     return found
@@ -342,7 +342,7 @@ TILE: Final = AddedTile("game_days", tile)
 
 
 class GameDayInstant(Frozen):
-    """Instant on the page: number, injection point, failures, seconds until the alert, duration."""
+    """Instant on the page of a game day: number, injection point, failures, seconds until the alert, duration."""
 
     number: int
     struck: str
@@ -360,8 +360,10 @@ class GameDayPhase(Frozen):
 
 
 class GameDayData(Frozen):
-    """Contents of the page. `compared` lists the checks of every instant; `record` names the signed record or the
-    reason why there is none."""
+    """Contents of a game day's page.
+
+    `compared` lists the checks of every instant. `record` names the signed record or the reason why there is none.
+    """
 
     name: str
     passed: bool
@@ -392,7 +394,7 @@ def path_of(ctx: Context, name: str) -> Path:
 
 
 def write(ctx: Context, record: GameDayRecord, signed: str) -> Path:
-    """Write the page of a record; return its path.
+    """Write the page of a game day record; return the path of the page.
 
     Args:
         signed: name of the signed record, or the reason why there is none.
@@ -403,7 +405,7 @@ def write(ctx: Context, record: GameDayRecord, signed: str) -> Path:
 
 
 def contents(record: GameDayRecord, signed: str) -> GameDayData:
-    """Return the contents of the page."""
+    """Return the contents of a game day's page."""
     named = dict.fromkeys(one.what for instant in record.instants for one in instant.findings)
     shown = record.model_dump(
         include={"name", "hypothesis", "fault", "blast_radius", "abort", "protection", "mechanism", "seed", "seconds"}

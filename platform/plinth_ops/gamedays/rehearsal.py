@@ -5,7 +5,7 @@
     made.end_state(config)             findings on documents, order, weights and state
 
 The real supervisor, ranks and writers train the run on CPUs, on generated text. Where possible, the reference is
-computed: the documents of a step follow from the mixture's manifests, not from the undisturbed run.
+computed: the documents of a step are read from the mixture's manifests and not from the undisturbed run.
 
 Does not belong here: faults.
 """
@@ -65,7 +65,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class RehearsalData:
-    """Manifests of the generated text, in a workspace."""
+    """Manifests of generated text (tokenizer, shards, curated text), with the workspace that contains them."""
 
     ctx: Context
     tokenizer: Manifest
@@ -75,12 +75,12 @@ class RehearsalData:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Undisturbed run."""
+    """Undisturbed run, to which runs with a fault are compared."""
 
     config: RunConfig
 
     def copy(self, folder: Path, **changes: Any) -> RunConfig:
-        """Return the same run, not started, in its own workspace."""
+        """Return the configuration of the same run in a copy of its workspace. The new run is not started."""
         return copied(self.config, folder, **changes)
 
     @cached_property
@@ -101,10 +101,10 @@ class Rehearsal:
         return found
 
     def end_state(self, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
-        """Compare the end state of the disturbed run with the computed order and the undisturbed run.
+        """Compare the end state of a run with the computed order and the undisturbed run.
 
         Args:
-            left_out: steps that the hypothesis skips; then weights are not compared.
+            left_out: steps that the hypothesis expects to be skipped. If there are any, weights are not compared.
         """
         return [
             *documents_found(self, config, left_out),
@@ -114,7 +114,7 @@ class Rehearsal:
 
 
 def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
-    """Check that every step trained the batch of the computed order, and that no document is lost or duplicated."""
+    """Check that every step trained on its batch of the computed order, without lost or duplicated documents."""
     trained = timeline(config.directory.events).steps
     expected = {step: made.fingerprints[step] for step in made.fingerprints if step not in left_out}
     seen = {step: str(event["batch"]) for step, event in trained.items() if not event.get("vetoed")}
@@ -130,7 +130,7 @@ def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int
     return [
         Outcome(what="no document is lost or duplicated", passed=not (lost or doubled), seen=words),
         Outcome(
-            what="every committed step trained the batch of the computed order",
+            what="every committed step trained on its batch of the computed order",
             passed=not other,
             seen=f"{len(expected) - len(other)} of {len(expected)} steps" + (f", not {other}" if other else ""),
         ),
@@ -138,7 +138,7 @@ def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int
 
 
 def weights_found(undisturbed: RunConfig, config: RunConfig) -> Outcome:
-    """Check that parameters, optimizer, random state and monitor of the last step equal the undisturbed run's."""
+    """Check that weights, optimizer, random state and monitor of the last step equal those of the undisturbed run."""
     ours, theirs = (state_digests(one) for one in (config, undisturbed))
     other = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
     if not theirs:
@@ -166,7 +166,7 @@ def state_digests(config: RunConfig) -> dict[str, str]:
 
 
 def fingerprints(config: RunConfig) -> dict[int, str]:
-    """Return the fingerprint of every step's batch, computed as a single rank."""
+    """Return the fingerprint of every step's batch, computed with a single rank."""
     alone = config.model_copy(
         update={
             "launch": Launch(ranks=1),
@@ -182,7 +182,7 @@ def fingerprints(config: RunConfig) -> dict[int, str]:
 
 
 def copied(config: RunConfig, folder: Path, **changes: Any) -> RunConfig:
-    """Return the same run, not started, in a copy of the workspace without its runs."""
+    """Return the configuration of the same run, not started, in a copy of the workspace without its runs."""
     source = Path(config.workspace)
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("runs"), dirs_exist_ok=True)
     made = config.model_copy(update={"workspace": str(folder), **changes})
@@ -220,7 +220,7 @@ def with_bucket(made: RehearsalData, bucket: str, texts: list[str]) -> Rehearsal
 
 
 def configured(made: RehearsalData, phases: tuple[Phase, ...] = (), steps: int = STEPS, **changes: Any) -> RunConfig:
-    """Return a prepared run over generated text; `changes` override its training section."""
+    """Return the configuration of a run on generated text. `changes` override the training section of its recipe."""
     even = Phase(name="all", fraction=1.0, weights={"code": 1.0, "web": 3.0})
     wanted = Mixture(
         sequence_tokens=SEQUENCE,
@@ -252,7 +252,7 @@ def rehearse(
 
     Args:
         environment, batches: settings for a job that counts its writes.
-        changes: overrides of its training section.
+        changes: overrides of the training section.
 
     Raises:
         TrainingError: the undisturbed job fails, so there is no reference.
@@ -265,7 +265,7 @@ def rehearse(
 
 
 def finished(status: int) -> Outcome:
-    """Check that the last job of a run finished."""
+    """Check by its exit status that the last job of a run finished."""
     return finding("the run reaches its last step", status, 0)
 
 
@@ -274,7 +274,7 @@ def _cut(ctx: Context, bucket: str, trained: Manifest, curated: Manifest) -> Man
 
 
 def _curated(ctx: Context, bucket: str, texts: list[str], heldout: int = 0) -> Manifest:
-    """Save the text of a bucket, with lineage to a placeholder source."""
+    """Save the text of a bucket as an asset, with lineage to a placeholder source."""
     source = {f"{bucket}/sources": hashlib.sha256(bucket.encode()).hexdigest()}
     read = Manifest(asset=f"{bucket}/documents", step="made", version="1", params={}, inputs=source, parts=())
     ctx.refs.save(read)

@@ -63,7 +63,7 @@ STEPS, TEXTS, HELD_OUT = 40, 200, 60
 
 @dataclass(frozen=True)
 class SmallModel:
-    """Trained model, with its evaluation once measured."""
+    """Trained model. `evaluation` is set once the model is measured."""
 
     config: RunConfig
     run: Manifest
@@ -95,7 +95,7 @@ class ModelMaker:
         self.policy = policy.sign(self.ctx, _policy(name)).policy
 
     def train(self, weights: Mapping[str, float]) -> SmallModel:
-        """Train on buckets by weight; the run's lineage names only their data."""
+        """Train a model on buckets by weight. The run's lineage names only the data of these buckets."""
         read = replace(self.data, shards={bucket: self.data.shards[bucket] for bucket in weights})
         config = rehearsal.configured(
             read,
@@ -113,7 +113,7 @@ class ModelMaker:
         return SmallModel(config, run, checkpoint)
 
     def measure(self, model: SmallModel) -> SmallModel:
-        """Measure bits per byte on held-out text of the good buckets, signed by the evaluator."""
+        """Measure bits per byte on held-out text of the good buckets. The evaluator signs the result."""
         scored = evaluations.of_parent(self.ctx, self.recipe.evaluation, model.checkpoint, self.heldout)
         SPARE.end()  # the next model needs another process
         rows = read_table(self.ctx.store, scored.parts[0])
@@ -126,7 +126,7 @@ class ModelMaker:
         return replace(model, evaluation=self._attested(model, made))
 
     def compare(self, model: SmallModel, other: SmallModel) -> Manifest:
-        """Compare two measured models; the evaluator signs the comparison for the first one."""
+        """Compare two measured models. The evaluator signs the comparison as evidence for the first model."""
         return self._attested(model, comparisons.run(self.ctx, model.measured, other.measured))
 
     def release(self, model: SmallModel) -> ReleaseRecord:
@@ -138,7 +138,7 @@ class ModelMaker:
         return api.promote(self.ctx, self.recipe, made.version, PERSON, "a game day")
 
     def ask(self, *names: str) -> GatePolicy:
-        """Sign the next policy, which also requires these gates."""
+        """Sign the next version of the policy, which also requires these gates."""
         without = {name: reason for name, reason in self.policy.without.items() if name not in names}
         given = self.policy.model_dump(mode="json") | {"version": self.policy.version + 1, "without": without}
         self.policy = policy.sign(self.ctx, gate_policy(given)).policy
@@ -208,7 +208,7 @@ LEAST = 40
 
 @dataclass
 class _Rehearsed:
-    """State of one instant."""
+    """State of one instant of the game day: models, release records, findings, times."""
 
     maker: ModelMaker
     good: SmallModel
@@ -227,13 +227,13 @@ class _Rehearsed:
         self.phases[name] = round(time.monotonic() - begun, 3)
 
     def see(self, what: str, seen: object, expected: object) -> None:
-        """Add a finding."""
+        """Add a finding that passes if `seen` equals `expected`."""
         self.found.append(finding(what, seen, expected))
 
 
 @dataclass(frozen=True)
 class ReleaseServer:
-    """MLflow server for all instants."""
+    """MLflow server that all instants share."""
 
     workspace: Workspace
     uri: str
@@ -246,7 +246,7 @@ def serve(folder: Path) -> ReleaseServer:
 
 
 def bad_release(made: ReleaseServer, folder: Path, chooser: Random) -> Struck:
-    """Release a good model, then a bad one under a policy without comparison, and respond."""
+    """Release a good model, then a bad model under a policy that omits a gate; then respond to the bad release."""
     share = round(chooser.uniform(*SHARES), 2)
     with variables({"MLFLOW_TRACKING_URI": made.uri}):
         rehearsed = _released(ModelMaker(folder / "workspace", f"gameday-{folder.name}", chooser), share)
@@ -274,20 +274,20 @@ def _released(maker: ModelMaker, share: float) -> _Rehearsed:
 
 
 def _detect(made: _Rehearsed) -> None:
-    """Run the sequential test of a trial on the signed evaluations of the champion and its predecessor."""
+    """Compare the signed evaluations of the champion and its predecessor by the sequential test of a trial."""
     with made.phase("detect"):
         ours, theirs = made.bad.checkpoint.digest, made.good.checkpoint.digest
         policy = TrialPolicy(least=LEAST)
         worse = judge(policy, measured_pairs(made.maker.ctx, ours, theirs, LEAST).streams)
         back = judge(policy, measured_pairs(made.maker.ctx, theirs, ours, LEAST).streams)
     made.found.append(
-        Outcome(what="measurements show that it is worse", passed=worse.decision == "return", seen=worse.reason)
+        Outcome(what="measurements show that the model is worse", passed=worse.decision == "return", seen=worse.reason)
     )
-    made.see("measurements do not show that its predecessor is worse", back.decision == "return", False)
+    made.see("measurements do not show that the predecessor is worse", back.decision == "return", False)
 
 
 def _taint(made: _Rehearsed) -> None:
-    """Taint the checkpoint: the release is frozen, and the page fires."""
+    """Taint the bad checkpoint; check that the taint covers the release and that the alert fires."""
     begun, maker = time.time(), made.maker
     with made.phase("taint"):
         done = api.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
@@ -325,12 +325,12 @@ def _find_cause(made: _Rehearsed) -> None:
     made.see("all data that only the bad run read is from the bad source", sources, {f"{BAD}.example"})
     runs = {run.run_id for run in found.runs}
     versions = {row.version for row in found.versions if row.model == made.first.model}
-    made.see("exactly the bad run is derived from it", runs, {made.bad.config.run_id})
-    made.see("exactly the bad release is derived from it", versions, {made.second.version})
+    made.see("exactly the bad run is derived from the bad source", runs, {made.bad.config.run_id})
+    made.see("exactly the bad release is derived from the bad source", versions, {made.second.version})
 
 
 def _close_gate(made: _Rehearsed) -> None:
-    """Sign a policy that requires the gate: it blocks the bad candidate, but not the good one."""
+    """Sign a policy that requires the omitted gate; check that it blocks the bad candidate and not the good one."""
     maker = made.maker
     with made.phase("gate"):
         asked = maker.ask(GATE)
@@ -348,7 +348,7 @@ def _close_gate(made: _Rehearsed) -> None:
 
 
 def _promoted(made: _Rehearsed) -> str:
-    """Return why the bad candidate cannot be promoted again, or an empty string if it can."""
+    """Try to promote the bad candidate again; return the reason of the rejection, or an empty string."""
     try:
         api.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
     except GateError as error:
@@ -361,7 +361,7 @@ def _champion(made: _Rehearsed) -> str | None:
 
 
 def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:
-    """Return `tainted`, `rolled back` or another reason why a release is rejected."""
+    """Return why a release is rejected (`tainted`, `rolled back` or another reason), or `verifies`."""
     try:
         verified.verify_release(made.maker.ctx, record.model, str(record.version))
     except GateError as error:
@@ -377,8 +377,9 @@ def _sources(config: RunConfig) -> set[str]:
 
 RELEASE: Final = GameDay(
     name="bad-release",
-    hypothesis="Signed measurements show that a bad champion is worse than its predecessor. It is tainted and rolled "
-    "back, and its cause is traced to the bad source. The gate that the policy omitted blocks it, but no good model.",
+    hypothesis="Signed measurements show that a bad champion is worse than its predecessor. This champion is "
+    "tainted and rolled back, and the cause is traced to the bad source. The gate that the policy omitted blocks the "
+    "bad model, but no good model.",
     fault="A release under a policy without comparison; its run read random letters together with its text.",
     blast_radius=f"{OWN} A separate MLflow server on loopback.",
     protection="signed measurements, taints, the signed history, lineage, and gates of a signed policy",

@@ -60,9 +60,13 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     status = warm_job.run(config)
     story = timeline(config.directory.events)
     found = [
-        finding("the job exits with 75, to be started again", left, EXIT_PREEMPTED),
-        finding("the step of the stop is committed", at, (stopped[-1] if stopped else None, [])),
-        Outcome(what="it exits within its grace", passed=took < config.supervision.grace_s, seen=f"{took:.1f} s"),
+        finding("the job exits with 75, so that the scheduler restarts it", left, EXIT_PREEMPTED),
+        finding("the step in which the job stopped is committed", at, (stopped[-1] if stopped else None, [])),
+        Outcome(
+            what="the job exits within its grace period",
+            passed=took < config.supervision.grace_s,
+            seen=f"{took:.1f} s",
+        ),
         finding("no step is trained twice", story.redone, 0),
         rehearsal.finished(status),
         *made.end_state(config),
@@ -75,7 +79,7 @@ def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 
 def two_nodes(folder: Path) -> Rehearsal:
-    """Prepare an undisturbed run of two ranks on one machine, the reference for two nodes."""
+    """Prepare an undisturbed run of two ranks on one machine, as the reference for a run on two nodes."""
     return rehearsal.rehearse(folder, launch=Launch(ranks=2))
 
 
@@ -99,7 +103,7 @@ def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     story = timeline(config.directory.events)
     silent = [reason for reason in reasons if NODE_SILENT in reason]
     found = [
-        finding("node 0 exits with 75, to be started again", first, EXIT_PREEMPTED),
+        finding("node 0 exits with 75, so that the scheduler restarts it", first, EXIT_PREEMPTED),
         Outcome(what="the timeline names the lost node", passed=len(silent) == 1, seen=f"{reasons}"),
         finding("with two nodes again, the run reaches its last step", statuses, [0, 0]),
         finding("at most one checkpoint interval is trained again", story.redone <= 3, True),
@@ -133,7 +137,7 @@ class _Jump:
 
 
 def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """Let the clock of supervisor and rank jump before a step; correct it if the root has expired by then."""
+    """Let the clocks of supervisor and rank jump before a step. If the root of trust is then expired, run again."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     jump = _Jump(chooser.randint(1, config.total_steps - 1), chooser.choice(JUMPS_S))
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))
@@ -155,7 +159,7 @@ def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 
 def _ledger(config: RunConfig) -> list[Outcome]:
-    """Check that every rank-second has a cause and events are in order despite the clock jump."""
+    """Check that every rank-second has a cause, and that events are in order despite the clock jump."""
     events = list(read_events(config.directory.events))
     attempts = account(events, config.ranks).attempts
     gaps = [sum(one.rank_us.values()) - round(one.ranks * (one.end - one.begin) * 1e6) for one in attempts]
@@ -230,7 +234,7 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     after, found = Trust.of(workspace), list[Outcome]()
     accepted = {day for day, envelope in envelopes.items() if _accepted(after, envelope)}
     expected = {day for day in envelopes if now - timedelta(days=day) < since.replace(microsecond=0)}
-    found.append(finding("statements from the date on are rejected, earlier ones verify", accepted, expected))
+    found.append(finding("statements since the revocation date are rejected, earlier ones verify", accepted, expected))
     undated = _accepted(after, _stated(before, None))
     found.append(finding("a statement without a time is rejected", undated, False))
     refused = warm_job.run(config)
@@ -247,7 +251,7 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
 
 
 def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
-    """Enroll another key for the role; checkpoints committed since the revocation must be rejected."""
+    """Enroll another trainer key, check that existing checkpoints are rejected, and train from the beginning."""
     workspace = Workspace(config.workspace)
     trust = Trust.of(workspace)
     enrolment.enrol(workspace, TRAINER, "second trainer", enrolment.new_key(trust.folder, TRAINER, "second trainer"))
@@ -267,7 +271,7 @@ def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
 
 
 def _stated(trust: Trust, at: datetime | None) -> dict[str, object]:
-    """Return a statement signed by the trainer as of a time."""
+    """Return a statement that is dated `at` and signed by the trainer."""
     when = {} if at is None else {"at": at.isoformat(timespec="seconds")}
     return dsse.seal(dsse.statement(_PREDICATE, {"it": "0" * 64}, when), trust.signer(TRAINER))
 
@@ -327,7 +331,7 @@ def serve(folder: Path) -> Served:
 
 
 def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
-    """Relay a run's timeline to a server that is down from one event to another."""
+    """Relay a run's timeline to an MLflow server that is down for a range of events."""
     config = made.whole.copy(folder / "workspace")
     config = config.model_copy(update={"run_id": config.run_id})
     status = warm_job.run(config)
@@ -353,7 +357,7 @@ def mlflow_away(made: Served, folder: Path, chooser: Random) -> Struck:
 def _relay(
     made: Served, config: RunConfig, name: str, events: list[dict[str, Any]], line: FaultyLine, first: int, last: int
 ) -> list[str]:
-    """Relay event by event; return the messages about batches that MLflow did not accept."""
+    """Relay the events one by one; return the messages about batches that MLflow did not accept."""
     said: list[str] = []
     relay = TimelineRelay(Context(Workspace(config.workspace)), made.recipe, name, said.append, interval_s=0.0)
     for number, event in enumerate(events):

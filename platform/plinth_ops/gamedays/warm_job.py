@@ -4,8 +4,8 @@
     job.wait() -> exit status      wait as a launcher does
     job.send_signal(SIGTERM)       signal the job as a scheduler does
 
-Supervisor, ranks and writers run the code of any job, from `main` on; only the interpreter is not started again. Faults
-are in the environment of a process (`faults`) and armed before `main`.
+Supervisor, ranks and writers run the same code as in any job, starting at `main`; only the start of the interpreter is
+skipped. The environment of a process defines its faults (`faults`), which are installed before `main`.
 
 Does not belong here: the faults; the expected behavior of the job.
 """
@@ -38,7 +38,7 @@ class WarmJob:
     """Job of a run, started by the constructor.
 
     Args:
-        environment: variables of this job in addition to those of this process.
+        environment: variables of this job, in addition to the variables of this process.
     """
 
     def __init__(self, config: RunConfig, **environment: str) -> None:
@@ -48,14 +48,14 @@ class WarmJob:
         self.process.start()
 
     def wait(self) -> int:
-        """Wait for the exit status; negative if a signal ended the job."""
+        """Wait for the job; return its exit status, which is negative if a signal ended the job."""
         self.process.join()
         status = self.process.exitcode
         assert status is not None
         return status
 
     def send_signal(self, number: int) -> None:
-        """Signal the supervisor, if it is alive."""
+        """Send a signal to the supervisor if it is alive."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
@@ -84,7 +84,7 @@ def run(config: RunConfig, **environment: str) -> int:
 
 
 def call(function: Callable[..., Any], config: RunConfig, *arguments: Any) -> Any:
-    """Call a function as the only rank of a run in a fork; return its result, passed as JSON.
+    """Call a function in a forked process, as the only rank of a run; return its result, passed as JSON.
 
     Raises:
         TrainingError: the function failed.
@@ -105,7 +105,7 @@ def _called(function: Callable[..., Any], config: RunConfig, arguments: Sequence
 
 
 class _ForkedRank:
-    """Rank with the interface of a process, for its supervisor."""
+    """Forked rank, with the process interface that the supervisor expects."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self._status = pid, None
@@ -117,13 +117,13 @@ class _ForkedRank:
         return self._reap(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait for the exit status."""
+        """Wait for the rank and return its exit status."""
         status = self._reap(0)
         assert status is not None
         return status
 
     def send_signal(self, number: int) -> None:
-        """Signal the rank if it is alive."""
+        """Send a signal to the rank if it is alive."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -164,7 +164,7 @@ def _fork_rank(command: list[str], environment: dict[str, str], lock_fd: int) ->
 
 
 def _supervise(path: str, environment: dict[str, str]) -> None:
-    """Run `python -m plinth.training.supervise.supervisor` in a fork of the server."""
+    """Run `python -m plinth.training.supervise.supervisor` in a fork of the process that has loaded torch."""
     from plinth.training.supervise import nodes, supervisor
 
     os.setsid()

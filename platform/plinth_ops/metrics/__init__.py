@@ -52,7 +52,7 @@ def list_(as_json: bool) -> None:
 @recipe_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
-@click.option("--with-parent", is_flag=True, hidden=True, help="Exit with the parent process.")
+@click.option("--with-parent", is_flag=True, hidden=True, help="Exit when the parent process exits.")
 def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
     """Serve the metrics of a workspace until Ctrl-C. `plinth up` serves them, too.
 
@@ -86,7 +86,8 @@ def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
 def write(settings: Settings, file: Path) -> None:
     """Write the current metrics to a file for node_exporter's textfile collector.
 
-    For batch jobs and machines without a server. A run writes its own file if `training.sinks.prometheus` is set.
+    Use this for batch jobs and on machines without a server. A run writes its own file if `training.sinks.prometheus`
+    is set.
     """
     from plinth_jobs.cli import output
     from plinth_ops.metrics import exporter
@@ -96,7 +97,7 @@ def write(settings: Settings, file: Path) -> None:
 
 
 def _exporter(settings: Settings) -> Exporter:
-    """Return the exporter of a workspace; without a recipe it has no canary metrics."""
+    """Return the exporter of a workspace. If there is no recipe, the exporter has no canary metrics."""
     from plinth_ops.metrics.parts import exporter
 
     return exporter(settings.context(waits=True), settings.recipe)

@@ -4,7 +4,7 @@
 
 A scrape never waits: it returns the last samples. If a part fails, its last samples stay, its `plinth_collector_up` is
 0, and the other parts continue. The age of the samples is a separate metric. A part may be collected in another
-process (`parts`); its samples are taken at a later refresh.
+process (`parts`); its samples are available at a later refresh.
 
 Does not belong here: the sources of a part (`collectors`, `signed`).
 """
@@ -44,8 +44,8 @@ class ExportPart:
 
     Attributes:
         every_s: seconds between two collections.
-        collect: returns the samples, or None while they are being collected; the next refresh calls it again.
-        watch: returns the state of the part's source; a change triggers an early collection.
+        collect: function that returns the samples, or None while the collection runs. Each refresh then calls it again.
+        watch: function that returns the state of the part's source; a changed state triggers an early collection.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Exporter:
     """Exporter of all parts.
 
     Args:
-        read_bytes: returns the timeline bytes read so far.
-        say: receives a message when a part starts to fail.
-        end: called at the end, to stop the process that collects parts.
+        read_bytes: function that returns the number of timeline bytes read so far.
+        say: function that receives a message when a part starts to fail.
+        end: function that is called at the end, to stop the process that collects parts.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Exporter:
         self.families, self.end = Families(METRICS, self.samples), end
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the samples collected last."""
+        """Yield the most recent samples of every part."""
         yield from self._own
         for part in self.parts:
             yield from part.samples
@@ -107,7 +107,7 @@ class Exporter:
         self._own = list(self._about_itself(at))
 
     def complete(self) -> bytes:
-        """Refresh until every part has been collected; return the text."""
+        """Refresh until every part has been collected; return the metrics as text."""
         self.refresh()
         while any(part.begun is not None for part in self.parts):
             time.sleep(PAUSE_S)
@@ -154,7 +154,7 @@ def serve(
     """Serve `GET /metrics` and refresh until `over` returns True.
 
     Args:
-        wait: waits for the given seconds; may return earlier.
+        wait: function that waits for the given seconds; it may return earlier.
 
     Raises:
         OSError: the port is taken.
@@ -174,7 +174,7 @@ def serve(
 
 
 def _is_named(named: str, host: str, port: int) -> bool:
-    """Return True if a Host header names this server, which rejects DNS rebinding.
+    """Return True if a Host header names this server. Other requests are rejected, against DNS rebinding.
 
     Args:
         host, port: address that the server listens on.
@@ -214,7 +214,7 @@ def _server(exporter: Exporter, host: str, port: int) -> WSGIServer:
 
 
 class MetricsRequest(WSGIRequestHandler):
-    """Request handler without an access log, which would grow with every scrape. Drops idle clients."""
+    """Request handler without an access log, which would grow with every scrape. Idle clients are disconnected."""
 
     timeout = 10.0
 

@@ -1,4 +1,4 @@
-"""Parts of a workspace's exporter, and the child process that collects the large ones.
+"""Parts of a workspace's exporter, and the child process that collects the large parts.
 
 Only new lines of timelines and `alerts.jsonl` are read.
 
@@ -6,8 +6,8 @@ Only new lines of timelines and `alerts.jsonl` are read.
 
 The exporter keeps only what it needs every few seconds. The code that reads signatures, lineage and whole timelines
 runs in a child process that frees its memory on exit (`signed`), so it is not imported here. The other parts are
-refreshed meanwhile. The child is a worker of `plinth.compute`, which the kernel ends with its owner. A part fails with
-an error if it exceeds its timeout or the child dies; pending requests for other parts are repeated.
+refreshed meanwhile. The child is a worker of `plinth.compute`; the kernel ends it when the exporter ends. A part fails
+with an error if it exceeds its timeout or the child dies; pending requests for other parts are repeated.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RunsCollector:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of timelines and samples read so far."""
+        """Number of bytes of timelines and samples read so far."""
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
     def collect(self) -> Iterator[MetricSample]:
@@ -128,14 +128,14 @@ class RunsCollector:
 
 
 class WorkspaceState:
-    """Collector of disk, alarms and orchestrator; reads only new lines of `alerts.jsonl`."""
+    """Collector for disk, alarms and orchestrator. Only new lines of `alerts.jsonl` are read."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self._alarms = workspace, TimelineReader(workspace.root / ALARMS)
         self._counts, self._last = Counter[str](), dict[str, float]()
 
     def collect(self) -> Iterator[MetricSample]:
-        """Yield the current samples."""
+        """Yield the current samples of disk, alarms and orchestrator."""
         disk = shutil.disk_usage(self._workspace.root)
         yield MetricSample("plinth_workspace_free_ratio", (), disk.free / disk.total)
         heartbeat = self._workspace.dagster / HEARTBEAT
@@ -152,14 +152,14 @@ class WorkspaceState:
 
 
 class CorpusState:
-    """Collector of published assets; reads each manifest once."""
+    """Collector for published assets. Each manifest is read once."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._known: dict[str, tuple[str, int, int]] = {}  # asset -> digest, rows, bytes
 
     def collect(self) -> Iterator[MetricSample]:
-        """Yield the current samples."""
+        """Yield the current samples of published assets and of the funnel."""
         for ref in self._ctx.refs.all():
             known = self._known.get(ref.asset)
             if known is None or known[0] != ref.digest:
@@ -178,7 +178,7 @@ class CorpusState:
 
 
 def budget(ctx: Context) -> Iterator[MetricSample]:
-    """Yield limits with their use, and spending by team and experiment.
+    """Yield cost limits with the amounts used, and spending by team and experiment.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -216,7 +216,8 @@ class PartProcess:
         self._answers: dict[str, bytes | PlinthError] = {}
 
     def collect(self, part: str) -> list[MetricSample] | None:
-        """Return the samples of a part, or None while it is being collected: call again at the next refresh.
+        """Return the samples of a part, or None if the collection still runs. In that case, call again at the next
+        refresh.
 
         Raises:
             PlinthError: the part failed or exceeded its timeout, or the process ended.
@@ -259,7 +260,7 @@ class PartProcess:
             self.end()
 
     def _fail(self, fault: PlinthError) -> None:
-        """Record the error of the current part; later requests are dropped and repeated by their callers."""
+        """Record the error of the current part. Other pending requests are dropped; their callers repeat them."""
         if self._asked:
             self._answers[self._asked[0]] = fault
         self.end()

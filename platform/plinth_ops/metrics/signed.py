@@ -1,6 +1,6 @@
 """Parts collected in a separate process: releases and canaries from the signed history, and service levels.
 
-They load about 80 MiB that the exporter itself does not need (see `parts`). MLflow is not queried.
+These parts load about 80 MiB that the exporter itself does not need (see `parts`). MLflow is not queried.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
     """Yield the pairs and loss bounds of the current canary of the recipe's release.
 
     Args:
-        recipe: loads the recipe; called only if there is a canary, since recipe and comparison take 80 MB.
+        recipe: function that loads the recipe. It is called only if there is a canary, since recipe and comparison need
+            80 MB of memory.
 
     Raises:
         PlinthError: the recipe cannot be read.
@@ -74,7 +75,7 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
 
 
 def level_samples(ctx: Context) -> Iterator[MetricSample]:
-    """Yield indicators and objectives over the window; expensive, since it reads all timelines in full.
+    """Yield the current value and objective of every indicator. This is slow, since all timelines are read in full.
 
     Raises:
         PlinthError: a timeline or the objectives cannot be read.
@@ -110,7 +111,7 @@ def _seconds(at: str) -> float:
 
 
 def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:
-    """Return the request handler of the process.
+    """Return the request handler of the collecting process.
 
     Args:
         workspace: folder of the workspace.
@@ -137,7 +138,7 @@ def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:
 
 
 def handler(watch: ItemWatch, parts: Mapping[str, Callable[[], Iterable[MetricSample]]]) -> Handler:
-    """Return a handler that maps part names to samples or an error message. A programming error ends the process."""
+    """Return a handler that answers a part name with samples or an error. A programming error ends the process."""
 
     def answers(items: Iterator[memoryview]) -> Iterator[bytes]:
         for item in items:

@@ -1,6 +1,6 @@
 """Table of all metrics; metrics of runs are defined in `training.sinks.run_metrics`.
 
-It has every name that a rule, a dashboard or a page reads. `plinth ops metrics list` prints it.
+The table has every metric that a rule, a dashboard or a page reads. `plinth ops metrics list` prints the table.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _OTHERS = (
         name="plinth_alarm_timestamp_seconds",
         unit="seconds",
         labels=("source",),
-        meaning="Time of the last line: `pipeline` for a failed job, `release` for an alarm of the registry's sensors.",
+        meaning="Time of the last alarm: `pipeline` for a failed job, `release` for an alarm of the registry sensors.",
         source=_ALERTS_FILE,
         part="workspace",
     ),
@@ -72,7 +72,7 @@ _OTHERS = (
         name="plinth_alarms_total",
         kind="counter",
         labels=("source",),
-        meaning="Number of lines by source.",
+        meaning="Number of alarms by source.",
         source=_ALERTS_FILE,
         part="workspace",
         presence="always",
@@ -117,49 +117,49 @@ _OTHERS = (
     Metric(
         name="plinth_sli_ratio",
         labels=("indicator",),
-        meaning="Good share of an indicator's rank-seconds, over the objectives' window.",
+        meaning="SLI attainment of an indicator, over the objectives' window.",
         source="service levels",
         part="service levels",
     ),
     Metric(
         name="plinth_sli_objective_ratio",
         labels=("indicator",),
-        meaning="Required good share.",
+        meaning="Required SLI attainment.",
         source="objectives.yaml",
         part="service levels",
     ),
     Metric(
         name="plinth_error_budget_spent_ratio",
         labels=("indicator",),
-        meaning="Bad seconds divided by those that the objective allows; exhausted from 1 on.",
+        meaning="Bad seconds divided by the bad seconds that the objective allows; exhausted at 1 or more.",
         source="service levels",
         part="service levels",
     ),
     Metric(
         name="plinth_budget_limit",
         labels=("scope", "name", "period"),
-        meaning="Limit of reserved plus spent, in units of money.",
+        meaning="Limit of reserved plus spent cost, in units of money.",
         source="ledger of reservations",
         part="budget",
     ),
     Metric(
         name="plinth_budget_used",
         labels=("scope", "name", "period"),
-        meaning="Reserved plus spent, in units of money.",
+        meaning="Reserved plus spent cost, in units of money.",
         source="ledger of reservations",
         part="budget",
     ),
     Metric(
         name="plinth_spent",
         labels=("team", "experiment"),
-        meaning="Spent by settled submissions of this workspace, in units of money.",
+        meaning="Cost of settled submissions of this workspace, in units of money.",
         source="ledger of reservations",
         part="budget",
     ),
     Metric(
         name="plinth_reserved",
         labels=("team", "experiment"),
-        meaning="Reserved by submissions of this workspace that are not settled, in units of money.",
+        meaning="Cost reserved by unsettled submissions of this workspace, in units of money.",
         source="ledger of reservations",
         part="budget",
     ),
@@ -225,7 +225,7 @@ _OTHERS = (
     Metric(
         name="plinth_canary_worse_bound",
         labels=("model", "stream"),
-        meaning="Upper confidence bound of the canary's loss minus the champion's.",
+        meaning="Upper confidence bound of the canary's loss minus the champion's loss.",
         source="trials/",
         part="canary",
     ),

@@ -65,9 +65,9 @@ def gc(
 ) -> None:
     """Show stored objects by age, with their cost; with --delete, delete unreferenced objects.
 
-    Objects are kept if a signed record, candidate, run, pin, published asset or experiment references them or something
-    derived from them; so are ledgers and indexes over such text, and recent objects. Without --delete, the command only
-    records which objects are unreferenced.
+    An object is kept if a signed record, candidate, run, pin, published asset or experiment references the object or
+    something derived from it. Ledgers and indexes over kept text, and recent objects, are kept as well. Without
+    --delete, the command only records which objects are unreferenced.
     """
     if call.invoked_subcommand:
         return None
@@ -86,7 +86,7 @@ def gc(
     except StorageError as error:
         if really:
             raise
-        output.line(f"the survey could not be recorded, so its objects cannot be deleted later: {error}", err=True)
+        output.line(f"the survey could not be recorded, so no object can be deleted later: {error}", err=True)
         since = deletion.read(ctx)
     ready = due(looked, since, pause_hours * 3600)
     made: dict[str, Any] = {

@@ -1,5 +1,5 @@
-"""Survey of the workspace: kept objects with reasons, unreferenced objects, monthly cost; and the deletion of objects
-that two surveys found unreferenced, in an order that can be interrupted safely.
+"""Survey of the workspace (kept objects with reasons, unreferenced objects, monthly cost), and deletion of objects
+that two surveys found unreferenced. The order of deletion makes an interruption safe.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CACHE: Final = "step cache"
 
 
 class StoredObject(NamedTuple):
-    """Object of the workspace; `name` is a key, a digest or an MD5, `modified` a Unix time."""
+    """Object of the workspace. `name` is a key, a digest or an MD5; `modified` is a Unix time."""
 
     kind: Kind
     name: str
@@ -55,10 +55,10 @@ class Survey:
     Args:
         at: start of the survey (Unix time).
         before: objects written after this time are kept.
-        kept: kept objects with the reason.
+        kept: kept objects, each with the reason.
         unneeded: unreferenced objects in the order of deletion, each before the objects that it references.
-        names: references of an unreferenced record or manifest, by place.
-        manifests, records: names of all listed objects, to detect later ones.
+        names: references of each unreferenced record or manifest, by its `place`.
+        manifests, records: names of all listed manifests and records, to detect objects written later.
     """
 
     at: float
@@ -105,7 +105,7 @@ def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Pro
 
 
 def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield the MD5s of the blobs that records name; none for a deleted record."""
+    """Yield each record's name with the MD5s of the blobs that the record names. A deleted record names no blobs."""
     objects, wanted = state.cache.records, list(names)
     for name, found in zip(wanted, at_once(objects, objects.get, wanted), strict=True):
         yield name, frozenset(roots.blobs(found.data) if found else ())
@@ -114,7 +114,10 @@ def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, froz
 def _records(
     state: State, records: list[ObjectFacts], reachable: Reachable, before: float, progress: Progress
 ) -> tuple[list[tuple[StoredObject, str]], list[StoredObject], dict[str, frozenset[str]]]:
-    """Return kept records, unreferenced records and the references of the latter; mark blobs of young records."""
+    """Return kept records, unreferenced records, and the references of each unreferenced record.
+
+    Blobs that a recent record names are marked as kept.
+    """
     names = record_names(state, (one.name for one in records))
     read = dict(metered(progress, "reading records", names, len(records)))
     for one in records:
@@ -196,14 +199,14 @@ class StorageRow(Frozen):
 
 
 def by_age(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """Return rows by age, youngest first; age is the time since an object was last written or used."""
+    """Return storage by age, youngest first. Age is the time since an object was last written or used."""
     order = [name for _, name in AGES] + [OLDER]
     rows = _rows(looked, gigabyte_month, lambda modified, _: _age(looked.at - modified))
     return [rows[name] for name in order if name in rows]
 
 
 def by_reason(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """Return rows by reason, largest first; objects with several reasons count under the first."""
+    """Return storage by reason, largest first. An object with several reasons counts under the first reason."""
     rows = _rows(looked, gigabyte_month, lambda _, reason: reason)
     return sorted(rows.values(), key=lambda row: (-row.bytes, row.name))
 
@@ -253,8 +256,10 @@ _FACT: Final = "unneeded"
 
 
 def read(state: State) -> dict[str, float]:
-    """Return the Unix time since which each object is unreferenced. The result is empty if the file or its seal is
-    invalid."""
+    """Return the Unix time since which each object has been unreferenced.
+
+    The result is empty if the file or its seal is invalid.
+    """
     found = state.workspace.objects(FOLDER).get(NOTE)
     try:
         content = json.loads(found.data) if found else {"since": {}}
@@ -266,7 +271,10 @@ def read(state: State) -> dict[str, float]:
 
 
 def note(state: State, looked: Survey) -> dict[str, float]:
-    """Record a survey; return the time since which each object is unreferenced. Referenced objects are removed."""
+    """Record the unreferenced objects of a survey. Return the Unix time since which each has been unreferenced.
+
+    Objects that are referenced again are removed from the record.
+    """
     before = read(state)
     since = {one.place: min(before.get(one.place, looked.at), looked.at) for one in looked.unneeded}
     write(state, since)
@@ -287,7 +295,7 @@ def _seal(state: State) -> Seal:
 
 @dataclass
 class Deleted:
-    """Result of a deletion: deleted objects, objects before the end of their pause, and objects in use again."""
+    """Result of a deletion: deleted objects, objects that must wait longer, and objects that are referenced again."""
 
     gone: list[StoredObject] = field(default_factory=list)
     waiting: list[StoredObject] = field(default_factory=list)
@@ -295,12 +303,12 @@ class Deleted:
 
     @property
     def bytes(self) -> int:
-        """Freed bytes."""
+        """Number of freed bytes."""
         return sum(one.bytes for one in self.gone)
 
 
 def due(looked: Survey, since: Mapping[str, float], grace_s: float = GRACE_S) -> set[str]:
-    """Return the places of objects that have been unreferenced long enough."""
+    """Return the `place` of each object that has been unreferenced for at least `grace_s` seconds."""
     return {one.place for one in looked.unneeded if since.get(one.place, looked.at) <= looked.at - grace_s}
 
 
@@ -315,11 +323,11 @@ def delete(
 
     Args:
         looked: recent survey.
-        ready: deletable places (`due`); other records and manifests keep their references.
+        ready: `place` of each object that may be deleted (`due`). What the remaining objects reference is kept.
         done: called after each deletion.
 
     Raises:
-        StorageError: an object cannot be deleted; the same command continues.
+        StorageError: an object cannot be deleted. The same command, run again, continues.
     """
     found, needed = Deleted(), set[str]()
     for group in ("record", "manifest", "blob"):

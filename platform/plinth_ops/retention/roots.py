@@ -50,7 +50,7 @@ def put(state: State, manifest: Manifest, by: str, reason: str, at: str) -> Pin:
         RequestError: the reason is empty.
     """
     if not reason.strip():
-        raise RequestError("a pin needs a reason", expected="its purpose and end date")
+        raise RequestError("a pin needs a reason", expected="the purpose of the pin and its end date")
     pin = Pin(digest=manifest.digest, asset=manifest.asset, by=by, reason=reason, at=at)
     state.workspace.objects(FOLDER).put(_name(pin.digest), fingerprint.canonical(pin), None)
     return next(one for one in every(state) if one.digest == manifest.digest)
@@ -70,7 +70,7 @@ def lift(state: State, digest: str) -> Pin:
 
 
 def every(state: State) -> list[Pin]:
-    """Return all pins by digest. Skips invalid files, although their references are kept as well."""
+    """Return all pins by digest. Invalid files are skipped, but the digests in them still keep objects."""
     objects, found = state.workspace.objects(FOLDER), []
     for name in objects.names():
         version = objects.get(name)
@@ -104,7 +104,7 @@ _OVERLAP: Final = 128
 
 
 def digests(data: bytes) -> set[str]:
-    """Return all digests in a text, including the payloads of its envelopes."""
+    """Return all digests in a text, including digests in the payloads of DSSE envelopes."""
     found = {one.decode() for one in _DIGEST.findall(data)}
     for payload in payloads(data):
         found |= digests(payload)
@@ -122,7 +122,7 @@ def payloads(data: bytes) -> Iterator[bytes]:
 
 
 def subjects(data: bytes) -> set[str]:
-    """Return the digests of the subjects of the statements in a text; all digests if it has no statement."""
+    """Return the digests of the statements' subjects in a text, or all digests if the text has no statement."""
     found, statements = set[str](), 0
     for payload in payloads(data):
         try:
@@ -135,7 +135,7 @@ def subjects(data: bytes) -> set[str]:
 
 
 def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]:
-    """Return the digests in a file; none if it no longer exists or is not a regular file.
+    """Return the digests in a file, or no digests if it no longer exists or is not a regular file.
 
     Args:
         find: `digests` or `subjects`.
@@ -163,7 +163,7 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _further(stream: IO[bytes], before: bytes) -> set[str]:
-    """Return the digests after the first chunk, for example of a long timeline; envelopes are never that long."""
+    """Return the digests after the first chunk of a long file, such as a timeline. Envelopes are never that long."""
     found = set[str]()
     while data := stream.read(CHUNK_BYTES):
         found |= {one.decode() for one in _DIGEST.findall(before[-_OVERLAP:] + data)}
@@ -195,7 +195,7 @@ HOLDS: Final = "retention/holds"
 
 
 def named(state: State) -> dict[str, set[str]]:
-    """Return the digests of all roots, by reason.
+    """Return the digests in all retention roots, by reason.
 
     Raises:
         StorageError: a file cannot be read, so its references are unknown.
@@ -217,7 +217,7 @@ def named(state: State) -> dict[str, set[str]]:
 
 
 def own(state: State) -> dict[str, set[str]]:
-    """Return the digests in the files of this machine's folder, by reason.
+    """Return the digests in the files of the workspace's folder on this machine, by reason.
 
     Raises:
         StorageError: a file cannot be read.
@@ -258,7 +258,7 @@ def _held(state: State) -> Iterator[tuple[str, set[str]]]:
             raise StorageError(
                 f"{objects.where(name)} is not a valid list of digests",
                 found=error,
-                remedy="run `plinth ops gc` on that machine to rewrite it; delete it if the machine no longer exists",
+                remedy="run `plinth ops gc` on the machine that wrote it; delete it if that machine no longer exists",
             ) from error
 
 
@@ -273,7 +273,7 @@ def _files(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _machine(root: Path) -> str:
-    """Return this machine's ID among those that share a workspace."""
+    """Return the ID of this machine among the machines that share a workspace."""
     path = root / "retention" / "machine"
     if not path.exists():
         write_bytes(path, uuid.uuid4().hex[:16].encode())
@@ -293,7 +293,7 @@ REASONS: Final = (*NAMED, SEARCHED, YOUNG)
 
 @dataclass(frozen=True)
 class ReadManifest:
-    """Parts of a manifest that the survey needs while the manifest is not reachable."""
+    """Parts of a manifest that the survey needs as long as the manifest is not known to be reachable."""
 
     asset: str
     inputs: tuple[str, ...]
@@ -330,7 +330,7 @@ class ReadManifest:
 
 @dataclass
 class Reachable:
-    """Kept manifests (by digest) and blobs (by MD5) with the reason; `others` are unreferenced manifests."""
+    """Kept manifests (by digest) and kept blobs (by MD5), each with the reason; `others` are unreferenced manifests."""
 
     manifests: dict[str, str] = field(default_factory=dict)
     blobs: dict[str, str] = field(default_factory=dict)
@@ -369,15 +369,17 @@ def reach(
 
 
 def _require(state: State, digests: Iterable[str]) -> None:
-    """Raise if the manifest of a published asset is missing, since its blobs would seem unreferenced. Inputs may be
-    missing: some are inventories of raw files, not manifests."""
+    """Raise if the manifest of a published asset is missing, since its blobs would seem unreferenced.
+
+    Inputs of a manifest may be missing, since some are inventories of raw files and not manifests.
+    """
     try:
         for _ in state.refs.raw(sorted(digests)):
             pass
     except MissingError as error:
         raise MissingError(
             f"{error.what}, which a published asset references",
-            expected="every published manifest, or its blobs would seem unreferenced; nothing was deleted",
+            expected="all published manifests, since blobs of a missing one seem unreferenced; nothing was deleted",
             remedy=error.remedy,
         ) from error
 
@@ -408,7 +410,7 @@ def _take(found: Reachable, reason: str, md5s: Iterable[str]) -> None:
 
 
 def _trained(state: State, others: Mapping[str, ReadManifest]) -> list[str]:
-    """Return manifests of existing runs, including those that may be on another machine."""
+    """Return the manifests of existing runs. In a shared workspace, every run counts as existing."""
     shared, runs = bool(state.workspace.uri), state.workspace.runs
     return [
         digest
@@ -418,7 +420,7 @@ def _trained(state: State, others: Mapping[str, ReadManifest]) -> list[str]:
 
 
 def _searched(state: State, found: Reachable, saved: Set[str]) -> None:
-    """Keep ledgers and indexes over kept text, which are needed to search a run's data."""
+    """Keep ledgers and indexes over kept text, which are needed to search the text of a run."""
     while True:
         whole = [
             digest

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     short_help="Write the review of the last week or month.",
     epilog=examples("plinth ops retrospective", "plinth ops retrospective --month --at 2026-11-02"),
 )
-@click.option("--month", is_flag=True, help="Review the last calendar month, not the last week (Monday to Sunday).")
+@click.option("--month", is_flag=True, help="Review the last calendar month (default: the last week, from Monday).")
 @click.option("--at", type=click.DateTime(), help="Review the last period before this UTC time.", show_default="now")
 @shared
 @json_option

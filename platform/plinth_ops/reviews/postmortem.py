@@ -1,4 +1,4 @@
-"""Facts of a postmortem from recorded evidence: timeline, lost work, impact; their page in HTML or Markdown."""
+"""Facts of a postmortem from recorded evidence (timeline, lost work, impact), and their page in HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plinth_registry.incidents import Incident
 
 
 class FactTable(Frozen):
-    """Table of facts. `source` names the evidence; without rows the page shows "None"."""
+    """Table of facts. `source` names the evidence. If there are no rows, the page shows "None"."""
 
     title: str
     source: str
@@ -31,7 +31,7 @@ class FactTable(Frozen):
 
 
 class IncidentData(Frozen):
-    """Contents of the page. `gaps` lists evidence that could not be read."""
+    """Contents of the postmortem page. `gaps` lists evidence that could not be read."""
 
     number: int
     title: str
@@ -134,7 +134,7 @@ def _runs(ctx: Context, incident: Incident) -> Iterator[tuple[str, Callable[[], 
 
 
 def _read(gaps: list[str], wanted: Iterable[tuple[str, Callable[[], T]]]) -> Iterator[T]:
-    """Yield what can be read; record a gap for the rest."""
+    """Yield the results of successful reads; add each failed read to `gaps`."""
     for what, read in wanted:
         try:
             yield read()
@@ -178,7 +178,7 @@ def _fields(event: Event) -> str:
 
 
 def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterator[Row]:
-    """Yield rank-seconds and cost of every cause except goodput."""
+    """Yield rank-seconds and cost by run and cause. The causes goodput and queue are omitted."""
     prices = list(_read(gaps, [("budget/settings.yaml", lambda: spending.load(ctx.workspace))]))
     for config in runs:
         for ledger in _read(gaps, [(f"ledger of {config.run_id}", partial(settlement.run_goodput, config))]):

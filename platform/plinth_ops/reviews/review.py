@@ -35,7 +35,7 @@ class Period(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`2026-W48` or `2026-11`."""
+        """Name of the period, such as `2026-W48` or `2026-11`."""
         begin = datetime.fromtimestamp(self.begin, UTC)
         year, week, _ = begin.isocalendar()
         return f"{year}-W{week:02d}" if self.length == "week" else f"{begin:%Y-%m}"
@@ -63,10 +63,10 @@ def period(length: Length, until: float) -> Period:
 
 
 class PeriodSection(Frozen):
-    """Table with a verdict.
+    """Section of a review: a table with a verdict.
 
     Attributes:
-        good: True if nothing needs attention; None without data.
+        good: True if nothing needs attention; None if there is no data.
         verdict: one or two words.
         lead: description of the rows.
         numbers: indices of numeric columns.
@@ -110,7 +110,7 @@ def section(
     lead: str = "",
     numbers: tuple[int, ...] = (),
 ) -> PeriodSection:
-    """Return a section with the first `ROWS` of these rows."""
+    """Return a section of a review with the first `ROWS` of the given rows."""
     return PeriodSection(
         title=title,
         good=good,
@@ -196,13 +196,13 @@ def _spent(rows: Sequence[Reservation], span: Period) -> float:
 
 
 def _unusual_total(totals: Sequence[float]) -> Iterator[tuple[str, ...]]:
-    """Yield the newest total if it is unusual."""
+    """Yield a row for the newest period's total cost if it is unusual."""
     if len(totals) > FEWEST and is_unusual(totals[0], totals[1:]):
         yield _compared("all jobs", totals[0], statistics.median(totals[1:]))
 
 
 def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str, ...]]:
-    """Yield jobs of this period whose cost per token is far above that of similar earlier jobs."""
+    """Yield a row for each job of this period whose cost per token is far above that of similar earlier jobs."""
     priced = [(one, one.spent / one.tokens) for one in rows if one.ended and one.spent and one.tokens]
     for one, price in priced:
         if span.has(one.made):
@@ -213,7 +213,10 @@ def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str,
 
 
 def is_unusual(value: float, others: Sequence[float]) -> bool:
-    """Return True if a value differs from others by `DEVIATIONS` and by at least half of their median."""
+    """Return True if a value is far from the median of others.
+
+    The difference must exceed `DEVIATIONS` scaled median deviations and half of the median.
+    """
     median = statistics.median(others)
     deviation = 1.4826 * statistics.median(abs(other - median) for other in others)
     return abs(value - median) > max(DEVIATIONS * deviation, 0.5 * abs(median))
@@ -340,7 +343,7 @@ def write(ctx: Context, length: Length, until: float) -> Path:
 
 
 def review(ctx: Context, span: Period) -> PeriodData:
-    """Return the contents of the page."""
+    """Return the contents of the review page."""
     parts: tuple[tuple[str, Callable[[Context, Period], PeriodSection]], ...] = (
         ("Failed jobs", failures),
         ("Cost", cost),

@@ -120,7 +120,7 @@ MOST = 2.0
 
 
 class LevelRow(NamedTuple):
-    """Indicator in the plot.
+    """Row of the plot for one indicator.
 
     Args:
         spent: spent share of the error budget; None without data.
@@ -134,7 +134,10 @@ class LevelRow(NamedTuple):
 
 
 def figure(rows: Sequence[LevelRow]) -> Figure:
-    """Plot budgets (left; the dashed line is an exhausted budget) and days (right; below the target in color)."""
+    """Plot error budgets (left) and the good share of each day (right).
+
+    The dashed line marks an exhausted budget. Days below the objective are orange.
+    """
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.28 * len(rows) + 0.9), layout="constrained")

@@ -5,8 +5,8 @@ suite pass rate, ingestion lag
 goodput, restore time, device utilization, cost per token
 checkpoint age, checkpoint frequency, validation trend
 
-The gate: an exhausted error budget blocks promotion until a waiver is signed. Budgets are recomputed each time from
-timelines, ledgers and the log of assets, against the objectives of the signed policy; a workspace's own
+The gate blocks a promotion while an error budget is exhausted, until a waiver is signed. Budgets are recomputed each
+time from timelines, ledgers and the log of assets, against the objectives of the signed policy. The workspace's own
 `objectives.yaml` is for display only.
 """
 
@@ -44,7 +44,7 @@ from plinth_registry.gates.facts import Evidence
 
 
 def job_success(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally jobs: all seconds of a job that failed, was lost or was killed are bad; restarts within a job are good."""
+    """Tally jobs: all seconds of a job are bad if it failed, was lost or was killed. Restarts within a job are good."""
     for number, one in enumerate(run.attempts):
         yield whole("job success", run.run, *run.held(number), one.job not in run.lost_jobs, one.ranks)
 
@@ -58,7 +58,7 @@ def lineage_completeness(run: RunFacts, objectives: Objectives) -> Iterator[Tall
 
 
 def reproducibility_delta(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally replays: all seconds of a replayed run are good if its last replay is."""
+    """Tally replays: all seconds of a replayed run are good if its last replay agrees within the limit."""
     last = max(run.of("audited"), key=lambda event: float(event["time"]), default=None)
     if last is None:
         return
@@ -70,7 +70,7 @@ def reproducibility_delta(run: RunFacts, objectives: Objectives) -> Iterator[Tal
 
 
 def time_to_fine_tune(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally fine-tuning: seconds from a run's submission until it finishes or is abandoned."""
+    """Tally fine-tuning: seconds from a run's submission until it finishes or is abandoned are good up to the limit."""
     if not run.fine_tunes or not run.events:
         return
     begin, last = float(run.events[0]["time"]), run.events[-1]
@@ -85,7 +85,7 @@ DOCUMENTS = "/documents"
 
 
 def suite_pass_rate(facts: AssetFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally suites: the seconds from a check to the next one of the same suite are good if it passed."""
+    """Tally suites: the seconds from a check to the next check of the same suite are good if the first one passed."""
     last: dict[str, tuple[float, bool]] = {}
     for event in facts.events:
         if event["event"] == CHECKED:
@@ -102,10 +102,10 @@ def _checked(asset: str, until: float, since: float, passed: bool) -> Tally:
 
 
 def ingestion_lag(facts: AssetFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally ingestion: seconds from the arrival of source files to published documents are good up to the limit.
+    """Tally ingestion: seconds from the arrival of source files to their publication are good up to the limit.
 
-    The wait starts no earlier than the last publication, which would have included the files, and no earlier than the
-    first recorded event.
+    The wait does not start before the last publication, which would have included the files. If there was no
+    publication, the wait does not start before the arrival was recorded.
     """
     waiting: dict[str, float] = {}
     published: dict[str, float] = {}
@@ -135,7 +135,7 @@ SAMPLE_S: Final = 120.0
 
 
 def goodput(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally goodput: seconds of steps that count are good."""
+    """Tally goodput: seconds of steps are good unless the step is redone or discarded."""
     return _of_spans("goodput", run, lambda span: TallyPart(span.begin_us, span.us, _good(span)))
 
 
@@ -153,7 +153,7 @@ def restore_time(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
 
 
 def device_utilisation(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally busy device time from samples; without samples, computing time of ranks in steps that count."""
+    """Tally busy device time from samples. If there are no samples, tally the computing time of steps that are kept."""
     if run.samples:
         yield from _sampled(run)
         return
@@ -166,7 +166,7 @@ def device_utilisation(run: RunFacts, objectives: Objectives) -> Iterator[Tally]
 
 
 def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally cost: paid rank-seconds are good up to the allowed cost of their steps' tokens.
+    """Tally cost: paid rank-seconds are good up to the cost that the objective allows for the tokens of their steps.
 
     Without an objective, only money and tokens are tallied.
     """
@@ -181,7 +181,7 @@ def cost_per_token(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
 
 
 def _paid(span: TimeSpan, ranks: int, price: float, tokens: Mapping[int, int], allowed: float) -> TallyPart:
-    """Return the cost of a span; a step's tokens belong to its one span that counts."""
+    """Return the cost of a time span. A step's tokens are counted in its goodput span only."""
     own = tokens.get(span.step, 0) if span.cause == "goodput" and span.step is not None else 0
     good = min(max(0, span.us), round(own * allowed / ranks))
     return TallyPart(span.begin_us, span.us, good, span.us * ranks / 3600e6 * price, own / 1e6)
@@ -197,7 +197,7 @@ def _good(span: TimeSpan) -> int:
 
 
 def _computing(event: Any) -> float:
-    """Return the computing share of a step's time; 1 for timelines without the parts of a step."""
+    """Return the computing share of a step's time, or 1 if the timeline does not record the parts of a step."""
     parts = event.get("parts")
     if parts is None:
         return 1.0
@@ -206,7 +206,7 @@ def _computing(event: Any) -> float:
 
 
 def _sampled(run: RunFacts) -> Iterator[Tally]:
-    """Yield busy device time; a sample covers the time since the previous sample of its node."""
+    """Yield busy device time. Each sample covers the time since the previous sample of the same node."""
     before: dict[int, float] = {}
     for sample in run.samples:
         node, time = int(sample["node"]), float(sample["time"])
@@ -221,13 +221,16 @@ def _sampled(run: RunFacts) -> Iterator[Tally]:
 
 
 def checkpoint_age(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally checkpoint age: seconds since the last checkpoint, or the first step, are good up to the limit."""
+    """Tally checkpoint age: seconds since the last checkpoint (or the first step) are good up to the limit."""
     for one, begin, end, _ in _gaps(run):
         yield from up_to("checkpoint age", run.run, begin, end, objectives.checkpoint_age_s, one)
 
 
 def checkpoint_frequency(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally checkpoint intervals: each is entirely good or bad; an open interval by its current length."""
+    """Tally checkpoint intervals: an interval is entirely good or entirely bad, depending on its length.
+
+    An interval that has not ended counts with its current length.
+    """
     for ranks, begin, end, closed in _gaps(run):
         good = end - begin <= objectives.checkpoint_every_s
         made = whole("checkpoint frequency", run.run, begin, end, good, ranks)
@@ -235,7 +238,10 @@ def checkpoint_frequency(run: RunFacts, objectives: Objectives) -> Iterator[Tall
 
 
 def validation_trend(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally held-out evaluations: seconds before one are good if it is not worse than the best earlier one."""
+    """Tally held-out evaluations: the seconds before an evaluation are good unless its loss rose above the limit.
+
+    The loss is compared with the best earlier evaluation.
+    """
     looks: dict[int, float] = {}
     for one, its in zip(run.attempts, run.inside, strict=True):
         since = _first_step(its)
@@ -255,7 +261,7 @@ def validation_trend(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
 
 
 def _mean(event: Event) -> float:
-    """Return the mean over slices; infinity if a slice is not finite."""
+    """Return the mean loss over slices, or infinity if the loss of a slice is not finite."""
     values = [float(one) for one in event["slices"].values()]
     mean = math.fsum(values) / len(values)
     return mean if math.isfinite(mean) and not event.get("not_finite") else math.inf
@@ -266,8 +272,11 @@ def _first_step(its: Sequence[Event]) -> float | None:
 
 
 def _gaps(run: RunFacts) -> Iterator[tuple[int, float, float, bool]]:
-    """Yield (ranks, begin, end, closed) of the intervals from the first step to the first checkpoint, between
-    checkpoints, and from the last one to the end if steps followed. `closed` is True if a checkpoint ended it."""
+    """Yield (ranks, begin, end, closed) of each checkpoint interval.
+
+    The first interval of an attempt begins at its first step. If steps follow the last checkpoint, the last interval
+    ends with the attempt. `closed` is True if a checkpoint ended the interval.
+    """
     for one, its in zip(run.attempts, run.inside, strict=True):
         steps = [float(event["time"]) for event in its if event["event"] == "step"]
         if not steps:
@@ -288,9 +297,9 @@ class Indicator(NamedTuple):
     """Indicator of runs or of assets.
 
     Args:
-        unit: unit of its seconds.
-        measured_in: unit of the measure, which is a mean if tallies have weights and otherwise the maximum; empty
-            without a measure.
+        unit: unit of the tallied seconds, such as `rank-s`.
+        measured_in: unit of the measure; empty if there is no measure. The measure is a mean if the tallies have
+            weights, otherwise the maximum.
     """
 
     unit: str
@@ -354,7 +363,7 @@ def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> l
 
 
 def _measure(tallies: Sequence[Tally]) -> float | None:
-    """Return the ratio of sums if there are weights, otherwise the maximum."""
+    """Return an indicator's measure: the ratio of sums if the tallies have weights, otherwise the maximum."""
     numbers = [one.measured for one in tallies if one.measured is not None]
     weights = [one.weight for one in tallies if one.weight is not None]
     if weights:
@@ -375,7 +384,7 @@ class ErrorBudgetPolicy(Frozen):
         description="Indicators whose error budget must not be exhausted, by their names in `plinth ops sli`.",
     )
     required: tuple[str, ...] = Field(
-        ("job success",), description="Indicators that must have data; the others may be unmeasured."
+        ("job success",), description="Indicators that must have data; other indicators may have none."
     )
     objectives: Objectives = Field(Objectives(), description="Window, shares and limits, as in `objectives.yaml`.")
 
@@ -389,7 +398,7 @@ class ErrorBudgetPolicy(Frozen):
 
 
 def find(ctx: Context, asked: ErrorBudgetPolicy) -> tuple[ErrorBudget, ...]:
-    """Return the current error budgets of the pipeline for the policy's objectives."""
+    """Return the current error budgets of the workspace for the policy's objectives."""
     from plinth_ops.service_levels import objectives
 
     return tuple(objectives.measure(ctx, asked.objectives, time.time(), objectives.completeness(ctx)))

@@ -4,7 +4,7 @@ load(workspace)      objectives of the workspace
 tallies(ctx, ...)    good and total seconds of every indicator, for windows of any length
 measure(ctx, ...)    error budgets over the window of the objectives
 
-completeness(ctx)    function that checks the data lineage of a run down to its sources, for both
+completeness(ctx)    function that checks the data lineage of a run; argument `complete` of the other two
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def measure(
 
 
 def completeness(ctx: Context) -> Complete:
-    """Return a function that checks if every manifest from a run's mixture down to its source inventories exists
-    unchanged. Results are cached by mixture."""
+    """Return a function that checks a run's data lineage from its mixture down to the source inventories.
+
+    Every manifest must exist and be unchanged. Results are cached by mixture.
+    """
     known: dict[str, bool] = {}
 
     def complete(config: RunConfig) -> bool:
@@ -128,7 +130,7 @@ def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
 
 
 def _last_time(path: Path) -> float:
-    """Return the time of the last complete event of a timeline, reading only its end; infinity if unknown."""
+    """Return the time of the last complete event of a timeline, or infinity if unknown. Only the file's end is read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))

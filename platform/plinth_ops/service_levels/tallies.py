@@ -1,8 +1,9 @@
 """Objectives, facts and tallies: good and total seconds of an interval, and error budgets over a window.
 
-An objective is the required good share of an indicator's seconds. Facts are the input of indicators at a time: for one
-run, or for the assets of a workspace. A tally is uniform over its interval, so a window includes its share by time, in
-whole microseconds. A long attempt therefore counts in every window that it overlaps, and windows of any length work.
+An objective is the required good share of an indicator's seconds. Facts are the input of indicators up to a given time,
+for one run or for the assets of a workspace. A tally is uniform over its interval, so a window includes the part of the
+tally that overlaps the window, in whole microseconds. A long attempt therefore counts in every window that it overlaps,
+and windows of any length work.
 """
 
 from __future__ import annotations
@@ -27,60 +28,62 @@ class Objectives(Frozen):
 
     window_days: float = Field(28.0, gt=0, description="Length of the sliding window, in days.")
     silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job counts as killed.")
-    job_success: float = Field(0.95, gt=0, lt=1, description="Share of allocated rank-seconds in successful jobs.")
-    goodput: float = Field(0.90, gt=0, lt=1, description="Share of allocated rank-seconds in steps that count.")
+    job_success: float = Field(0.95, gt=0, lt=1, description="Required share of rank-seconds in successful jobs.")
+    goodput: float = Field(0.90, gt=0, lt=1, description="Required share of rank-seconds in steps that are kept.")
     goodput_after_s: float = Field(
         3600.0,
         ge=0,
-        description="Minimum seconds of allocated ranks to evaluate goodput, since a short run is mostly startup.",
+        description="Minimum allocated seconds before goodput is evaluated, since a short run is mostly startup.",
         exclude_if=lambda given: given == 3600.0,
     )
-    checkpoint_age: float = Field(0.99, gt=0, lt=1, description="Share of rank-seconds with a recent checkpoint.")
+    checkpoint_age: float = Field(
+        0.99, gt=0, lt=1, description="Required share of rank-seconds with a recent checkpoint."
+    )
     checkpoint_age_s: float = Field(3600.0, gt=0, description="Maximum age of the last checkpoint, in seconds.")
     checkpoint_frequency: float = Field(
-        0.95, gt=0, lt=1, description="Share of rank-seconds in checkpoint intervals within the limit."
+        0.95, gt=0, lt=1, description="Required share of rank-seconds in checkpoint intervals within the limit."
     )
     checkpoint_every_s: float = Field(3600.0, gt=0, description="Maximum checkpoint interval, in seconds.")
-    restore_time: float = Field(0.95, gt=0, lt=1, description="Share of restore rank-seconds within the limit.")
+    restore_time: float = Field(0.95, gt=0, lt=1, description="Required share of restore seconds within the limit.")
     restore_time_s: float = Field(300.0, gt=0, description="Maximum seconds to download, verify and load a checkpoint.")
     validation_trend: float = Field(
-        0.95, gt=0, lt=1, description="Share of rank-seconds before a held-out evaluation that is not worse."
+        0.95, gt=0, lt=1, description="Required share of rank-seconds before a held-out evaluation that is not worse."
     )
     validation_rise: float = Field(
-        0.02, ge=0, description="Tolerance of a held-out evaluation above the best earlier one, in bits per byte."
+        0.02, ge=0, description="Tolerated rise of a held-out loss above the best earlier one, in bits per byte."
     )
     suite_pass_rate: float = Field(
-        0.99, gt=0, lt=1, description="Share of seconds after a passed check, over all suites."
+        0.99, gt=0, lt=1, description="Required share of seconds after a passed check, over all suites."
     )
     device_utilisation: float = Field(
         0.50,
         gt=0,
         lt=1,
-        description="Busy share of sampled device-seconds; without samples, computing share of allocated rank-seconds.",
+        description="Required busy share of device-seconds. Without samples, computing share of rank-seconds.",
     )
     cost_per_token: float = Field(
-        0.90, gt=0, lt=1, description="Share of paid rank-seconds within the allowed cost of their tokens."
+        0.90, gt=0, lt=1, description="Required share of paid rank-seconds within the cost allowed for their tokens."
     )
     cost_per_million_tokens: float | None = Field(
-        None, gt=0, description="Maximum cost of a million tokens; null: show the cost without an objective."
+        None, gt=0, description="Maximum cost of a million tokens; if null, the cost has no objective."
     )
     ingestion_lag: float = Field(
-        0.95, gt=0, lt=1, description="Share of the waiting time of new source files that is within the limit."
+        0.95, gt=0, lt=1, description="Required share of the waiting time of new source files that is within the limit."
     )
     ingestion_lag_s: float = Field(3600.0, gt=0, description="Maximum seconds from arrival to publication.")
     lineage_completeness: float = Field(
-        0.999, gt=0, lt=1, description="Share of allocated rank-seconds in runs with complete data lineage."
+        0.999, gt=0, lt=1, description="Required share of allocated rank-seconds in runs with complete data lineage."
     )
     reproducibility_delta: float = Field(
-        0.95, gt=0, lt=1, description="Share of rank-seconds of replayed runs whose replay agrees within the limit."
+        0.95, gt=0, lt=1, description="Required share of time of replayed runs whose replay agrees within the limit."
     )
     reproducibility_bound: float = Field(
-        0.01, ge=0, description="Maximum relative difference between the loss of a replayed step and the recorded one."
+        0.01, ge=0, description="Maximum relative difference between the losses of a replayed and a recorded step."
     )
     time_to_fine_tune: float = Field(
-        0.95, gt=0, lt=1, description="Share of seconds of fine-tuning runs within the limit of each run."
+        0.95, gt=0, lt=1, description="Required share of the seconds of fine-tuning runs that is within the limit."
     )
-    fine_tune_s: float = Field(86400.0, gt=0, description="Maximum seconds from submission to end.")
+    fine_tune_s: float = Field(86400.0, gt=0, description="Maximum seconds from submission to end of fine-tuning.")
 
     def minimum_s(self, indicator: str) -> float:
         """Return the minimum seconds that an indicator must cover before it is evaluated."""
@@ -102,8 +105,8 @@ class Tally(NamedTuple):
     Args:
         subject: the run, asset or bucket.
         begin, end: Unix seconds.
-        measured, weight: terms of the indicator's measure, which is the ratio of their sums; without weights, the
-            largest `measured`.
+        measured, weight: terms of the indicator's measure, sum(measured) / sum(weight). If there are no weights, the
+            measure is the largest `measured`.
     """
 
     indicator: str
@@ -117,7 +120,7 @@ class Tally(NamedTuple):
 
 
 class TallyPart(NamedTuple):
-    """Part of an attempt: total and good microseconds of wall-clock time; see `Tally`."""
+    """Part of an attempt, with total and good microseconds of wall-clock time; see `Tally`."""
 
     begin_us: int
     us: int
@@ -130,10 +133,10 @@ class ErrorBudget(Frozen):
     """Error budget of one indicator over a window.
 
     Attributes:
-        unit: unit of the seconds.
-        good_s, total_s: seconds.
+        unit: unit of the seconds, such as `rank-s`.
+        good_s, total_s: seconds that are good, and all seconds.
         target: required good share.
-        measure: underlying measure, in `measured_in`; None without one.
+        measure: underlying measure, in `measured_in`; None if the indicator has no measure.
         covered_s: wall-clock seconds that the tallies cover, summed over attempts.
         minimum_s: minimum covered seconds for an evaluation.
     """
@@ -155,8 +158,10 @@ class ErrorBudget(Frozen):
 
     @property
     def spent(self) -> float | None:
-        """Bad seconds divided by the seconds that the objective allows, or None if there is no data. The budget is
-        exhausted from 1 on."""
+        """Bad seconds divided by the bad seconds that the objective allows, or None if there is no data.
+
+        At 1 or more, the budget is exhausted.
+        """
         return (self.total_s - self.good_s) / ((1 - self.target) * self.total_s) if self.total_s else None
 
     @property
@@ -186,7 +191,7 @@ class ErrorBudget(Frozen):
 
 
 def joined(indicator: str, subject: str, ranks: int, pieces: Iterable[TallyPart]) -> Iterator[Tally]:
-    """Yield tallies of consecutive pieces; short ones are merged."""
+    """Yield tallies of consecutive parts of an attempt. Short parts are merged."""
     held: list[TallyPart] = []
     us = 0
     for piece in pieces:
@@ -211,7 +216,7 @@ def up_to(indicator: str, subject: str, begin: float, end: float, bound_s: float
     """Yield the tallies of an interval that is good up to a limit and bad after it.
 
     Args:
-        times: factor, such as the number of ranks.
+        times: factor for the tallied seconds, such as the number of ranks.
     """
     turn = min(end, begin + bound_s)
     yield whole(indicator, subject, begin, turn, True, times)
@@ -226,7 +231,7 @@ def whole(indicator: str, subject: str, begin: float, end: float, good: bool, ti
 
 
 def clipped(one: Tally, begin: float, end: float) -> Tally | None:
-    """Return the part of a tally in a window, which excludes its start, or None if there is none."""
+    """Return the part of a tally that is inside a window, or None if there is none."""
     if one.begin >= begin and one.end <= end:
         return one
     first, last = max(one.begin, begin), min(one.end, end)
@@ -262,7 +267,7 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
     if not any(one.is_judged for one in runs):
         short = [one.words for one in runs if one.total_s]
         raise MissingError(
-            f"no {'longer ' if short else ''}run in the window, so error budgets cannot be evaluated",
+            f"no {'sufficiently long ' if short else ''}run in the window, so error budgets cannot be evaluated",
             found="; ".join(short) or None,
             remedy="train, or increase window_days in objectives.yaml",
         )
@@ -285,14 +290,14 @@ class RunFacts:
 
     Args:
         run: name of the run.
-        events: events of its timeline, in order, up to `until`.
-        ranks: default number of ranks for jobs that did not report theirs.
+        events: events of the run's timeline, in order, up to `until`.
+        ranks: default number of ranks for jobs that did not report their number.
         until: Unix seconds.
         silence_s: seconds without an event after which a job counts as killed.
         price: price per rank-hour; 0 if unknown.
-        samples: samples of its devices, in order, up to `until`.
-        fine_tunes: True if it started from existing weights.
-        complete: True if its data lineage is complete; None if not checked.
+        samples: samples of the run's devices, in order, up to `until`.
+        fine_tunes: True if the run started from existing weights.
+        complete: True if the run's data lineage is complete; None if not checked.
     """
 
     run: str
@@ -328,8 +333,10 @@ class RunFacts:
 
     @cached_property
     def inside(self) -> list[list[Event]]:
-        """Events of each attempt. The event that ends a job, when the next job's queue starts, belongs to the earlier
-        attempt."""
+        """Events of each attempt.
+
+        The event that ends a job also starts the queue time of the next job. It belongs to the earlier attempt.
+        """
         begins = [one.begin for one in self.attempts]
         found: list[list[Event]] = [[] for _ in self.attempts]
         for event in self.events if begins else ():
@@ -343,7 +350,10 @@ class RunFacts:
 
     @cached_property
     def lost_jobs(self) -> set[int]:
-        """Numbers of the jobs that failed, were lost, or were killed (no end before the next job, or silence)."""
+        """Numbers of the jobs that failed, were lost or were killed.
+
+        A job counts as killed if it has no end event before the next job, or no event for `silence_s` seconds.
+        """
         kinds: dict[int, set[str]] = {}
         for one, its in zip(self.attempts, self.inside, strict=True):
             kinds.setdefault(one.job, set()).update(str(event["event"]) for event in its)
@@ -351,7 +361,7 @@ class RunFacts:
         return {job for job, had in kinds.items() if had & {"failed", "lost"} or (job != last and not had & JOB_ENDS)}
 
     def held(self, number: int) -> tuple[float, float]:
-        """Return start and end (Unix seconds) of an attempt's allocation, after its queue."""
+        """Return start and end (Unix seconds) of the time for which an attempt held its ranks, without queue time."""
         one = self.attempts[number]
         return one.begin + one.rank_us.get("queue", 0) / one.ranks / 1e6, one.end
 
@@ -369,7 +379,7 @@ class RunFacts:
 def run_facts(
     run: str, events: Iterable[Event], ranks: int, until: float, silence_s: float = 7200.0, **more: Any
 ) -> RunFacts:
-    """Return the facts of a run at a time; `more` are further fields of `RunFacts`."""
+    """Return the facts of a run up to the time `until`. `more` has other fields of `RunFacts`."""
     seen = [event for event in events if float(event["time"]) <= until]
     return RunFacts(run, seen, ranks, until, silence_s, **more)
 

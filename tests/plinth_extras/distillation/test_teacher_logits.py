@@ -180,7 +180,7 @@ def test_positions_are_read_by_span(ctx: Context, line: Line) -> None:
         part = said.rows(first, stop)
         assert (part.ids == whole.ids[first:stop]).all()
         assert (part.log_p == whole.log_p[first:stop]).all()
-    with pytest.raises(MissingError, match="stored logits of 23 to 25"):
+    with pytest.raises(MissingError, match="stored logits of positions 23 to 25"):
         said.rows(23, 25)
 
 

@@ -324,10 +324,10 @@ def test_what_must_not_be_averaged_is_refused_by_name(exchange: Exchange, tmp_pa
     assert list(result.taken) == ["a"]
     assert same(read(exchange, result.common), weights(1))
     for site, reason in {
-        "b": "it has other base weights: found 000000000000",
+        "b": "the contribution has other base weights: found 000000000000",
         "c": "a is not finite",
         "d": "a has shape (2, 5)",
-        "e": "other parameters than the common weights: found b.gain",
+        "e": "parameters other than those of the common weights: found b.gain",
         "f": "changed|differs|SHA-256",
         "g": "the signature of .* is invalid",
     }.items():
@@ -352,7 +352,7 @@ def test_a_round_without_weights_and_a_federation_without_its_site_are_refused(
     coordinator.receive()
     with pytest.raises(CheckpointError, match="round 0 has no weights to average"):
         coordinator.commit()
-    with pytest.raises(ValidationError, match="expected in them, without duplicates"):
+    with pytest.raises(ValidationError, match="must include site kiel, without duplicates"):
         params(tmp_path, site="kiel")
     with pytest.raises(ValidationError, match="exchange"):
         params(tmp_path, exchange="here")

@@ -90,7 +90,7 @@ def test_a_runbook_that_is_missing_and_a_promise_that_cannot_be_kept_are_refused
     found = problems([one, late], {alert.runbook for alert in ALL})
     assert found == [
         f"{one.name}: the runbook docs/runbooks/no-such-page.md does not exist",
-        f"{late.name}: the response target is 60 s, but it cannot fire before 1845 s",
+        f"{late.name}: the response target is 60 s, but the alert cannot fire before 1845 s",
     ]
 
 
