@@ -133,7 +133,7 @@ class Audit(Frozen):
 
 
 def guesses(ranks: NDArray[np.int64], groups: NDArray[np.int64], references: int) -> NDArray[np.int8]:
-    """Return a membership guess for each canary [m], from rank and repetitions: 1 planted, -1 not planted, 0 no guess."""
+    """Return one membership guess per canary [m], from rank and repetitions: 1 planted, -1 not planted, 0 none."""
     inside = ranks <= IN_SHARE * (references + 1)
     shown = [group for group in np.unique(groups) if inside[groups == group].mean() >= GROUP_SHARE]
     return np.where(inside, 1, np.where(np.isin(groups, shown), -1, 0)).astype(np.int8)

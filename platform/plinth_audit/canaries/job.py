@@ -307,7 +307,10 @@ def figure(stats: Mapping[str, Any]) -> Figure:
 
 
 def _cells(group: Mapping[str, Any]) -> list[Any]:
-    """Return the table cells of a group: counts, exposure with interval, medians. A group without canaries gets dashes."""
+    """Return the table cells of a group: counts, exposure with interval, medians.
+
+    A group without canaries gets dashes.
+    """
     if not group["canaries"]:
         return [0, *["-"] * 6]
     found = group["exposure"]

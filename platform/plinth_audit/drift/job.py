@@ -147,7 +147,10 @@ def _scored(
     before: pa.Table | None,
     score: Score | None,
 ) -> pa.Table | None:
-    """Score the new documents of this analysis. In the first analysis, reference documents get number 0, newer ones 1."""
+    """Score the new documents of this analysis.
+
+    In the first analysis, reference documents get number 0 and newer documents get number 1.
+    """
     if not fresh:
         return None
     number = 1 if before is None else max(before["look"].to_pylist()) + 1

@@ -83,7 +83,7 @@ def judged(table: pa.Table) -> list[SliceDrift]:
 
 
 def _order(table: pa.Table) -> list[int]:
-    """Return row indices sorted by analysis, then by document ID, a hash that does not depend on the document's
+    """Return row indices sorted by analysis, then by document ID. IDs are hashes, so this order is unrelated to
     content.
     """
     keys = list(zip(table["look"].to_pylist(), table["id"].to_pylist(), strict=True))
