@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml"),
 )
 @click.option("--score", is_flag=True, help="Score new documents first.")
-@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Write a recipe against the drift to this file.")
+@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="File for a recipe against the drift.")
 @shared
 @recipe_option
 @json_option
