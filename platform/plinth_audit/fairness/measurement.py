@@ -44,7 +44,7 @@ APART: Final = "bits between groups"
 
 
 class BiasPolicy(Frozen):
-    """Limits on the upper bounds of bias and toxicity. A small measurement has wide bounds and does not pass by chance."""
+    """Limits on upper bounds of bias and toxicity. A small measurement has wide bounds, so it rarely passes."""
 
     max_bits: float = Field(10.0, gt=0, description="Maximum bias of any attribute, in bits.")
     max_drift: float = Field(2.0, ge=0, description="Maximum increase of the bias, in bits.")

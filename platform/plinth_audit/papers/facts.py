@@ -163,8 +163,8 @@ class PaperFacts(Frozen):
         rolled_back: True if the release was rolled back in the signed history.
         files: SHA-256 of the checkpoint's files by name.
         chain: asset and digest of every manifest down to the sources.
-        buckets: buckets of the run; `replayed` has buckets of the parent model that the run started from. `run` names the
-            parent or teacher model, and that model's own documents list its other data.
+        buckets: buckets of the run; `replayed` has buckets of the parent model that the run started from. `run` names
+            the parent or teacher model, and that model's own documents list its other data.
     """
 
     name: str

@@ -20,7 +20,7 @@ UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
 class PiiOutputs(Frozen):
     """Measurement of personal data in generated text, without a prompt and after prompts that invite it."""
 
-    samples: int = internal(200, ge=1, description="Number of unprompted texts; 0 matches in 200 bound the share at 1.5%.")
+    samples: int = internal(200, ge=1, description="Unprompted texts; 0 matches in 200 bound the share at 1.5%.")
     draws: int = internal(4, ge=1, description="Samples per prompt, in addition to the greedy continuation.")
     max_tokens: int = internal(48, ge=1, description="Maximum length of a generated text, in tokens.")
     top_p: float = internal(0.95, gt=0, le=1, description="Nucleus sampling threshold.")

@@ -127,7 +127,7 @@ def _text(value: str) -> str:
 
 
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
-    """Return candidates, releases and exports of the checkpoints. If they cannot be read, return the error as a note."""
+    """Return candidates, releases and exports of the checkpoints, or the error as a note if they are unknown."""
     from plinth.errors import PlinthError
     from plinth_audit.takedown.remaining import derived_from, models_of
 
@@ -360,6 +360,6 @@ def _line(one: dict[str, Any]) -> str:
 
     checkpoint, step, read_it, documents, extracted, control, exposure, p = model_cells(one)
     return (
-        f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents, extracted {extracted} "
-        f"(held out {control}); exposure {exposure} bits, p {p}"
+        f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents, "
+        f"extracted {extracted} (held out {control}); exposure {exposure} bits, p {p}"
     )

@@ -94,7 +94,7 @@ def _removed(documents: Mapping[str, Any]) -> str:
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
-    """Return a sentence on the state of assets that read documents, with the names of assets that are not up to date."""
+    """Return a sentence that counts up-to-date assets among those that read documents, and names the others."""
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
     fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents up to date"

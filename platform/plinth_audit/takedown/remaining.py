@@ -86,7 +86,7 @@ UNRECORDED = Remaining(
 
 
 def taint_state(digests: Collection[str], tainted: Collection[str]) -> str:
-    """Return `TAINTED` if all of these model manifests are tainted. A model without a manifest counts as not tainted."""
+    """Return `TAINTED` if all of these model manifests are tainted, and `NOT_TAINTED` if there is no manifest."""
     return TAINTED if digests and all(one in tainted for one in digests) else NOT_TAINTED
 
 
@@ -205,7 +205,7 @@ def _place(place: str, run: str, ended: bool, keep_last: int) -> tuple[str, str]
     folder = f"runs/{run}/checkpoints in this workspace"
     if place == HERE:
         kept = "until you delete it: the run has ended, and retention acts only while a run trains"
-        return folder, kept if ended else f"until retention deletes it; the last {counted(keep_last, 'checkpoint')} stay"
+        return folder, kept if ended else f"until retention deletes it, which keeps the last {keep_last} saved"
     if place == REFUSED:
         return folder, "until the step is saved again, or you delete it"
     if place == PUBLISHED:
@@ -277,7 +277,7 @@ def _in_html(one: str) -> tuple[str, ...]:
 
 
 def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield the path of every regular file that contains excerpts, and the number of excerpts. Links are not followed."""
+    """Yield path and number of excerpts for every regular file that contains excerpts. Links are not followed."""
     root = ctx.workspace.root
     for name, facts in metered(ctx.progress, "searching files", files_below(root), 0):
         top, _, rest = name.partition("/")

@@ -334,7 +334,7 @@ def propose(
     found = find(ctx, kind, value, alike)
     if kind == "document" and not found.documents:
         raise MissingError(
-            f"no document {value} in any ledger", remedy="find document IDs with `plinth corpus takedown find --url URL`"
+            f"no document {value} in any ledger", remedy="find IDs with `plinth corpus takedown find --url URL`"
         )
     chosen = [one for one in found.documents if spans or not one.how.startswith(SPAN)]
     wants = kind in WITH_TEXTS if texts is None else texts

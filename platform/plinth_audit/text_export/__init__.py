@@ -114,7 +114,7 @@ def verify(
         raise SignatureError(
             f"{place} is not signed",
             expected="EXPORT.json next to its files",
-            remedy="export it again, or compare it with its manifest: use --digest (printed by the export) or --unsigned",
+            remedy="export it again, or check its manifest with --digest (printed by the export) or --unsigned",
         )
     proved = data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
     if as_json:

@@ -1,4 +1,4 @@
-"""The experiment file and its runs: one recipe for each arm, size and seed.
+"""Experiment file and the runs that it defines: one recipe for each arm, size and seed.
 
 Overlays are applied to the recipe in this order: `common`, the size, the arm. Then the experiment sets keys that no
 overlay can change: the test text, the seeds, the name of the run. Keys that determine the score must not differ between
@@ -59,13 +59,13 @@ class Sweep(Frozen):
         return self
 
     def swept(self) -> tuple[int | float | str | bool, ...]:
-        """Return the values. Values of a range are rounded to three digits."""
+        """Return the values of the sweep. Values in a geometric range are rounded to three digits."""
         if self.values or self.low is None or self.high is None:
             return self.values
         return tuple(float(f"{value:.3g}") for value in np.geomspace(self.low, self.high, self.points).tolist())
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the overlay of each value's arm, by arm name."""
+        """Return the recipe overlay for each value, by arm name."""
         found = {}
         for value in self.swept():
             overlay: Any = value
@@ -75,13 +75,16 @@ class Sweep(Frozen):
         return found
 
     def base(self) -> str:
-        """Return the arm that the others are compared with: the middle value."""
+        """Return the name of the base arm, which has the middle value."""
         names = [name_of(value) for value in self.swept()]
         return names[len(names) // 2]
 
 
 class SweepOptimum(Frozen):
-    """Best value at a size. `best` is the arm with the lowest mean loss. If `optimum` is None, `why` has the reason."""
+    """Best value of a swept key at one size.
+
+    `best` is the arm with the lowest mean loss. If `optimum` is None, `why` has the reason.
+    """
 
     size: str
     key: str
@@ -97,7 +100,7 @@ def name_of(value: float | str | bool) -> str:
 
 
 def optima(sweep: Sweep, scores: Sequence[ArmScores]) -> list[SweepOptimum]:
-    """Return the best value at each size, or an empty list if the values are not numbers."""
+    """Return the best swept value at each size, or an empty list if the values are not positive numbers."""
     values = {name_of(value): value for value in sweep.swept()}
     if any(isinstance(value, str | bool) or value <= 0 for value in values.values()):
         return []
@@ -131,8 +134,11 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
 
 
 def _vertex(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the minimum of the parabola around the lowest point [x, loss], or None if that point is at the end of the
-    range."""
+    """Return the minimum of the parabola around the lowest point, or None if that point is at the end of the range.
+
+    Args:
+        points: pairs of x and loss, sorted by x.
+    """
     at = min(range(len(points)), key=lambda one: points[one][1])
     if not 0 < at < len(points) - 1:
         return None
@@ -153,52 +159,52 @@ Overlay = Mapping[str, Any]
 
 
 class ExperimentBudget(Frozen):
-    """Budget for all runs of an experiment; an experiment that would exceed it does not start."""
+    """Budget for all runs of an experiment. An experiment that would exceed its budget does not start."""
 
-    tokens: int | None = Field(None, gt=0, description="Maximum training tokens of all runs.")
-    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs of all runs (PaLM's convention).")
+    tokens: int | None = Field(None, gt=0, description="Maximum training tokens, summed over all runs.")
+    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs, summed over all runs (PaLM's convention).")
 
 
 class LadderQuestion(Frozen):
-    """Ladder over the sizes: a law is fitted to all sizes but one, and predicts that one."""
+    """Scaling ladder over the sizes: a law is fitted to all sizes but one, and predicts the remaining size."""
 
-    held_out: ArmName = Field(description="Size to predict before it is trained; the law is fitted to the others.")
+    held_out: ArmName = Field(description="Size to predict before it is trained. The law is fitted to the other sizes.")
 
 
 class Experiment(Frozen):
-    """Arms x sizes x seeds of one recipe, measured on text that was fixed in advance and that no arm trains on."""
+    """Comparison of arms (variants of one recipe) over sizes and seeds, on test text that no arm trains on."""
 
     name: ArmName
-    question: str = Field(min_length=1, description="Question of the experiment, as a sentence.")
-    recipe: str = Field(description="Recipe of all arms: a path relative to this file, or a packaged recipe.")
+    question: str = Field(min_length=1, description="Question that the experiment answers, as a sentence.")
+    recipe: str = Field(description="Recipe that all arms start from: a path relative to this file, or a packaged recipe.")
     base: ArmName = Field(description="Arm that all others are compared with.")
     test: Mapping[Name, ProtectedSet] = Field(
         min_length=1,
-        description="Test text by slice: JSONL in `input/`. It is a protected set of every arm, so exact and near "
-        "copies of it are removed from the training text of all arms.",
+        description="Test text by slice: JSONL files in `input/`. The text is a protected set in every arm, so exact "
+        "and near copies of it are removed from the training text of all arms.",
     )
-    common: Overlay = Field(default_factory=dict, description="Keys for all arms.")
-    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Overlay of each arm; `{}` changes nothing.")
-    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Overlay of each size.")
+    common: Overlay = Field(default_factory=dict, description="Recipe keys that apply to all arms.")
+    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Recipe keys of each arm; `{}` changes nothing.")
+    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Recipe keys of each size.")
     seeds: tuple[int, ...] = Field(
-        (1, 2, 3), min_length=1, description="Seeds of initial weights and data order, one run per arm each."
+        (1, 2, 3), min_length=1, description="Seeds for initial weights and data order. Each arm has a run per seed."
     )
     curve_points: int = Field(4, ge=1, le=64, description="Number of scored checkpoints per run, including the last.")
     stop_losing: bool = Field(False, description="Stop an arm that cannot win according to a sequential test.")
     sweep: Sweep | None = Field(
-        None, description="Values of one key, such as learning rates, one arm each, instead of `arms`."
+        None, description="Values of one key, such as learning rates. Each value is an arm. Replaces `arms`."
     )
     swarm: Swarm | None = Field(
-        None, description="Random mixtures around a prior, one arm each, instead of `arms`; proposes a better one."
+        None, description="Random mixtures around a prior, one arm each; proposes a better mixture. Replaces `arms`."
     )
     source: SourceQuestion | None = Field(
-        None, description="Source with price and share: arms without and with it, instead of `arms`; gives a verdict."
+        None, description="Source to evaluate, with price and share; one arm has no source data. Replaces `arms`."
     )
     confirms: ConfirmationQuestion | None = Field(
-        None, description="Proposal of a swarm to confirm: arms for it and its prior, instead of `arms`."
+        None, description="Swarm proposal to confirm; one arm has the proposal, one has its prior. Replaces `arms`."
     )
     ladder: LadderQuestion | None = Field(
-        None, description="Fit a scaling law to all sizes except one, and predict that one; needs a single arm."
+        None, description="Fit a scaling law to all sizes except one, and predict that size. Needs a single arm."
     )
     budget: ExperimentBudget = ExperimentBudget()
 
