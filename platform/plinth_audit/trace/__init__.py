@@ -40,7 +40,7 @@ MOST_PATH = 4096
     ),
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
-@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum length of a span, in tokens.")
+@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum tokens per span.")
 @click.option(
     "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents listed per span."
 )

@@ -76,7 +76,7 @@ def of(
     """Return the manifest of an experiment's effects.
 
     Stats:
-        `effects`: records of `Effect`; `runs`: number of runs by final status; `tokens` and `flops`: totals over all runs.
+        `effects`: records of `Effect`; `runs`: number of runs by final status; `tokens`, `flops`: totals over all runs.
         `unsure`: number of test documents that are left out, since some run may have trained on them.
         `outcomes` (ladder): records of `LadderOutcome`. `optima` (sweep): records of `SweepOptimum`.
         `proposal` (swarm): `mixture.propose.MixtureProposal`.
@@ -161,7 +161,7 @@ def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
 def _trained(
     ctx: Context, size: str, runs: Sequence[Manifest], scores: Sequence[ArmScores], question: ConfirmationQuestion
 ) -> dict[str, float]:
-    """Return the mixture shares of the first finished run of the proposed arm, or an empty dictionary if there is none."""
+    """Return the mixture shares of the first finished run of the proposed arm; empty if no run finished."""
     for run, one in zip(runs, scores, strict=True):
         if (one.arm, one.size) == (PROPOSED, size) and not one.trouble:
             return _shares(_mixture(ctx, run), list(question.prior))
