@@ -83,9 +83,9 @@ class Tracer:
 
         Returns:
             `tokens`, `least`, `covered` (tokens in spans), and `spans`, each with `begin` and `tokens` in the query,
-            `text`, `occurrences` of the whole span, `most` (occurrences of its most frequent 32 tokens), `documents` (a
-            count), and `found`: the first documents, each with `id`, `uri`, `bucket`, `part`, `row`, `stream`, `start` (in
-            the stream), `offset` (in the document), `times` (occurrences), `shards` and `training`.
+            `text`, `occurrences` of the whole span, `most` (occurrences of its most frequent 32 tokens), `documents`
+            (a count), and `found`: the first documents, each with `id`, `uri`, `bucket`, `part`, `row`, `stream`,
+            `start` (in the stream), `offset` (in the document), `times` (occurrences), `shards` and `training`.
         """
         return self._described(query, self._matches(query, least), least, listed)
 

@@ -148,7 +148,7 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture to this file.")
 @click.option(
-    "--confirm", type=click.Path(path_type=Path), help="Write an experiment that compares proposal and prior to this file."
+    "--confirm", type=click.Path(path_type=Path), help="File for an experiment that compares proposal and prior."
 )
 @shared
 @json_option

@@ -341,7 +341,7 @@ def _with_made_arms(lined: Lined) -> Lined:
             data |= {"base": made.base()}
         if isinstance(made, SourceQuestion):
             if ANNEAL in (lined.data.get("sizes") or {}):
-                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source defines a size of this name; rename yours"))
+                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source defines this size; rename yours"))
             data |= {"base": made.base(), "sizes": made.sizes(lined.data.get("sizes"))}
         own = {name: data[name] for name in ("arms", "sizes") if name in data}
         marks = {**dict.fromkeys(_keys(own, ()), mark), **lined.marks}

@@ -171,7 +171,7 @@ def effects(
     """
     if base not in {one.arm for one in scores}:
         raise RequestError(
-            "the base arm of the experiment has no run", found=", ".join(sorted({one.arm for one in scores})) or "no run",
+            "the base arm has no run", found=", ".join(sorted({one.arm for one in scores})) or "no run",
             expected=f"runs of {base}",
         )  # fmt: skip
     require_same_text(scores)

@@ -403,7 +403,7 @@ class LawCurve(Frozen):
 
 
 def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Plot the loss that the law predicts over parameters at equal compute. Runs have the color of the nearest curve."""
+    """Plot the law's loss over parameters at equal compute. Each run has the color of the nearest curve."""
     from matplotlib.figure import Figure
 
     flops = np.array([6 * one.params * one.tokens for one in points])
