@@ -49,7 +49,7 @@ def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, A
     `refusal`.
 
     Raises:
-        RequestError: the source cannot be evaluated (`screen.require_meaning`).
+        RequestError: the source cannot be evaluated (`question.require_meaning`).
     """
     assert experiment.source is not None
     needs, least_rate = {}, 0.0
@@ -79,9 +79,9 @@ def of(
         `effects`: records of `Effect`; `runs`: number of runs by final status; `tokens`, `flops`: totals over all runs.
         `unsure`: number of test documents that are left out, since some run may have trained on them.
         `outcomes` (ladder): records of `LadderOutcome`. `optima` (sweep): records of `SweepOptimum`.
-        `proposal` (swarm): `mixture.propose.MixtureProposal`.
-        `confirmation` (confirmation of a proposal): `mixture.confirm.ConfirmationOutcome`.
-        `value` (source): `value.verdict.SourceVerdict`.
+        `proposal` (swarm): `mixture.proposals.MixtureProposal`.
+        `confirmation` (confirmation of a proposal): `mixture.ConfirmationOutcome`.
+        `value` (source): `source_value.verdict.SourceVerdict`.
 
     Raises:
         IntegrityError: runs were scored on different text.

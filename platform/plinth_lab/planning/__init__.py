@@ -129,7 +129,7 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Precision to assume if the recipe has `auto`.")
 @click.option("--device", metavar="NAME", help="Device for the memory check: h100, a100-40, or a name in your table.")
 @click.option(
-    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file that describes your devices."
+    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file with your devices."
 )
 @click.option("--devices", metavar="NxNAME", help="Rank all parallel layouts on a fleet, such as 512xH100.")
 @click.option("--spot", is_flag=True, help="Use spot prices.")
@@ -283,10 +283,10 @@ class Bytes(click.ParamType[float]):
 )
 @shared
 @click.argument("text", type=Bytes(), required=False)
-@click.option("--html", type=Bytes(), default="0", help="Size of the HTML that the text is extracted from; 0 for plain text.")
+@click.option("--html", type=Bytes(), default="0", help="Size of the HTML source; 0 for plain text.")
 @click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Number of concurrent cores.")
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean document length.")
-@click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="US dollars per core-hour.")
+@click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Dollars per core-hour.")
 @click.option(
     "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s per core."
 )

@@ -227,7 +227,7 @@ class CorpusScale(CorpusPrices):
     document_bytes: float = Field(5300, gt=0, description="Mean length of a document, in bytes.")
     part_bytes: float = Field(256 * 2**20, gt=0, description="Text per part, in bytes.")
     cores: int = Field(1000, ge=1, description="Number of concurrent cores.")
-    gigabit_s_per_core: float = Field(0.3, gt=0, description="Network bandwidth between storage and one core, in Gbit/s.")
+    gigabit_s_per_core: float = Field(0.3, gt=0, description="Bandwidth between storage and one core, in Gbit/s.")
 
 
 class StageEstimate(Frozen):

@@ -146,11 +146,14 @@ def predict_command(
 @scaling.command(epilog=examples("plinth experiment scaling compare foretold.json --loss 2.31 --probe probe=0.81"))
 @click.argument("prediction", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--loss", type=float, required=True, help="Measured loss of the run.")
-@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="Measured probe score of the run. Repeatable.")
+@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="Measured probe score. Repeatable.")
 @shared
 @json_option
 def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str, ...], as_json: bool) -> None:
-    """Compare a stored prediction with a finished run: error in percent, and whether the interval contains the result."""
+    """Compare a stored prediction with a finished run.
+
+    The table has the error in percent, and whether the interval contains the measured value.
+    """
     from pydantic import ValidationError
 
     from plinth.errors import RequestError

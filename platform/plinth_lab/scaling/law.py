@@ -159,7 +159,7 @@ class ScalingLaw(Frozen):
         self._has_optimum()
         floor = self.E + (0.0 if reuse is None else self.B * reuse.limit**-self.beta)
         if not loss > floor:
-            text = "" if reuse is None else f" with {reuse.unique_tokens:.3g} unique tokens and any number of repetitions"
+            text = "" if reuse is None else f" with {reuse.unique_tokens:.3g} unique tokens at any repetition"
             raise RequestError(f"no model reaches this loss{text}", found=f"{loss:g}", expected=f"above {floor:.6g}")
 
         def tokens(params: float) -> float:
@@ -189,7 +189,7 @@ class ScalingLaw(Frozen):
         inference_tokens: float,
         reuse: DataReuse | None,
     ) -> float:
-        """Return the number of parameters at which more parameters and more tokens have equal benefit for their cost."""
+        """Return the number of parameters at which more parameters and more tokens have equal benefit per cost."""
 
         def surplus(log_params: float) -> float:
             """Return the logarithm of the benefit of parameters divided by that of tokens. It falls with N."""

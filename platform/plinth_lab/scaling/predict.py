@@ -74,7 +74,7 @@ class ScalingPrediction(Frozen):
             raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
         wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
         if wrong:
-            raise RequestError(f"{wrong[0]} has no relative error", found=truths[wrong[0]], expected="a finite number, not 0")
+            raise RequestError(f"{wrong[0]} has no relative error", found=truths[wrong[0]], expected="a number except 0")
         return tuple(
             PredictedOutcome(
                 measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
@@ -259,7 +259,7 @@ UTILISATION = (0.38, 0.48)
 
 
 class BoughtModel(Frozen):
-    """Best model for a budget at one utilization. `loss` and `extrapolation` are set if the law was fitted to own runs."""
+    """Best model for a budget at one utilization. `loss` and `extrapolation` are None without a law of own runs."""
 
     utilisation: float
     flops: float
@@ -307,7 +307,7 @@ def purchase(
     """
     price = device.spot_hour if spot else device.on_demand_hour
     if price <= 0:
-        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="state a price in --device-table")
+        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="set one in --device-table")
     hours = dollars / price
     peak = hours * 3600 * device.bf16_flops
     found = (_bought(share, share * peak, tokens, inference_tokens, reuse, fitted) for share in UTILISATION)
