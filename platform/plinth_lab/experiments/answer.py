@@ -45,8 +45,9 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
 
 
 def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, Any]) -> Manifest:
-    """Return the manifest of the sample from a source. Stats: `found` (from `value.assess`), `needs` by size,
-    `refusal`.
+    """Return the manifest of a source's sample.
+
+    Stats: `found` (result of `assessment.assess`), `needs` by size, `refusal`.
 
     Raises:
         RequestError: the source cannot be evaluated (`question.require_meaning`).

@@ -375,7 +375,7 @@ def read_table(text: str) -> RunTable:
         wrong += [name for name, value in probes.items() if not math.isfinite(value)]
         if wrong:
             found = cells[wrong[0]]
-            raise RequestError(f"line {line} of the table: invalid {wrong[0]}", found=found, expected="a number above 0")
+            raise RequestError(f"line {line} of the table: bad {wrong[0]}", found=found, expected="a number above 0")
         runs.append(ScalingRun(**sizes, loss=loss, probes=probes, trunk=cells.get(TRUNK, "")))
     return RunTable(tuple(runs), tuple(failed))
 

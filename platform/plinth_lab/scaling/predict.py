@@ -74,7 +74,7 @@ class ScalingPrediction(Frozen):
             raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
         wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
         if wrong:
-            raise RequestError(f"{wrong[0]} has no relative error", found=truths[wrong[0]], expected="a number except 0")
+            raise RequestError(f"{wrong[0]} has no relative error", found=truths[wrong[0]], expected="not 0")
         return tuple(
             PredictedOutcome(
                 measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
@@ -297,8 +297,8 @@ def purchase(
     Args:
         spot: True to use the price of preemptible devices.
         tokens: exact number of training tokens; if None, the optimum of the law.
-        inference_tokens: tokens that the model will read and write later. Their FLOPs affect the optimum, but this budget
-            does not pay for them.
+        inference_tokens: tokens that the model will read and write later. Their FLOPs affect the optimum, but these
+            dollars do not pay for them.
         reuse: available unique text; if None, text is unlimited.
         fitted: law fitted to the user's own runs; if None, `CORRECTED`.
 

@@ -105,7 +105,7 @@ def source() -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="Input format; required for a path.")
 @click.option("--licence", help="License as SPDX expression, or `per-document`; required for a path.")
 @click.option("--text-field", default="text", show_default=True, help="Name of the text field in JSONL and Parquet.")
-@click.option("--suffix", "suffixes", multiple=True, help="File suffix to read for the kinds tree and text. Repeatable.")
+@click.option("--suffix", "suffixes", multiple=True, help="File suffix to read (tree, text). Repeatable.")
 @click.option("--policy", "policy", default="default", show_default=True, help="Policy for a path.")
 @click.option(
     "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Sample size in MB."
@@ -153,8 +153,8 @@ def value(
     the gain in D_eff. It also compares a small byte model trained with the sample and with more corpus text, in bits
     per byte.
 
-    --train runs an experiment with and without the source at equal tokens. Its verdict is buy, do not buy or not decided.
-    If the command is interrupted, run it again to continue.
+    With --train, the command runs an experiment with and without the source at equal tokens. The verdict is buy, do not
+    buy or not decided. If the command is interrupted, run it again to continue.
     """
     from plinth_lab.source_value import question as source_question
 

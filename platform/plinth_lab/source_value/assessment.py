@@ -113,8 +113,8 @@ def assess(
         test: test documents that no arm of an experiment may train on.
 
     Returns:
-        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`, and `test` if there is test text.
-        A measure with an interval is `{"value", "low", "high"}`.
+        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`, and `test` if test text is
+        given. A measure with an interval is `{"value", "low", "high"}`.
 
     Raises:
         SourceError: the source cannot be read. MissingError: see `known`.
@@ -172,7 +172,7 @@ def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[
 
 
 def _share(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
-    """Return the same ratio as `_ratio`, limited to the range from 0 to `scale`, because `above` is a part of `below`."""
+    """Return the ratio as in `_ratio`, limited to the range from 0 to `scale`. `above` is a part of `below`."""
     found = _ratio(above, below, seed)
     return {name: scale * min(max(end, 0.0), 1.0) for name, end in found.items()}
 

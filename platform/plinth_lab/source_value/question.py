@@ -48,11 +48,11 @@ PLAIN = {"name", "fraction", "weights", "to_weights"}
 class Annealing(Frozen):
     """Second use of the source: both arms continue from a mid-run checkpoint while the learning rate falls to 0."""
 
-    checkpoint: str = Field(min_length=1, description="`RUN:STEP` in this workspace, as in `training.initial.checkpoint`.")
+    checkpoint: str = Field(min_length=1, description="`RUN:STEP` in this workspace, as `training.initial.checkpoint`.")
     tokens: int = Field(gt=0, description="Annealing tokens per arm.")
     share: float | None = Field(None, gt=0, lt=1, description="Share of the source (default: `source.share`).")
     lr: float | None = Field(None, gt=0, description="Initial learning rate (default: the recipe's peak).")
-    optimizer: Literal["kept", "fresh"] = Field("kept", description="Optimizer state, as in `training.initial.optimizer`.")
+    optimizer: Literal["kept", "fresh"] = Field("kept", description="Optimizer state, as `training.initial.optimizer`.")
 
 
 class SourceQuestion(Source):

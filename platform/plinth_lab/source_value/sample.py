@@ -269,7 +269,7 @@ def against(
     places = slots(documents, signatures=signed_, verdicts=verdicts)
     ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))
-    with ctx.progress.meter("comparing the sample with the corpus", sum(slot.documents.rows for slot in places)) as meter:
+    with ctx.progress.meter("comparing with the corpus", sum(slot.documents.rows for slot in places)) as meter:
         for slot, found in zip(places, ctx.engine.map(ask, places), strict=True):
             np.maximum(best, found, out=best)
             meter.advance(slot.documents.rows)
