@@ -228,7 +228,7 @@ def heldout_windows(
 ) -> dict[tuple[str, str], TextWindow]:
     """Return one window per held-out candidate, by bucket and ID. Documents shorter than a window are left out.
 
-    All texts are held in memory.
+    All texts stay in memory.
 
     Args:
         trained: tokenizer manifest of the run.

@@ -4,7 +4,7 @@
     N  runs
 
 There are two surrogate families: a log-linear law, and kernel ridge regression on shares and their logarithms. The
-third option is the mean, which says that shares have no effect. The family and the kernel's settings are chosen by
+third option is the mean, which means that shares have no effect. The family and the kernel's settings are chosen by
 leave-one-out error on the runs themselves, so no run is kept for a separate test.
 """
 
