@@ -38,7 +38,7 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
     """Show slices of held-out text on which the champion drifted, and the documents that changed most.
 
     The test is valid over all interim analyses. --propose writes a recipe that starts from the champion and doubles the
-    weight of the buckets that drift; it does not start a run.
+    weight of the buckets that drift. --propose does not start a run.
     """
     from plinth_audit.drift import job
     from plinth_audit.drift.judge import in_words

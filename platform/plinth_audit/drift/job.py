@@ -1,7 +1,7 @@
 """Asset `drift`: scores of a released model on newer held-out text, and the slices that drift.
 
-It depends on the current time and the signed release history, and on no run of the recipe. Its schedule and `plinth
-model drift --score` materialize it; `plinth run` does not.
+The asset depends on the current time and the signed release history, and on no run of the recipe. A schedule and
+`plinth model drift --score` materialize the asset; `plinth run` does not.
 
 In Dagster: the asset, a job with a daily schedule, and a sensor that raises alarms.
 """

@@ -4,8 +4,8 @@ Each slice keeps the documents with the smallest hash of (seed, ID). This sample
 can be computed part by part. Memory use is one batch of the ledger plus the sample.
 
 A window consists of the prefix and suffix tokens in a document. A window in a training document counts only if some
-step read it in one sequence, since text that was never read in one piece cannot be memorized as a whole. Its position
-in the document is derived from the hash of the document ID.
+step read it in one sequence, since text that was never read in one piece cannot be memorized as a whole. The position
+of a window in its document is derived from the hash of the document ID.
 """
 
 from __future__ import annotations

@@ -7,5 +7,5 @@
     command       the command `plinth model fairness`
 
 Likelihoods need neither generation nor a judge, so they suit base models. A difference in likelihood shows associations
-in the model; it does not measure harm in use.
+in the model, but does not measure harm in use.
 """

@@ -1,7 +1,7 @@
 """Asset `fairness`: pair likelihoods and continuations of a checkpoint, computed by one engine.
 
 Continuations are sampled with a seed and scored by the toxicity annotator of the corpus, with its lexicon, classifier
-and thresholds. They are not corpus documents, so no other annotator runs on them.
+and thresholds. Continuations are not corpus documents, so no other annotator runs on them.
 """
 
 from __future__ import annotations

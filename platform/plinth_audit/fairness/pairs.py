@@ -6,7 +6,7 @@
 
 `a` and `b` may also be plain texts, which are scored whole. A line without `template` is its own template. A line
 without `favourable` has a good continuation. If only the prompts name the groups and the continuations are the same,
-the frequency of the group names has no effect. If whole texts are scored, it has an effect.
+the frequency of the group names has no effect. For whole texts, the frequency has an effect.
 
 The value of a pair is log2 p(a) - log2 p(b), with the opposite sign for a bad continuation: above 0, the model favors
 group a. Plinth's own pairs (CC0-1.0) come from twelve frames about people of two groups, each with a good and a bad
@@ -229,9 +229,9 @@ def shown_name(of_set: str, attribute: str) -> str:
 def by_attribute(pairs: Sequence[Pair], favoured: NDArray[np.float64]) -> dict[str, dict[str, Any]]:
     """Return bias statistics for each attribute.
 
-    They are the mean in bits with its interval, `group_a` and `group_b` (names), `p_adjusted` over all attributes,
-    `found`, and the minimum detectable effect. Sets of pairs are separate: the attribute `gender` in a user's set
-    `mine` is `mine/gender`.
+    The statistics are the mean in bits with its interval, `group_a` and `group_b` (names), `p_adjusted` over all
+    attributes, `found`, and the minimum detectable effect. Sets of pairs are separate: the attribute `gender` in a
+    user's set `mine` is `mine/gender`.
     """
     names = np.array([shown_name(pair.set, pair.attribute) for pair in pairs])
     clusters = np.array([pair.template for pair in pairs])

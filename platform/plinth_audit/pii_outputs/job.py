@@ -1,4 +1,4 @@
-"""Asset `pii/outputs`: personal data in generated text, and the share of it that occurs in training text.
+"""Asset `pii/outputs`: personal data in generated text, and the share of this data that occurs in training text.
 
     unprompted   sampled texts without a prompt
     invited      greedy and sampled continuations of prompts that invite personal data

@@ -78,9 +78,9 @@ def target(function: F) -> F:
 def find(settings: Settings, as_json: bool, **given: str | None) -> None:
     """Find a URL, a domain, a license, a document or a text in parts, shards, runs, steps and checkpoints.
 
-    The search includes near duplicates, and documents that were removed from the corpus after a run read them. It lists
-    every checkpoint that may have read a match, with its places (here, retired, uploaded, published), and all
-    candidates and releases.
+    The search includes near duplicates, and documents that were removed from the corpus after a run read them. The
+    output lists every checkpoint that may have read a match, with its places (here, retired, uploaded, published), and
+    all candidates and releases.
     """
     from plinth_audit.takedown import search
     from plinth_audit.takedown.exposed_runs import holdings

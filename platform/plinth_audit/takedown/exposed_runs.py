@@ -204,7 +204,7 @@ def every_checkpoint(
 ) -> list[HeldCheckpoint]:
     """Return all checkpoints that a run committed, with their places.
 
-    They are found in the run's timeline, in its folder and in manifests.
+    Sources are the run's timeline, the run's folder, and manifests.
     """
     places: dict[int, set[str]] = defaultdict(set)
     bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"

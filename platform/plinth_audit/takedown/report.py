@@ -5,8 +5,8 @@
     remains   remaining copies with place and expiry (`remaining`)
     models    extraction and exposure of the removed text by checkpoint (`exposed_runs`)
 
-The report is signed only if the proof succeeds. It is a DSSE envelope, signed by `compliance`, over an in-toto
-statement whose subjects are the documents' manifests and the exclusions. The pages next to it are rendered from the
+The report is signed only if the proof succeeds. The report is a DSSE envelope, signed by `compliance`. It contains an
+in-toto statement about the documents' manifests and the exclusions. The pages next to it are rendered from the
 statement.
 """
 
@@ -85,8 +85,8 @@ class RebuiltAsset(Frozen):
 def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
     """Return every asset that reads documents, directly or indirectly, with its state.
 
-    An asset that was never materialized is skipped in most cases. It is listed if it has earlier versions, or if a
-    search needs it and its inputs exist, since the search is incomplete without it.
+    An asset that was never materialized is skipped in most cases. Such an asset is listed if it has earlier versions.
+    It is also listed if a takedown search needs the asset and its inputs exist, since the search is then incomplete.
     """
     recipe = load(recipe_path)
     catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]

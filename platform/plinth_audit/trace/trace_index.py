@@ -6,8 +6,9 @@
 The bytes depend only on the tokens and are the same for any number of workers. Memory use is one range.
 
 When text is added, all shards of equal size are cut again, so a shard is not the unit of the cache. A range contains
-whole documents from one curated part. Its identity is the source of its tokens (tokenizer, curated part, the documents'
-IDs, rows and lengths), independent of its position in the stream, so only new curated parts are indexed.
+whole documents from one curated part. The cache key of a range is the source of its tokens (tokenizer, curated part,
+the documents' IDs, rows and lengths). The key does not depend on the position in the stream, so only new curated parts
+are indexed.
 """
 
 from __future__ import annotations

@@ -53,9 +53,9 @@ class Sweep(Frozen):
     def _one_of_both(self) -> Sweep:
         ranged = self.low is not None and self.high is not None and self.low < self.high
         if ranged == bool(self.values) or (self.low is None) != (self.high is None):
-            raise ValueError("expected `low` and a `high` above it, or `values`")
+            raise ValueError("expected `values`, or `low` and `high` with `low` below `high`")
         if self.values and len({name_of(value) for value in self.values}) < max(2, len(self.values)):
-            raise ValueError("values: expected at least two that differ")
+            raise ValueError("values: expected at least two different values")
         return self
 
     def swept(self) -> tuple[int | float | str | bool, ...]:

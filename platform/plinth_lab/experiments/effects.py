@@ -19,8 +19,8 @@ ratio with two seeds is (1 + 2 SHARPEST^2)^(1/2), about 7. Three seeds are enoug
 to 51 arms.
 
 In 200 simulated experiments with five arms and eight seeds, analyzed after every seed, the best arm was never stopped
-if the others are worse by 1 to 20 standard deviations of training noise. It was stopped in one experiment (0.5%) if all
-arms are alike.
+if the others are worse by 1 to 20 standard deviations of training noise. If all arms are alike, the best arm was
+stopped in one experiment (0.5%).
 """
 
 from __future__ import annotations
@@ -331,8 +331,8 @@ class StopDecision(Frozen):
     """Decision to stop or continue an arm at a size. `rival` is the arm that beats it or comes closest.
 
     `difference` is arm minus rival over `seeds` pairs, with an always-valid interval. `p` is the p-value of "the arm is
-    at least as good as every rival"; it is always valid and corrected for the number of rivals. `saved_runs` is the
-    number of planned runs that need not start.
+    at least as good as every rival", always valid and corrected for the number of rivals. `saved_runs` is the number of
+    planned runs that need not start.
     """
 
     size: str

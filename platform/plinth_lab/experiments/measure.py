@@ -190,7 +190,7 @@ def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
 def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return IDs of test documents that may be in the run's training text.
 
-    Their status is not known to be clean: they are too short or too common to search for, or were nearly found.
+    These documents are not known to be clean: the text is too short or too common to search for, or was nearly found.
     """
     (part,) = protected.named(comparison.FILE)
     rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
@@ -202,7 +202,7 @@ def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Seque
 
 
 def _id(name: str, at: int, item: str) -> str:
-    """Return the identifier of a test document. It includes the position, because items may share a name."""
+    """Return a test document's identifier, which includes its position, because items may share a name."""
     return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
 
 

@@ -168,7 +168,7 @@ def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
 def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
     """Return contexts that may already have most results of a run.
 
-    They are the workspace's own recipe, the arm's first run, and the base's first run.
+    The contexts are those of the workspace's own recipe, the arm's first run, and the base's first run.
     """
     size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
     first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]

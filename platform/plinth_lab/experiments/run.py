@@ -265,7 +265,7 @@ def _at_once(
     side_by_side: int,
     say: Callable[[str], None],
 ) -> dict[str, PlinthError]:
-    """Execute runs concurrently. Their Dagster assets then find all results in the store.
+    """Execute runs concurrently, so that the Dagster assets of the runs find all results in the store.
 
     Args:
         every: all runs of the experiment.

@@ -62,7 +62,7 @@ def of(
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
-    """Return the runs of the same size with earlier seeds. They decide if a run starts."""
+    """Return the runs of the same size with earlier seeds, whose scores decide if this run starts."""
     if not experiment.stop_losing:
         return ()
     seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]

@@ -111,8 +111,8 @@ def best_shares(
     """Return the shares [K] with the lowest loss plus `stay` times their divergence from the prior, within bounds.
 
     The log-linear law is convex: without `stay` it is a linear program, and with `stay` any local optimum is global.
-    For the kernel, the best result of several descents is used. They start by default from the prior and near each
-    corner.
+    For the kernel, the best result of several descents is used. By default, the descents start from the prior and near
+    each corner.
     """
     from scipy.optimize import linprog, minimize
 
@@ -198,8 +198,8 @@ def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
 def recipe(
     experiment: Experiment, file: Path, proposal: MixtureProposal, outcome: ConfirmationOutcome | None = None
 ) -> str:
-    """Return a recipe that extends the experiment's recipe with the proposed mixture. Its first line states the
-    evidence.
+    """Return a recipe that extends the experiment's recipe with the proposed mixture. The first line of the recipe
+    states the evidence.
 
     Raises:
         StageError: new runs did not confirm the proposal.

@@ -240,7 +240,7 @@ def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
 def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) -> LogLinear:
     """Fit the log-linear law by least squares.
 
-    It starts from linear solutions of log(loss - c) for several c, refines each, and returns the best fit.
+    The fit starts from linear solutions of log(loss - c) for several c, refines each of them, and keeps the best.
     """
     spread = max(float(np.ptp(losses)), 1e-6)
     starts = [start] if start else []
@@ -289,7 +289,7 @@ def _left_out(shares: Floats, losses: Floats) -> Floats:
 def _by_leverage(law: LogLinear, shares: Floats, losses: Floats) -> Floats:
     """Return leave-one-out predictions by residual / (1 - leverage), with the law linearized around its fit.
 
-    This is accurate for many runs, since one of many runs hardly moves the fit.
+    The approximation is accurate for many runs, since one of many runs hardly moves the fit.
     """
     slopes = np.concatenate([np.ones((len(shares), 1)), np.exp(shares @ law.slopes)[:, None] * shares], axis=1)
     ridge = (1e-3 * max(float(np.ptp(losses)), 1e-6)) ** 2 * np.eye(slopes.shape[1])

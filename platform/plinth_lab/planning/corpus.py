@@ -1,8 +1,8 @@
 """Cost of a corpus of any size: core hours, tasks, bytes shuffled, requests, money, wall clock.
 
 Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The speeds were
-measured on one core (docs/benchmarks.md has the commands); the estimate multiplies them by the amounts. It leaves out
-stragglers and retries. The network bandwidth between storage and cores is an option.
+measured on one core (docs/benchmarks.md has the commands); the estimate multiplies them by the amounts. Stragglers and
+retries are not included. The network bandwidth between storage and cores is an option.
 
 Finished runs can replace the measured speeds. Tasks and store operations grow with parts, CPU time and bytes with text.
 With one run, costs are proportional to size. With several runs of different sizes, a line is fitted, so that the fixed

@@ -1,8 +1,9 @@
 """Estimates for the run that a recipe describes, with every assumption in words.
 
 The speed is stated, or taken from similar runs of the workspace. The whole steps of such a run (computation,
-communication, input and host, but no saves) give FLOP/s by the planner's own count. This rate and the FLOPs of the
-planned run give tokens per second. For the same model, parallel layout and batch, the result is the measured speed.
+communication, input and host, but no saves) give FLOP/s by the planner's own count. The measured FLOP/s and the FLOPs
+of the planned run give tokens per second. For the same model, parallel layout and batch, the result is the measured
+speed.
 """
 
 from __future__ import annotations

@@ -65,10 +65,10 @@ USABLE = ((CONVERGED,), (NO_FLOOR,))
 MEANING = {
     CONVERGED: "the objective has a minimum here",
     NOT_CONVERGED: "no minimum was reached",
-    ON_BOUND: "A or B is 0: the runs show no such term",
+    ON_BOUND: "A or B is 0: the runs show no effect of parameters or of tokens",
     NO_FLOOR: "E is 0, its minimum: runs of these sizes show no loss floor; the law is valid only near these sizes",
     GRID_EDGE: f"an exponent is at the edge of {EXPONENTS[0]} to {EXPONENTS[1]}: the runs do not bound it",
-    FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be separated from the terms",
+    FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be separated from the other terms",
     ILL_CONDITIONED: "the constants trade against each other: other constants fit these runs equally well",
 }
 
@@ -111,7 +111,7 @@ class Fitted:
     """Fitted law with the data for predictions.
 
     `constants` are (E, A, B, alpha, beta), [5]; `drawn` are the constants of all bootstrap draws, [K, 5]; `residuals`
-    are those of ln L, [R].
+    are the residuals of ln L, [R].
     """
 
     fit: ScalingFit

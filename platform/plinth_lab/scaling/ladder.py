@@ -1,9 +1,8 @@
 """Design of a scaling ladder, and a ladder as an experiment.
 
 A ladder has runs for all sizes and horizons, as overlays of a recipe. Hyperparameters follow rules, and the FLOPs are
-known before the runs start. The rules are those of OLMo-core's ladder
-(`model_ladder/wsds_chinchilla_run_configurator.py`, after Porian et al. 2406.19146), for N parameters without
-embeddings:
+known before the runs start. The rules come from OLMo-core's ladder (`model_ladder/wsds_chinchilla_run_configurator.py`,
+after Porian et al. 2406.19146), for N parameters without embeddings:
 
     batch    2048 x 160 (N / 108M)^(2/3) tokens
     rate     0.0047 (N / 108M)^(-1/3) / 2

@@ -192,7 +192,7 @@ class ScalingLaw(Frozen):
         """Return the number of parameters at which more parameters and more tokens have equal benefit per cost."""
 
         def surplus(log_params: float) -> float:
-            """Return the logarithm of the benefit of parameters divided by that of tokens. It falls with N."""
+            """Return the log ratio of the benefit of parameters to the benefit of tokens, which falls with N."""
             seen = tokens(math.exp(log_params))
             if seen <= 0:
                 return -_VAST

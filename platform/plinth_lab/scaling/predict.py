@@ -201,7 +201,7 @@ def optimum(
 ) -> Optimum:
     """Return the optimal parameters N* and tokens D* for a budget, with intervals.
 
-    Bootstrap draws whose A or B is 0 have no optimum; they are left out and not counted.
+    Bootstrap draws whose A or B is 0 have no optimum, and are left out.
 
     Raises:
         RequestError: the runs determine no law, or neither the law nor any draw has an optimum.
@@ -228,7 +228,7 @@ def optimum(
 def _closed(drawn: Floats, flops: float) -> Floats:
     """Return N* and D* of bootstrap draws, [K, 2], in closed form.
 
-    They are G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4).
+    The formulas are G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4).
     """
     _, A, B, alpha, beta = drawn[(drawn[:, 1:3] > 0).all(axis=1)].T
     params = (alpha * A / (beta * B)) ** (1 / (alpha + beta)) * (flops / 6) ** (beta / (alpha + beta))

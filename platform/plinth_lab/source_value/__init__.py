@@ -150,8 +150,8 @@ def value(
 
     The source is a bucket of the recipe that has not been run yet, or a path with --kind and --licence. The result
     shows the accepted share, the shares of text and of word 5-grams that are new to the corpus, bytes per token, and
-    the gain in D_eff. It also compares a small byte model trained with the sample and with more corpus text, in bits
-    per byte.
+    the gain in D_eff. The command also compares a small byte model trained with the sample and with more corpus text,
+    in bits per byte.
 
     With --train, the command runs an experiment with and without the source at equal tokens. The verdict is buy, do not
     buy or not decided. If the command is interrupted, run it again to continue.

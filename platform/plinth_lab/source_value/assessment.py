@@ -9,8 +9,8 @@
                  corpus, and with the same amount of other corpus text instead
     test         number of test documents in the sample
 
-Intervals are 95% bootstrap intervals over documents (`evaluation.statistics.ratio`). They do not cover differences
-between files; use another seed to see these.
+Intervals are 95% bootstrap intervals over documents (`evaluation.statistics.ratio`). The intervals do not cover
+differences between files; use another seed to see these differences.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class _Facts:
 
 
 def _read(own: Context, sample: SourceSample) -> _Facts:
-    """Read the whole sample into memory. Its size is bounded."""
+    """Read the whole sample into memory, which is possible because the sample size is limited."""
     columns = [read_table(own.store, part, ["text"]).column("text") for part in sample.documents.named("part-")]
     keep = [read_table(own.store, part, ["keep"]).column("keep") for part in sample.policy.named("part-")]
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(c for one in columns for c in one.chunks)])
@@ -285,7 +285,7 @@ def _effective(
 
 
 def _factors(sample: SourceSample, facts: _Facts, accepted: Bools, tokens: float) -> dict[str, float]:
-    """Return the factors of D_eff as in the funnel. Their product is the number of accepted tokens.
+    """Return the factors of D_eff as in the funnel. The product of these factors is the number of accepted tokens.
 
     Args:
         tokens: number of tokens in all text that parsed.

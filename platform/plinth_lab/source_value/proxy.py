@@ -8,9 +8,9 @@
 other corpus text, which is the question before a purchase. Slices are the held-out texts of the buckets, and a
 held-back tenth of the sample.
 
-The model trains in seconds. It is an interpolated Witten-Bell model (1991) over contexts of zero to `ORDER - 1` bytes,
-as in `evaluation.slices.tables.Trigram`. Counts are in hashed tables, so memory is the same for any text. Talbot and
-Osborne 2007 study the cost of hash collisions; here all compared models have the same tables and the same cost:
+The model trains in seconds. The model is an interpolated Witten-Bell model (1991) over contexts of zero to `ORDER - 1`
+bytes, as in `evaluation.slices.tables.Trigram`. Counts are in hashed tables, so memory is the same for any text. Talbot
+and Osborne 2007 study the cost of hash collisions; here all compared models have the same tables and the same cost:
 
     p(c | h) = (count(h c) + kinds(h) p(c | shorter h)) / (total(h) + kinds(h))
 
@@ -42,7 +42,7 @@ U32 = NDArray[np.uint32]
 
 
 class ByteModel:
-    """Byte n-gram model with counts up to `ORDER`. It uses 240 MiB for any amount of text."""
+    """Byte n-gram model with counts up to `ORDER`. The tables take 240 MiB for any amount of text."""
 
     def __init__(self) -> None:
         size = 1 << TABLE_BITS

@@ -1,6 +1,6 @@
 """Key `source` in an experiment file, which asks if a source is worth its price.
 
-The experiment has two arms, `without` and `with` the source. Its sizes are two ways to use the source:
+The experiment has two arms, `without` and `with` the source. The sizes of the experiment are two uses of the source:
 
     proxy    from new weights, with a share of the source in every phase of the recipe's mixture
     anneal   from a mid-run checkpoint, with a share of the source in the last phase, while the rate falls to 0

@@ -6,9 +6,9 @@ scratch store. The scratch store is deleted at the end, since text that the user
 
 A document in the sample counts as a duplicate if a corpus document shares a band key with it and the agreement of their
 signatures reaches the recipe's threshold. Documents that a policy or deduplication dropped are not part of the corpus.
-Documents that protected sets dropped are part of it, since their near duplicates are dropped in any bucket. With K
-hashes, the agreement estimates the Jaccard similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112.
-It is only an estimate, while the pipeline verifies every pair.
+Documents that protected sets dropped count as part of the corpus, since their near duplicates are dropped in any
+bucket. With K hashes, the agreement estimates the Jaccard similarity with a standard error of at most 1 / (2 sqrt K),
+0.047 for 112. The agreement is only an estimate, while the pipeline verifies every pair.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) ->
 
 
 def known_ngrams(texts: Iterable[pa.Array]) -> U64:
-    """Return the sorted set of word n-gram hashes in texts. It takes 8 bytes per distinct n-gram."""
+    """Return the sorted set of word n-gram hashes in texts. The set takes 8 bytes per distinct n-gram."""
     found = [np.unique(ngram_hashes(batch, NGRAM_WORDS)[1]) for batch in texts]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 

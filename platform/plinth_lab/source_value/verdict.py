@@ -1,8 +1,8 @@
 """Verdict on a source: buy, do not buy, or not decided, by intervals that are corrected for multiple comparisons.
 
 A use is a size of the experiment: training from new weights, or annealing. The gain of a use is the bits per byte of
-the base arm minus those of the arm with the source. Its interval covers seeds and documents at the level 1 - 5% / uses
-(Bonferroni).
+the base arm minus the bits per byte of the arm with the source. The interval of the gain covers seeds and documents at
+the level 1 - 5% / uses (Bonferroni).
 
     buy          for some use the whole interval is above the minimum gain, and no other measure got worse
     do not buy   for every use the whole interval is at or below the minimum gain; or the sample has too little new text
