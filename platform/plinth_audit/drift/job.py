@@ -249,8 +249,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={"slices": dict(recipe.evaluation.slices)},
             outside=partial(_champion, recipe),
             group="operation",
-            description="The champion's bits per byte on newer held-out documents, compared with those of its own run, "
-            "by slice, with an anytime-valid drift test.",
+            description="The champion's bits per byte on newer held-out documents, compared with the held-out "
+            "documents of its own run, by slice, with an anytime-valid drift test.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
