@@ -6,5 +6,6 @@
     source_value/  value of a source: sample, experiment, price, `plinth corpus source`
     planning/      cost of a run and of a corpus, `plinth run plan`, `plinth corpus scale`
 
-Loaded through entry points (`plinth.commands`, `plinth.definitions`, `plinth.tiles`); no core module imports it.
+Loaded through entry points (`plinth.commands`, `plinth.definitions`, `plinth.tiles`); no core module imports this
+package.
 """

@@ -2,9 +2,10 @@
 
     audit         ranks among references, exposure, p-value over all canaries; lower bound on epsilon
     job           the asset and its stage; recomputation, comparison and display of its items
-    measurement   facts, the gate `canaries`
+    measurement   values that the gate reads (facts), and the gate `canaries`
 
-Formulas are in the modules that compute them. The steps that read each planted copy: `plinth.tokens.order.batch`.
+Formulas are in the modules that compute them. `plinth.tokens.order.batch` computes which training steps read each
+planted copy.
 
 Also here: the command `plinth model exposure`, which loads the other modules when it runs.
 """
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
 @shared
 @json_option
 def exposure(settings: Settings, target: str, as_json: bool) -> None:
-    """Show the mean canary exposure of a run in bits, at one checkpoint or all.
+    """Show the mean canary exposure of a run in bits, at one checkpoint or all checkpoints.
 
-    TARGET is `latest`, a run ID or its prefix, or RUN:STEP. An intermediate checkpoint has seen only some copies. The
-    expected exposure of an unseen text is 1.44 bits. Results are cached; the first measurement scores all canaries and
-    references at every checkpoint.
+    TARGET is `latest`, a run ID or its prefix, or RUN:STEP. An intermediate checkpoint was trained on only some of the
+    planted copies. The expected exposure of an unseen text is 1.44 bits. Results are cached; the first measurement
+    scores all canaries and references at every checkpoint.
     """
     from plinth_jobs.cli import output
 
@@ -61,7 +62,7 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
 
 
 def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
-    """Return canary statistics (`job.summary`) at checkpoints of a run, with run and step.
+    """Return the canary statistics (`job.summary`) of a run's checkpoints, each with run ID and step.
 
     Raises:
         MissingError: there is no such run or checkpoint, or the run has no canaries.
@@ -101,7 +102,7 @@ def _planted(ctx: Context, config: RunConfig) -> Manifest:
 
 
 def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
-    """Measure one checkpoint from the run's folder, without copying it to the store."""
+    """Measure canary exposure of one checkpoint in the run's folder, without a copy in the object store."""
     from plinth import fingerprint
     from plinth.storage.parts import read_table
     from plinth.training.checkpoint import checkpoint
@@ -116,7 +117,7 @@ def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mappi
 
 
 def _mean(group: Mapping[str, Any]) -> str:
-    """Format the mean exposure with its interval; a dash for a group without canaries."""
+    """Format the mean exposure with its confidence interval. A group without canaries gets a dash."""
     if not group["canaries"]:
         return "-"
     found = group["exposure"]

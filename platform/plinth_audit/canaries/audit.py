@@ -37,7 +37,7 @@ TAIL_POINTS, TAIL_DEPTH = 4001, 40.0
 
 
 def ranks(bits: Floats, references: Floats) -> NDArray[np.int64]:
-    """Return the rank of each loss [m] among references [r]: 1 … r + 1.
+    """Return the rank of each loss [m] among the reference losses [r], from 1 (lowest) to r + 1.
 
     Raises:
         ValueError: a loss is not finite.
@@ -48,12 +48,12 @@ def ranks(bits: Floats, references: Floats) -> NDArray[np.int64]:
 
 
 def exposures(found: NDArray[np.int64], references: int) -> Floats:
-    """Return the exposure of ranks, in bits: log2 |R| for rank 1, about 0 for the last rank."""
+    """Return the exposure for each rank, in bits: log2 |R| for rank 1, about 0 for the last rank."""
     return math.log2(references) - np.log2(found)
 
 
 def extended(bits: Floats, references: Floats) -> Floats:
-    """Return the exposure in bits; losses below all references use the fitted tail."""
+    """Return the exposure of each loss, in bits. Losses below all references use the tail of a fitted distribution."""
     found = exposures(ranks(bits, references), len(references))
     below = bits < references.min()
     if below.any():
@@ -66,12 +66,12 @@ def extended(bits: Floats, references: Floats) -> Floats:
 
 
 def exposure_p_value(found: Floats) -> float:
-    """Return the p-value of the summed exposures under no memorization; 1 without canaries."""
+    """Return the p-value of the summed exposures under no memorization, or 1 if there are no canaries."""
     return gamma_tail(len(found), math.log(2) * found.sum()) if len(found) else 1.0
 
 
 def p_value_of_group(group: Mapping[str, Any]) -> float:
-    """Return the p-value of a group with equal repetitions, from its mean exposure in the stats."""
+    """Return the p-value of canaries with the same number of repetitions, computed from their mean exposure."""
     return exposure_p_value(np.full(int(group["exposure"]["n"]), float(group["exposure"]["value"])))
 
 
@@ -118,13 +118,13 @@ HALVINGS = 60
 class Claim(Frozen):
     """Claim under audit: (epsilon, delta)-DP for each of a number of canaries."""
 
-    canaries: int = Field(ge=1, description="Number of canaries with a coin, guessed or not: m.")
+    canaries: int = Field(ge=1, description="Number m of canaries, planted or excluded at random.")
     delta: float = Field(0.0, ge=0, lt=1)
-    level: float = Field(0.95, gt=0, lt=1, description="Confidence of the bound on epsilon.")
+    level: float = Field(0.95, gt=0, lt=1, description="Confidence level of the bound on epsilon.")
 
 
 class Audit(Frozen):
-    """Guesses about coins, and the resulting bound."""
+    """Counts of membership guesses and correct guesses, and the resulting lower bound on epsilon."""
 
     guesses: int
     right: int
@@ -133,17 +133,18 @@ class Audit(Frozen):
 
 
 def guesses(ranks: NDArray[np.int64], groups: NDArray[np.int64], references: int) -> NDArray[np.int8]:
-    """Return guesses for canaries [m] from rank and repetitions: 1 in, -1 out, 0 no guess."""
+    """Return one membership guess per canary [m], from rank and repetitions: 1 planted, -1 not planted, 0 none."""
     inside = ranks <= IN_SHARE * (references + 1)
     shown = [group for group in np.unique(groups) if inside[groups == group].mean() >= GROUP_SHARE]
     return np.where(inside, 1, np.where(np.isin(groups, shown), -1, 0)).astype(np.int8)
 
 
 def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[np.int8]:
-    """Return a fixed number of guesses (as `guesses`): the highest scores [m] are in, the lowest are out.
+    """Return a fixed number of membership guesses, as in `guesses`: planted for the highest scores [m], not planted for
+    the lowest.
 
     Args:
-        scores: memorization score of each canary; of equal scores, the first counts as lower.
+        scores: memorization score of each canary; among equal scores, the first counts as the lowest.
         inside, outside: number of guesses of each kind; together at most m.
 
     Raises:
@@ -157,7 +158,7 @@ def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[
 
 
 def audit(guessed: NDArray[np.int8], planted: NDArray[np.bool_], level: float = 0.95, delta: float = 0.0) -> Audit:
-    """Return the audit at a confidence level; if delta is not 0, the number of guesses must be fixed in advance."""
+    """Return the audit result at a confidence level. If delta is not 0, fix the number of guesses in advance."""
     made = guessed != 0
     total, right = int(made.sum()), int(((guessed > 0) == planted)[made].sum())
     claim = Claim(canaries=len(planted), delta=delta, level=level)
@@ -165,7 +166,8 @@ def audit(guessed: NDArray[np.int8], planted: NDArray[np.bool_], level: float = 
 
 
 def bound(right: int, total: int, claim: Claim) -> float:
-    """Return the largest epsilon that the correct guesses rule out for the claim's delta, to a relative 1e-15.
+    """Return the largest epsilon that the correct guesses rule out for the claim's delta, with a relative error of
+    1e-15.
 
     A run that is (epsilon, delta)-DP is also DP for every larger epsilon, so a rejected epsilon is a lower bound.
     """
@@ -182,11 +184,11 @@ def bound(right: int, total: int, claim: Claim) -> float:
 
 
 def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
-    """Return the maximum probability of this number of correct guesses under (epsilon, delta)-DP.
+    """Return the maximum probability of at least this number of correct guesses under (epsilon, delta)-DP.
 
     Args:
-        right: v of the formula.
-        total: r, fixed in advance.
+        right: number of correct guesses, v in the formula.
+        total: number of guesses, r in the formula; fixed in advance.
 
     Raises:
         ValueError: not 0 <= right <= total <= canaries, or epsilon is negative.
@@ -204,7 +206,7 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
 
 
 def lower_bound(right: int, total: int, level: float = 0.95) -> float:
-    """Return the largest epsilon that the guesses rule out: the logit of the exact lower bound of their accuracy."""
+    """Return the largest epsilon that the guesses rule out: the logit of the exact lower bound on guess accuracy."""
     if not right:
         return 0.0
     share = beta_quantile(right, total - right + 1, 1 - level)
@@ -212,7 +214,7 @@ def lower_bound(right: int, total: int, level: float = 0.95) -> float:
 
 
 def _binomial(count: NDArray[np.int64], total: int, share: float) -> NDArray[np.float64]:
-    """Return the probability of each number of successes in `total` trials."""
+    """Return the binomial probability of each number of successes in `total` trials."""
     from scipy.special import gammaln
 
     ways = gammaln(total + 1) - gammaln(count + 1) - gammaln(total - count + 1)

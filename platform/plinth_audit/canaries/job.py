@@ -1,8 +1,8 @@
 """Exposure of planted canaries under a checkpoint.
 
-The engine returns the bits of every canary and reference; ranks, exposures, the p-value and the bound on epsilon are
-computed from them and the coins. An intermediate checkpoint has seen only some copies: `seen` counts those in steps
-that were trained and not skipped.
+The engine returns the loss in bits of every canary and reference text. Ranks, exposures, the p-value and the bound on
+epsilon are computed from these losses and the random choice of planted canaries. An intermediate checkpoint has seen
+only some copies: `seen` counts the copies in steps that were trained and not skipped.
 """
 
 from __future__ import annotations
@@ -63,14 +63,15 @@ SCHEMA = pa.schema(
 
 
 def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[int, int]) -> Manifest:
-    """Measure a checkpoint; the part `canaries.parquet` has a row per canary and reference (`SCHEMA`).
+    """Measure canary exposure of a checkpoint; the part `canaries.parquet` has one row per canary and reference
+    (`SCHEMA`).
 
     Args:
         seen: copies of each canary that the checkpoint was trained on (`draws.seen_through`).
 
     Stats: `groups` by repetitions (canaries, seen, exposure with interval, `fitted` and `least` exposure), `out` (the
-    same for canaries that were not planted), `p_value` over all planted ones, `audit` (guesses, right, epsilon, level),
-    `canaries`, `planted`, `references`, `seed`.
+    same for canaries that were not planted), `p_value` over all planted canaries, `audit` (guesses, right, epsilon,
+    level), `canaries`, `planted`, `references`, `seed`.
 
     Raises:
         TrainingError: the checkpoint cannot be scored.
@@ -81,7 +82,7 @@ def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[in
 
 
 def measured(ctx: Context, engine: ModelEngine, model: str, canaries: Manifest, seen: Mapping[int, int]) -> Part:
-    """Return the table (`SCHEMA`) of a model, from the cache if it was measured before.
+    """Return the canary table of a model (`SCHEMA`), from the cache if the model was measured before.
 
     Args:
         model: digest of the engine's model.
@@ -97,7 +98,7 @@ def _step(seen: Mapping[int, int]) -> Step:
 
 
 def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
-    """Return rows of `SCHEMA` from the canaries' table (`planted_canaries.SCHEMA`) and their scores."""
+    """Return rows of `SCHEMA`, which combine the table of canaries (`planted_canaries.SCHEMA`) with their scores."""
     canary = np.array(given["kind"].to_pylist()) == "canary"
     own, references = bits[canary], bits[~canary]
     ranks = audit.ranks(own, references)
@@ -116,7 +117,7 @@ def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64],
 
 
 def summary(scored: pa.Table) -> dict[str, Any]:
-    """Return the statistics of a scored table."""
+    """Return canary statistics of a scored table: exposure by repetitions, p-value, audit and counts."""
     own = scored.filter(pa.compute.equal(scored["kind"], "canary"))
     planted = own["planted"].to_numpy()
     repetitions, ranks = own["repetitions"].to_numpy(), own["rank"].to_numpy()
@@ -138,7 +139,7 @@ def summary(scored: pa.Table) -> dict[str, Any]:
 
 
 def _group(rows: pa.Table) -> dict[str, Any]:
-    """Return the exposure of a group in bits, with its interval over canaries."""
+    """Return the exposure of a group of canaries in bits, with its confidence interval."""
     if not rows.num_rows:
         return {"canaries": 0}
     found, fitted = rows["exposure"].to_numpy(), rows["fitted_exposure"].to_numpy()
@@ -164,7 +165,7 @@ UNSEEN = 1 / math.log(2)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the exposure stage if the recipe plants canaries."""
+    """Return the canary exposure stage if the recipe plants canaries."""
     if recipe.corpus.canaries is None:
         return []
     return [
@@ -198,7 +199,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Return the suite: a p-value needs included and excluded canaries, and references."""
+    """Return the check suite: a p-value needs planted canaries, excluded canaries, and references."""
     stats = made.stats
     row = {"planted": stats["planted"], "out": stats["canaries"] - stats["planted"], "references": stats["references"]}
     expectations = [between("planted", 1, None), between("out", 1, None), between("references", 128, None)]
@@ -245,10 +246,10 @@ def _exposed(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield exposure pairs by canary, for planted ones (by repetitions) and for others.
+    """Yield the exposures of two models paired by canary, for planted canaries (by repetitions) and for excluded ones.
 
     Raises:
-        IntegrityError: the canaries differ.
+        IntegrityError: the two models have different canaries.
     """
     texts = [made.inputs[planted_canaries.ASSET] for made in (a, b)]
     sides = [part_table(store, made, "canaries.parquet") for made in (a, b)]
@@ -264,7 +265,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Return the page section on exposure by repetitions."""
+    """Return the page section on canary exposure by repetitions."""
     groups = {counted(int(name), "time"): stats["groups"][name] for name in sorted(stats["groups"], key=int)}
     groups["not planted"] = stats["out"]
     measures = [measure(name, row["exposure"], reference=UNSEEN) for name, row in groups.items() if row["canaries"]]
@@ -285,7 +286,7 @@ def section(_: str, stats: Stats) -> Section:
 
 
 def figure(stats: Mapping[str, Any]) -> Figure:
-    """Plot the mean exposure by repetitions with its interval, next to the chance level."""
+    """Plot the mean exposure by repetitions with its interval, next to the expected exposure of unseen text."""
     from matplotlib.figure import Figure
 
     groups = {**stats["groups"], "out": stats["out"]}
@@ -306,7 +307,10 @@ def figure(stats: Mapping[str, Any]) -> Figure:
 
 
 def _cells(group: Mapping[str, Any]) -> list[Any]:
-    """Return the cells of a group: counts, exposure with interval, medians; dashes without canaries."""
+    """Return the table cells of a group: counts, exposure with interval, medians.
+
+    A group without canaries gets dashes.
+    """
     if not group["canaries"]:
         return [0, *["-"] * 6]
     found = group["exposure"]

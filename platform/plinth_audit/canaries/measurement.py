@@ -1,4 +1,4 @@
-"""Facts and gate of `memorisation/canaries`: exposure of texts planted in training text."""
+"""Facts for gates and the gate `canaries`, from `memorisation/canaries`: exposure of texts planted in training text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from plinth_registry.gates.facts import Evidence
 
 
 class CanaryPolicy(Frozen):
-    """Limits for canaries by repetitions: 64 repetitions are memorized, a single one must look unseen."""
+    """Limits on canary exposure by repetitions. Text repeated 64 times is memorized; text planted once must look
+    unseen.
+    """
 
     min_p: Mapping[int, float] = Field(
         {1: 0.001}, min_length=1, description="Minimum p-value of the exposure, by repetitions."
@@ -24,7 +26,7 @@ class CanaryPolicy(Frozen):
 
 
 class CanaryFacts(Frozen):
-    """Measured facts about planted texts."""
+    """Measured exposure of planted texts, read by the gate `canaries`."""
 
     planted: int
     p_values: Mapping[int, float] = Field(description="P-value of the exposure under no memorization, by repetitions.")
@@ -32,7 +34,7 @@ class CanaryFacts(Frozen):
 
 
 def read(stats: Stats) -> CanaryFacts:
-    """Return the exposures of planted texts by repetitions."""
+    """Return p-values of planted texts by repetitions, and the lower bound on epsilon."""
     from plinth_audit.canaries import audit
 
     groups = {int(name): group for name, group in stats["groups"].items() if group["canaries"]}
@@ -44,7 +46,7 @@ def read(stats: Stats) -> CanaryFacts:
 
 
 def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
-    """Require that rarely repeated canaries look unseen, and bound epsilon."""
+    """Require that rarely repeated canaries look unseen and that the lower bound on epsilon is within its limit."""
     known = evidence.of("memorisation_canaries", CanaryFacts)
     if not known or known.planted <= 0:
         return missing("canaries")

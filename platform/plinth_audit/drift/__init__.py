@@ -1,11 +1,11 @@
 """Data drift: a released model on newer held-out documents, compared with the held-out documents of its own run.
 
-    judge        anytime-valid test for slices that drift; recipe that continues training on them
+    judge        anytime-valid test for slices that drift; recipe that continues training on the buckets that drift
     job          the asset, its stage and chart; its daily job and the sensor in Dagster
 
-New text arrives snapshot by snapshot and is evaluated after each. The test is valid over all interim analyses
-(`statistics.exchangeable`), with a Bonferroni correction over the slices of the first one. Documents are not paired:
-newer ones are ranked among those of the reference.
+New text arrives snapshot by snapshot and is evaluated after each snapshot. The test is valid over all interim analyses
+(`statistics.exchangeable`), with a Bonferroni correction over the slices of the first analysis. Documents are not
+paired: newer documents are ranked among the reference documents.
 
 Does not belong here: the choice of the champion (`plinth_registry`).
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml"),
 )
 @click.option("--score", is_flag=True, help="Score new documents first.")
-@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Write a recipe against the drift.")
+@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="File for a recipe against the drift.")
 @shared
 @recipe_option
 @json_option
@@ -38,7 +38,7 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
     """Show slices of held-out text on which the champion drifted, and the documents that changed most.
 
     The test is valid over all interim analyses. --propose writes a recipe that starts from the champion and doubles the
-    weight of the buckets that drift; it does not start a run.
+    weight of the buckets that drift. --propose does not start a run.
     """
     from plinth_audit.drift import job
     from plinth_audit.drift.judge import in_words

@@ -1,7 +1,7 @@
-"""Asset `drift`: a released model on newer held-out text, analysis by analysis, and the slices that drift.
+"""Asset `drift`: scores of a released model on newer held-out text, and the slices that drift.
 
-It depends on the current time and the signed release history, not on a run of the recipe. Its schedule and
-`plinth model drift --score` materialize it; `plinth run` does not.
+The asset depends on the current time and the signed release history, and on no run of the recipe. A schedule and
+`plinth model drift --score` materialize the asset; `plinth run` does not.
 
 In Dagster: the asset, a job with a daily schedule, and a sensor that raises alarms.
 """
@@ -70,7 +70,7 @@ SCHEMA = pa.schema(
 
 
 class NewDocument(NamedTuple):
-    """Document to score. `text` may be a prefix; `known` is True if the model's run held it out."""
+    """Document to score. `text` may be a prefix; `known` is True if the model's own run held the document out."""
 
     id: bytes
     bucket: str
@@ -90,16 +90,16 @@ def run(
     earlier: Manifest | None = None,
     score: Score | None = None,
 ) -> Manifest:
-    """Score a model on the held-out documents since the last analysis.
+    """Score a model on held-out documents that no earlier analysis scored.
 
     Stats: `champion`, `looks` (analyses with snapshots and documents), `slices` (`judge.SliceDrift`).
 
     Args:
-        champion: released checkpoint; None scores nothing.
+        champion: released checkpoint; if None, nothing is scored.
         own: curated text of the champion's run, by bucket.
         earlier: published manifest; its scores are continued if champion and axes are the same. It is not an input by
             digest, since its content is copied to the result.
-        score: replacement for the model in a separate process.
+        score: function that replaces the model in a separate process.
 
     Raises:
         CheckpointError, TrainingError: the model cannot be loaded or evaluated.
@@ -127,7 +127,7 @@ def run(
 
 
 def slices(made: Manifest) -> list[SliceDrift]:
-    """Return the slices of a manifest."""
+    """Return the drift of each slice from a manifest's stats."""
     return [SliceDrift.model_validate(one) for one in made.stats["slices"]]
 
 
@@ -147,7 +147,10 @@ def _scored(
     before: pa.Table | None,
     score: Score | None,
 ) -> pa.Table | None:
-    """Return the rows of this analysis; in the first one, the reference is 0 and newer documents are 1."""
+    """Score the new documents of this analysis.
+
+    In the first analysis, reference documents get number 0 and newer documents get number 1.
+    """
     if not fresh:
         return None
     number = 1 if before is None else max(before["look"].to_pylist()) + 1
@@ -207,13 +210,13 @@ def heldout_ids(store: Store, curated: Mapping[str, Manifest]) -> frozenset[byte
 def choose(
     store: Store, curated: Mapping[str, Manifest], own: frozenset[bytes], scored: frozenset[bytes], most: int = MOST
 ) -> list[NewDocument]:
-    """Return held-out documents, sorted by bucket, reference first, and ID.
+    """Return held-out documents to score, sorted by bucket (reference documents first), then by ID.
 
-    The reference is chosen once, in the first analysis; later ones have only newer documents.
+    The reference is chosen once, in the first analysis; later analyses have only newer documents.
 
     Args:
         own: IDs held out by the model's run.
-        scored: IDs scored by earlier analyses; empty in the first one.
+        scored: IDs scored by earlier analyses; empty in the first analysis.
     """
     found = []
     for bucket in sorted(curated):
@@ -246,8 +249,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={"slices": dict(recipe.evaluation.slices)},
             outside=partial(_champion, recipe),
             group="operation",
-            description="The champion's bits per byte on newer held-out documents, compared with those of its own run, "
-            "by slice, with an anytime-valid drift test.",
+            description="The champion's bits per byte on newer held-out documents, compared with the held-out "
+            "documents of its own run, by slice, with an anytime-valid drift test.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -275,7 +278,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Return the suite, which warns if a slice drifts and never blocks."""
+    """Return the check suite, which warns if a slice drifts and never blocks."""
     drifting = sum(one["drifts"] for one in made.stats["slices"])
     return Suite(ASSET, [{"drifting": drifting}], [between("drifting", None, 0, "warning")])
 
@@ -315,7 +318,9 @@ DRAWN = 24
 
 
 def figure(found: Sequence[SliceDrift]) -> Figure:
-    """Plot the reference in gray and the latest analysis in color; orange slices drift."""
+    """Plot bits per byte by slice: the reference in gray, the latest analysis in color, and in orange if the slice
+    drifts.
+    """
     from matplotlib.figure import Figure
 
     rows = list(found[:DRAWN])
@@ -344,7 +349,7 @@ INTERVAL_S = 60
 
 
 def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """Return the definitions, which are empty if the recipe has no release."""
+    """Return the Dagster definitions, which are empty if the recipe has no release."""
     own = stages(recipe)
     if not own:
         return dg.Definitions()
@@ -361,11 +366,11 @@ def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
 
 
 def sensor(workspace: Path) -> dg.SensorDefinition:
-    """Return the sensor that raises one alarm per set of slices that drift, with the documents that changed most."""
+    """Return the drift sensor, which raises one alarm per slice when the set of drifting slices changes."""
 
     @dg.sensor(name="drift", minimum_interval_seconds=INTERVAL_S, default_status=dg.DefaultSensorStatus.RUNNING)
     def _drift(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        """Read the result of the latest analysis."""
+        """Raise alarms for slices that drift in the latest analysis."""
         ctx = Context(Workspace(workspace))
         try:
             published = ctx.refs.published(ASSET)

@@ -30,7 +30,7 @@ WHOLE = "all"
 
 
 class MovedDocument(Frozen):
-    """Newer document of a slice that drifts. `excess_bits` is its difference from the reference rate."""
+    """Newer document in a slice that drifts. `excess_bits` is its number of bits above the reference rate."""
 
     id: str
     uri: str
@@ -44,9 +44,9 @@ class MovedDocument(Frozen):
 class SliceDrift(Frozen):
     """Drift of a slice of held-out text.
 
-    `reference` and `latest` are bits per byte with intervals, for the reference and for the last analysis with
-    documents of the slice. `p` is valid over all analyses so far; `adjusted` is corrected over slices, too. `look` is
-    the first analysis that found drift, and `bucket` the bucket with the largest change.
+    `reference` and `latest` are bits per byte with intervals: for the reference, and for the last analysis with
+    documents in the slice. `p` is valid over all analyses so far; `adjusted` is also corrected over slices. `look` is
+    the first analysis that found drift, and `bucket` is the bucket with the largest change.
     """
 
     axis: str
@@ -69,7 +69,7 @@ class SliceDrift(Frozen):
 
 
 def judged(table: pa.Table) -> list[SliceDrift]:
-    """Return all slices with enough reference documents. Slices that drift come first, and buckets come before other
+    """Test every slice with enough reference documents. Slices that drift come first, and buckets come before other
     axes.
 
     Args:
@@ -83,13 +83,15 @@ def judged(table: pa.Table) -> list[SliceDrift]:
 
 
 def _order(table: pa.Table) -> list[int]:
-    """Return the order by analysis, then by ID, which is a hash and so independent of the content."""
+    """Return row indices sorted by analysis, then by document ID. IDs are hashes, so this order is unrelated to
+    content.
+    """
     keys = list(zip(table["look"].to_pylist(), table["id"].to_pylist(), strict=True))
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _slices(table: pa.Table) -> list[tuple[str, str, NDArray[np.int64]]]:
-    """Return axis, name and rows of every slice; the whole text first."""
+    """Return axis, name and row indices of every slice. The slice of all documents comes first."""
     found = [(WHOLE, WHOLE, np.arange(table.num_rows))]
     axes = {name: name for name in BUILT_IN if name in table.schema.names}
     axes |= {name.removeprefix(AXIS): name for name in table.schema.names if name.startswith(AXIS)}
@@ -131,27 +133,36 @@ def _judged(axis: str, name: str, rows: pa.Table, slices: int) -> SliceDrift:
 
 
 def always_valid(rates: NDArray[np.float64], looks: NDArray[np.int64], ids: Sequence[bytes]) -> NDArray[np.float64]:
-    """Return p after each newer document, [n - m], from ordered bits per byte [n] with m reference documents."""
+    """Return the p-value after each newer document, [n - m].
+
+    Args:
+        rates: ordered bits per byte [n]; the first m are reference documents.
+        looks: analysis of each document; 0 for the reference.
+        ids: document IDs, for tie-breaking.
+    """
     first = int((looks == 0).sum())
     starts = np.flatnonzero(np.diff(looks[first:], prepend=-1)).tolist()
     return statistics.exchangeable_p(rates[:first], rates[first:], _draws(ids[first:]), starts)
 
 
 def _interval(bits: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return bits per byte with the ends of its interval."""
+    """Return bits per byte, and the lower and upper end of its confidence interval."""
     found = statistics.ratio(bits, sizes, draws=DRAWS)
     return found.value, found.low, found.high
 
 
 def _draws(ids: Sequence[bytes]) -> NDArray[np.float64]:
-    """Return random tie-breakers, fixed for each document."""
+    """Return a random tie-breaker for each document, derived from its ID."""
     digests = (hashlib.sha256(b"drift" + id_).digest()[:7] for id_ in ids)
     return np.array([int.from_bytes(one, "big") / 2**56 for one in digests])
 
 
 def _moved(rows: pa.Table, rate: float, after: NDArray[np.bool_]) -> tuple[tuple[MovedDocument, ...], str]:
-    """Return documents since the analysis that found drift, largest change in the common direction first; and the
-    bucket with the largest change."""
+    """Return the documents that changed most since the analysis that found drift, and the bucket with the largest
+    change.
+
+    Only documents that changed in the direction of the drift are listed, largest change first.
+    """
     own = rows.filter(pa.array(after)).select(["id", "uri", "bucket", "snapshot", "bytes", "bits"]).to_pylist()
     excess = [row["bits"] - row["bytes"] * rate for row in own]
     side = 1 if sum(excess) >= 0 else -1
@@ -207,7 +218,7 @@ def overlay(recipe: Recipe, base: str, found: Iterable[SliceDrift]) -> str:
 
 
 def in_words(one: SliceDrift) -> str:
-    """Return the drift of a slice in words, for people and alarms."""
+    """Return a sentence on the drift of a slice, for the command line and alarms."""
     now = "" if one.latest is None else f" to {one.latest[0]:.3f}"
     change = f"bits per byte changed from {one.reference[0]:.3f}{now}"
     named = ", ".join(document.uri for document in one.moved[:3])
@@ -215,7 +226,9 @@ def in_words(one: SliceDrift) -> str:
 
 
 def _more(phase: Phase, buckets: Sequence[str]) -> dict[str, Any]:
-    """Return the phase with higher weights of some buckets; without weights, with a factor on their shares."""
+    """Return the mixture phase with higher weights of some buckets. A bucket without a weight gets an upsampling
+    factor.
+    """
     data: dict[str, Any] = phase.model_dump(mode="json", exclude_unset=True)
     weights, factors = dict(data.get("weights") or {}), dict(data.get("upsample") or {})
     for bucket in buckets:

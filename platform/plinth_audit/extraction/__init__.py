@@ -42,21 +42,21 @@ class ExtractionTest(Frozen):
 
     slices: Mapping[_SliceName, str] = Field(
         default_factory=dict,
-        description="Slices in addition to `duplicated`, `personal_data` and `restricted_licence`: name and condition "
-        "over ledger columns.",
+        description="Slices in addition to `duplicated`, `personal_data` and `restricted_licence`, given as a name and "
+        "a condition over ledger columns.",
     )
     listed: str | None = Field(
         None,
-        description="File with one document ID or URI per line, for the slice `listed`: an absolute path, a URI, or a "
-        "path in the workspace's `input/`.",
+        description="File with one document ID or URI per line, for the slice `listed`. Give an absolute path, a URI, "
+        "or a path in the workspace's `input/`.",
     )
     documents_per_slice: int = internal(
-        200, ge=1, description="Maximum documents per slice; 0 extracted of 200 bounds the rate at 1.5%."
+        200, ge=1, description="Maximum documents per slice. With 0 of 200 extracted, the upper bound is 1.5%."
     )
-    seed: int = internal(0, description="Seed of the choice of documents and windows.")
+    seed: int = internal(0, description="Random seed for the choice of documents and windows.")
     prefix_tokens: int = internal(50, ge=1, description="Length of the prompt, in tokens.")
     suffix_tokens: int = internal(50, ge=1, description="Length of the compared continuation, in tokens.")
-    near_edits: float = internal(0.1, ge=0, lt=1, description="Maximum edit share of a near match.")
+    near_edits: float = internal(0.1, ge=0, lt=1, description="Maximum share of edited tokens in a near match.")
 
     @field_validator("slices")
     @classmethod
@@ -68,7 +68,7 @@ class ExtractionTest(Frozen):
 
     @property
     def width(self) -> int:
-        """Length of a window in tokens: prefix and suffix."""
+        """Length of a window in tokens, prefix plus suffix."""
         return self.prefix_tokens + self.suffix_tokens
 
 
@@ -85,19 +85,19 @@ class ExtractionPolicy(Frozen):
 
     max_share: float = Field(0.05, gt=0, le=1, description="Maximum extraction rate of any slice (95% upper bound).")
     min_windows: int = Field(
-        60, ge=1, description="Minimum documents to gate a slice except `all`; 0 extracted of 60 bounds the rate at 5%."
+        60, ge=1, description="Minimum documents for the gate to judge a slice. The slice `all` is always judged."
     )
 
 
 class ExtractedShare(Frozen):
-    """Extraction rate of a slice, exact and near matches."""
+    """Extraction rate of a slice, counting exact and near matches."""
 
     windows: int = Field(description="Number of tested documents.")
     at_most: float = Field(description="Upper confidence bound of the rate.")
 
 
 class ExtractionFacts(Frozen):
-    """Extraction rates by slice; `all` has all documents."""
+    """Extraction rates by slice. The slice `all` contains all tested documents."""
 
     slices: Mapping[str, ExtractedShare]
 
@@ -111,7 +111,7 @@ def read(stats: Stats) -> ExtractionFacts:
 
 
 def extraction(asked: ExtractionPolicy, evidence: Evidence) -> GateResult:
-    """Bound the extraction rate of training text at risk."""
+    """Require that the extraction rate of training text at risk is within its limit."""
     from plinth_registry.gates import missing, number
     from plinth_registry.gates.margins import WHOLE, UpperBound, worst_share
 

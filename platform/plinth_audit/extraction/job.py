@@ -4,8 +4,8 @@
     near    not exact, and at most 10% of the tokens inserted, removed or replaced
 
 The definition follows Carlini et al. 2023 (arXiv:2202.07646), with near matches as in VaultGemma. Held-out documents of
-the same slice are the control: a model can also complete text that it never read (boilerplate, counting, quotations).
-The difference between both is memorization.
+the same slice are the control, because a model can also complete text that it never read (boilerplate, counting,
+quotations). The difference between the two rates measures memorization.
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ def run(
     """Test windows of every slice; the part `extraction.parquet` has a row per slice and document (`SCHEMA`).
 
     Args:
-        trained: tokenizer.
+        trained: tokenizer manifest.
         curated, shards: manifests by bucket.
         taken: training steps of the checkpoint.
-        listed: IDs or URIs of the user's list.
+        listed: IDs or URIs from the user's list.
 
     Stats: `slices`, by name: `n`, `exact`, `near` and `either` (rate with interval, and `upper`: its one-sided bound at
     95%), `control` (the same for held-out documents, or None), `excess` (either minus control, with interval),
-    `excess_at_least` (one-sided, exact); `upper` (maximum of the slices' `either`), `unseen` documents that no step
-    read whole, `absent` slices whose columns the ledger lacks, `prefix_tokens`, `suffix_tokens`, `seed`.
+    `excess_at_least` (one-sided, exact); `upper` (maximum of the slices' `either`), `unseen` (number of documents that
+    no step read whole), `absent` (slices whose columns the ledger lacks), `prefix_tokens`, `suffix_tokens`, `seed`.
 
     Raises:
         RecipeError: a slice condition is invalid; windows are longer than the sequences of the run.
@@ -111,7 +111,7 @@ def run(
 
 
 def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the statistics of a table (`SCHEMA`), including requested slices without documents."""
+    """Return extraction statistics of a result table (`SCHEMA`). Requested slices without documents are included."""
     slices: dict[str, dict[bool, list[str]]] = {name: {False: [], True: []} for name in asked}
     columns = (tried[name].to_pylist() for name in ("slice", "heldout", "outcome"))
     for name, heldout, outcome in zip(*columns, strict=True):
@@ -122,13 +122,13 @@ def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def outcome(suffix: Sequence[int], completion: Sequence[int], near_edits: float) -> tuple[int, str]:
-    """Return the edit distance between suffix and completion, and its class (exact, near or other)."""
+    """Return the edit distance between suffix and completion, and the match class (exact, near or other)."""
     count = edits(suffix, completion)
     return count, EXACT if not count else NEAR if count <= near_edits * len(suffix) else OTHER
 
 
 def edits(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the Levenshtein distance."""
+    """Return the Levenshtein distance between two token sequences."""
     row = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
         corner, row[0] = row[0], i
@@ -152,7 +152,7 @@ def _slice(trained: Sequence[str], heldout: Sequence[str]) -> dict[str, Any]:
 
 
 def _shares(outcomes: Sequence[str]) -> dict[str, Any]:
-    """Return the rates of exact and near matches and of both, with interval and upper bound."""
+    """Return the rates of exact matches, near matches and both, each with its interval and upper bound."""
     n = len(outcomes)
     counts = {EXACT: outcomes.count(EXACT), NEAR: outcomes.count(NEAR)}
     counts["either"] = counts[EXACT] + counts[NEAR]
@@ -184,7 +184,11 @@ def _windows(
     taken: Taken,
     listed: Sequence[str],
 ) -> tuple[list[tuple[str, TextWindow]], dict[str, Any]]:
-    """Return slice and window of every document to test; requested and absent slices; number of unseen documents."""
+    """Select the windows to test. Return pairs of slice and window, and a mapping with three counts or lists.
+
+    The mapping has requested slices (`asked`), slices whose columns the ledger lacks (`absent`), and the number of
+    training documents that no step read whole (`unseen`).
+    """
     rows, asked, absent = candidates(ctx, params, ledger, shards, listed)
     by_decision: dict[str, list[dict[str, Any]]] = {"train": [], "heldout": []}
     for row in rows.to_pylist():
@@ -212,7 +216,7 @@ def _windows(
 def _written(
     ctx: Context, params: ExtractionTest, checkpoint: Manifest, chosen: Sequence[tuple[str, TextWindow]]
 ) -> Part:
-    """Generate the continuation of every prefix; a document in several slices is generated once."""
+    """Generate the continuation of every prefix. A document in several slices is generated only once."""
     windows = sorted({window for _, window in chosen}, key=lambda one: (one.heldout, one.bucket, one.id))
     answers: dict[TextWindow, Generated] = {}
     if windows:
@@ -244,7 +248,7 @@ def _row(name: str, window: TextWindow, answer: Generated, params: ExtractionTes
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the extraction stage if the recipe enables it."""
+    """Return the extraction stage if the recipe enables the test."""
     params = sections.of(recipe.evaluation, "extraction", ExtractionTest)
     if params is None:
         return []
@@ -332,9 +336,9 @@ def _limits(slices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield pairs of extraction outcomes by document, for training text and held-out text.
+    """Yield extraction outcomes of two models paired by document, for training text and held-out text.
 
-    Windows that were tested for one model only, because only it was trained on them, have no pair.
+    A window that was tested for one model only has no pair, because only that model was trained on it.
     """
     sides = [part_table(store, made, "extraction.parquet") for made in (a, b)]
     for heldout, text in ((False, "training text"), (True, "held-out text")):
@@ -345,7 +349,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def _by_window(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
-    """Return one row per window, which the table has once per slice."""
+    """Merge the rows of a window, which the table has once per slice, into one row."""
     item = pc.binary_join_element_wise(table["bucket"], table["id"], pc.cast(table["offset"], pa.string()), "/")
     rows = pa.table({"item": item, "slice": table["slice"], "outcome": table["outcome"]}).sort_by(
         [("item", "ascending"), ("slice", "ascending")]

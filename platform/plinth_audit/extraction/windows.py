@@ -1,11 +1,11 @@
 """Training documents and held-out control documents of every slice, selected from the ledger.
 
-Each slice keeps the documents with the smallest hash of (seed, ID), a sample that does not depend on order and can be
-computed part by part. Memory is one batch of the ledger and the sample.
+Each slice keeps the documents with the smallest hash of (seed, ID). This sample does not depend on document order and
+can be computed part by part. Memory use is one batch of the ledger plus the sample.
 
-A window is the prefix and suffix tokens in a document. A window of a training document counts only if some step read it
-in one sequence, since text that was never read in one piece cannot be memorized as one. Its position in the document is
-drawn by the hash of the ID.
+A window consists of the prefix and suffix tokens in a document. A window in a training document counts only if some
+step read it in one sequence, since text that was never read in one piece cannot be memorized as a whole. The position
+of a window in its document is derived from the hash of the document ID.
 """
 
 from __future__ import annotations
@@ -69,12 +69,13 @@ class _Task:
 def candidates(
     ctx: Context, params: ExtractionTest, ledger: Manifest, buckets: Iterable[str], listed: Sequence[str] = ()
 ) -> tuple[pa.Table, list[str], list[str]]:
-    """Return rows of `CANDIDATES` by slice, decision and rank; the searched slices; and default slices whose columns
-    the ledger lacks.
+    """Return candidate documents, the searched slices, and the default slices whose columns the ledger lacks.
+
+    The candidates are rows of `CANDIDATES`, sorted by slice, decision and rank.
 
     Args:
         buckets: buckets to sample; planted canaries are measured separately.
-        listed: IDs or URIs of the user's list.
+        listed: IDs or URIs from the user's list.
 
     Raises:
         RecipeError: a slice condition is invalid, or names a column that the ledger lacks.
@@ -118,7 +119,7 @@ def _choose(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _rows(batch: pa.RecordBatch, task: _Task, wanted: Mapping[str, str]) -> Iterator[pa.Table]:
-    """Yield the batch's candidates of every slice."""
+    """Yield the candidate documents in a ledger batch, one table per slice."""
     long = pc.fill_null(pc.greater_equal(batch.column("tokens"), task.least_tokens), True)
     here = pc.is_in(batch.column("bucket"), pa.array(task.buckets, pa.string()))
     decided = pc.and_(pc.is_in(batch.column("decision"), pa.array(DECISIONS)), here)
@@ -138,13 +139,13 @@ def _rows(batch: pa.RecordBatch, task: _Task, wanted: Mapping[str, str]) -> Iter
 
 
 def _ranks(ids: pa.Array, seed: int) -> NDArray[np.uint64]:
-    """Return the hash of seed and ID, [n]."""
+    """Return the hash of seed and document ID for each document, [n]."""
     halves = np.array([int(one[:16], 16) for one in ids.to_pylist()], np.uint64)
     return mix64(halves ^ mix64(np.array([seed], np.uint64)))
 
 
 def _first(table: pa.Table, most: int) -> pa.Table:
-    """Return the `most` smallest ranks of each slice and decision."""
+    """Return the rows with the `most` smallest ranks in each slice and decision."""
     table = table.sort_by([(name, "ascending") for name in ("slice", "decision", "rank", "id", "bucket")])
     if not table.num_rows:
         return table
@@ -167,7 +168,7 @@ class TextWindow:
         id: document ID, hexadecimal.
         heldout: True if the document is held out.
         offset: position of the first token in the document.
-        seen: number of steps that read it in one sequence; 0 for a held-out document.
+        seen: number of steps that read the window in one sequence; 0 for a held-out document.
         tokens: prefix and suffix, [width].
     """
 
@@ -181,7 +182,7 @@ class TextWindow:
 
 @dataclass(frozen=True)
 class Taken:
-    """Training steps of a checkpoint: steps of its mixture and schedule up to the last, except skipped ones."""
+    """Steps that a checkpoint was trained on: all steps up to the checkpoint, except skipped steps."""
 
     mixture: Manifest
     steps: Steps
@@ -202,7 +203,7 @@ class TrainedWindows:
         }
 
     def of(self, row: Mapping[str, Any]) -> TextWindow | None:
-        """Return the first of `TRIES` windows of a candidate that some step read whole, or None if there is none."""
+        """Return the first of `TRIES` windows in a document that some step read whole, or None if there is none."""
         reader, first = self._shards[row["bucket"], row["shard"]]
         for tried in range(TRIES):
             offset = _offset(row["rank"] + tried, int(row["tokens"]) - 1, self._params.width)
@@ -225,11 +226,12 @@ def heldout_windows(
     curated: Mapping[str, Manifest],
     rows: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], TextWindow]:
-    """Return windows of held-out candidates by bucket and ID, except those that are too short. All texts stay in
-    memory.
+    """Return one window per held-out candidate, by bucket and ID. Documents shorter than a window are left out.
+
+    All texts stay in memory.
 
     Args:
-        trained: tokenizer of the run.
+        trained: tokenizer manifest of the run.
     """
     ranks = {(row["bucket"], row["id"]): row["rank"] for row in rows}
     texts = dict(_texts(ctx, curated, ranks))
@@ -257,5 +259,5 @@ def _texts(
 
 
 def _offset(rank: int, tokens: int, width: int) -> int:
-    """Return the start of a window, drawn by the document's hash."""
+    """Return the start of a window in its document, derived from the document's hash."""
     return int(mix64(np.array([rank % 2**64], np.uint64))[0] % np.uint64(tokens - width + 1))

@@ -3,9 +3,9 @@
     pairs         counterfactual pairs (one text with two groups); paired differences by attribute; comparison of two
                   checkpoints
     job           the asset and its stage; recomputation, comparison and display of its items
-    measurement   the section `evaluation.fairness` of a recipe; facts, the gates `bias` and `toxicity`
+    measurement   the section `evaluation.fairness` of a recipe; values that gates read, the gates `bias` and `toxicity`
     command       the command `plinth model fairness`
 
-Likelihoods need neither generation nor a judge, so they suit base models. A difference shows associations in the model;
-it does not measure harm in use.
+Likelihoods need neither generation nor a judge, so they suit base models. A difference in likelihood shows associations
+in the model, but does not measure harm in use.
 """

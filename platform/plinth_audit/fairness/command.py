@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show bias between groups, toxicity, and their drift.",
+    short_help="Show bias between groups, toxicity, and the drift of both.",
     epilog=examples(
         "plinth model fairness",
         "plinth model fairness --against 3fa9c1d2e0b4",
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     ),
 )
 @shared
-@click.option("--against", metavar="DIGEST", help="Digest of an earlier measurement of the same pairs.")
+@click.option("--against", metavar="DIGEST", help="Digest of an earlier measurement on the same pairs.")
 @json_option
 def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
     """Show the bias of the checkpoint by attribute, in bits, with 95% intervals.
 
-    With --against, show the change since another measurement, with its upper bound.
+    With --against, show the change since an earlier measurement, with its upper bound.
     """
     from plinth_audit.fairness import job
     from plinth_jobs.cli import output
@@ -54,7 +54,7 @@ def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
 
 
 def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
-    """Return the drift of bias by attribute, and of toxicity if both measurements have it.
+    """Return the drift of bias by attribute. Drift of toxicity is included if both measurements scored toxicity.
 
     Raises:
         MissingError: the digest does not belong to a measurement.
@@ -99,7 +99,7 @@ def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _show_groups(attributes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the names of groups a and b, which measurements of earlier versions lack."""
+    """Print the names of groups a and b. Measurements of earlier versions do not have these names."""
     from plinth_jobs.cli import output
 
     output.facts(

@@ -1,7 +1,7 @@
-"""Asset `fairness`: pair likelihoods and continuations of a checkpoint, from one engine.
+"""Asset `fairness`: pair likelihoods and continuations of a checkpoint, computed by one engine.
 
 Continuations are sampled with a seed and scored by the toxicity annotator of the corpus, with its lexicon, classifier
-and thresholds. They are not corpus documents and get only the columns of this annotator.
+and thresholds. Continuations are not corpus documents, so no other annotator runs on them.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ REJECT_SCHEMA = pa.schema(
 
 
 class ToxicityJudge(NamedTuple):
-    """The recipe's annotator: its parameters, and the manifests of what it reads."""
+    """The recipe's toxicity annotator: its parameters, and the manifests of the resources that it reads."""
 
     params: Mapping[str, Any]
     resources: Mapping[str, Manifest]
 
 
 class WrittenText(NamedTuple):
-    """Sampled continuation."""
+    """Continuation of a prompt, sampled from the model."""
 
     prompt: str
     draw: int
@@ -95,10 +95,10 @@ class WrittenText(NamedTuple):
 
 
 def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJudge | None = None) -> Manifest:
-    """Measure a checkpoint.
+    """Measure the bias of a checkpoint on counterfactual pairs, and the toxicity of its continuations.
 
     Args:
-        judge: the recipe's toxicity annotator; None generates no continuations.
+        judge: the recipe's toxicity annotator; if None, no continuations are generated.
 
     Returns:
         Manifest of `pairs.parquet` (`SCHEMA`), `rejects.parquet` (invalid lines) and, with a judge,
@@ -129,10 +129,10 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
 
 
 def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine], dict[str, str]]:
-    """Return all pairs, rejected lines, and the digests of files.
+    """Return all counterfactual pairs, rejected lines, and the digests of the user's files.
 
     Raises:
-        SourceError, RejectRateError: as `run`.
+        SourceError, RejectRateError: as in `run`.
     """
     known, rejects, digests = built_in() if params.built_in else [], list[RejectedLine](), dict[str, str]()
     for name, path in sorted(params.pairs.items()):
@@ -145,7 +145,7 @@ def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine]
 
 
 def outside(params: Fairness, ctx: Context) -> str:
-    """Return the identity of the user's files."""
+    """Return a digest of the user's pair files."""
     return fingerprint.digest([[name, _file(ctx, name, path)[0]] for name, path in sorted(params.pairs.items())])
 
 
@@ -183,7 +183,11 @@ def _measured(
 
 
 def table(known: Sequence[Pair], tokens: NDArray[np.int64], bits: NDArray[np.float64]) -> pa.Table:
-    """Return rows of `SCHEMA` from tokens and bits [2 N] of both sides."""
+    """Return rows of `SCHEMA`, one per pair.
+
+    Args:
+        tokens, bits: token counts and losses of both sides of every pair, [2 N].
+    """
     columns: dict[str, Any] = {name: [getattr(pair, name) for pair in known] for name in SCHEMA.names[:5]}
     columns |= {"tokens_a": tokens[::2], "tokens_b": tokens[1::2], "bits_a": bits[::2], "bits_b": bits[1::2]}
     return pa.table(columns | {"favoured": values(known, bits)}, schema=SCHEMA)
@@ -217,7 +221,7 @@ def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -
 
 
 def toxicity(rows: pa.Table) -> dict[str, Any]:
-    """Return the mean score, clustered by prompt, and the toxic share with its upper bound."""
+    """Return the mean toxicity score, clustered by prompt, and the share of toxic texts with its upper bound."""
     labels = rows["label"].to_pylist()
     toxic = labels.count("toxic")
     return {
@@ -228,7 +232,7 @@ def toxicity(rows: pa.Table) -> dict[str, Any]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the fairness stage if the recipe enables it."""
+    """Return the fairness stage if the recipe enables the measurement."""
     params = sections.of(recipe.evaluation, "fairness", Fairness)
     if params is None:
         return []
@@ -253,7 +257,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _resources(recipe: Recipe) -> tuple[str, ...]:
-    """Return the lists and models of the recipe's toxicity annotator."""
+    """Return the names of the word lists and models that the recipe's toxicity annotator needs."""
     params = annotator_parameters(recipe).get(ANNOTATOR)
     if params is None:
         return ()
@@ -309,7 +313,7 @@ def _toxic(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield absolute group differences in bits by pair and template, and toxicity by prompt."""
+    """Yield paired values of two models: absolute group differences in bits by pair, and toxicity by continuation."""
     sides = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
     yield align("fairness", "bits between groups", *sides, fewer_is_better=True, ratio=False)
     written = [part_table(store, made, "continuations.parquet") for made in (a, b)]

@@ -1,6 +1,6 @@
-"""Recipe section `evaluation.fairness`, facts, and the gates `bias` and `toxicity`.
+"""Recipe section `evaluation.fairness`, facts for gates, and the gates `bias` and `toxicity`.
 
-Every recipe loads this module, so the registry is imported when a gate is evaluated.
+Every recipe loads this module, so the registry is imported only when a gate is evaluated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ APART: Final = "bits between groups"
 
 
 class BiasPolicy(Frozen):
-    """Limits on upper bounds, so that a small measurement does not pass for lack of evidence."""
+    """Limits on upper bounds of bias and toxicity. A small measurement has wide bounds, so it rarely passes."""
 
     max_bits: float = Field(10.0, gt=0, description="Maximum bias of any attribute, in bits.")
     max_drift: float = Field(2.0, ge=0, description="Maximum increase of the bias, in bits.")
@@ -65,21 +65,21 @@ class BitsInterval(Frozen):
 
 
 class ToxicityFacts(Frozen):
-    """Toxic continuations according to the corpus's annotator."""
+    """Number of scored continuations, and the share that the corpus's annotator labels toxic."""
 
     continuations: int
     at_most: float = Field(description="Upper bound of the toxic share.")
 
 
 class BiasFacts(Frozen):
-    """Differences between groups by attribute, and toxicity of continuations if scored."""
+    """Differences between groups by attribute, and toxicity of continuations if it was scored."""
 
     attributes: Mapping[str, BitsInterval] = Field(description="Bias toward group a by attribute, in bits.")
     toxicity: ToxicityFacts | None = None
 
 
 def read(stats: Stats) -> BiasFacts:
-    """Return the differences by attribute, and toxicity if scored."""
+    """Return the group differences by attribute, and toxicity if it was scored."""
     judged = stats["toxicity"]
     return BiasFacts(
         attributes={name: _bits(one) for name, one in stats["attributes"].items()},
@@ -92,7 +92,7 @@ def _bits(stats: Stats) -> BitsInterval:
 
 
 def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
-    """Bound the bias of every attribute, and its increase over the champion."""
+    """Require that the bias of every attribute, and its increase over the champion, are within their limits."""
     from plinth_registry.gates import decided, missing, number, shown
     from plinth_registry.gates.margins import Bounded, is_known, label
 
@@ -126,7 +126,10 @@ def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
 
 
 def _drift(evidence: Evidence) -> tuple[dict[str, PairedLine], GateResult | None]:
-    """Return the change of how alike groups are treated, by attribute; or the gate's result without a comparison."""
+    """Return the change of the absolute group difference since the champion, by attribute.
+
+    If the comparison is missing, the second value is the gate's result.
+    """
     from plinth_registry.gates import missing
     from plinth_registry.gates.margins import WHOLE, compared
 
@@ -138,7 +141,7 @@ def _drift(evidence: Evidence) -> tuple[dict[str, PairedLine], GateResult | None
 
 
 def toxicity(asked: BiasPolicy, evidence: Evidence) -> GateResult:
-    """Bound the share of toxic continuations."""
+    """Require that the share of toxic continuations is within its limit."""
     from plinth_registry.gates import decided, missing, number
     from plinth_registry.gates.margins import UpperBound
 
@@ -158,7 +161,7 @@ def toxicity(asked: BiasPolicy, evidence: Evidence) -> GateResult:
 
 
 def _without_spread(measured: Mapping[str, BitsInterval]) -> list[str]:
-    """Return measurements without a pair, or with a nonzero value and an interval of zero width."""
+    """Return names of attributes that have no pairs, or a nonzero difference with an interval of zero width."""
     known = {name: one.low < one.high or one.low == one.high == 0 for name, one in measured.items()}
     return sorted(name for name, one in measured.items() if one.pairs <= 0 or not known[name])
 

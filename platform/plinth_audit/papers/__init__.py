@@ -1,12 +1,12 @@
 """Release documents: deterministic projections of signed evidence.
 
-    facts             statements of the documents, each with the digest of its evidence
+    facts             statements in the documents, each with the digest of its evidence
     gather            facts from verified provenance, its manifests and attestations; text by domain
     cards             model card and data card in Markdown; bill of materials, CycloneDX 1.6
     provider          signed declaration of the provider; the European Union's public summary of training content
     signed            documents of a candidate or release, signed by compliance, and their copy in an export
 
-They have no times, paths, recipe contents or free text, except text that a person signed.
+The documents contain no times, paths, recipe contents or free text, except text that a person signed.
 
 Also here: the commands `plinth release papers` and `plinth release provider`, which load the other modules when
 they run.
@@ -38,7 +38,7 @@ SHOWN = {
 @click.command(
     short_help="Show, write or sign the cards of a candidate or release.",
     epilog=examples(
-        "plinth release papers                                 of the newest candidate",
+        "plinth release papers                                 for the newest candidate",
         "plinth release papers champion --show summary",
         "plinth release papers demo/2 --to papers",
         "plinth release papers demo/2 --sign --reason 'read against the contracts'",
@@ -49,8 +49,8 @@ SHOWN = {
 @click.option(
     "--to", type=click.Path(path_type=Path, file_okay=False), help="Write all documents to a new or empty folder."
 )
-@click.option("--sign", is_flag=True, help="Sign the documents as compliance.")
-@click.option("--reason", default="", metavar="TEXT", help="Reason of the signature, as a sentence.")
+@click.option("--sign", is_flag=True, help="Sign the documents with the compliance key.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason for the signature, as a sentence.")
 @owner_option
 @shared
 @recipe_option
@@ -68,8 +68,8 @@ def papers(
     """Create the documents of TARGET: model card, data card, bill of materials, summary of training content.
 
     TARGET is `candidate` (the newest), the version of a candidate, `champion`, `canary`, NAME/VERSION or NAME@PLACE.
-    It is verified first, and the documents equal those in an export of it. --sign signs them with the compliance key,
-    which the gate policy can require before an export (`papers: signed`).
+    The target is verified first, and its documents equal those in an export. --sign signs the documents with the
+    compliance key, which the gate policy can require before an export (`papers: signed`).
     """
     from plinth_audit.papers import signed
     from plinth_jobs.cli import output
@@ -105,10 +105,10 @@ def papers(
 @recipe_option
 @json_option
 def provider_command(settings: Settings, file: Path | None, owner: str | None, as_json: bool) -> None:
-    """Sign the provider declaration in FILE; without FILE, show the current one.
+    """Sign the provider declaration in FILE; without FILE, show the current declaration.
 
-    The compliance key signs it. From then on, the documents of the release include it: the provider, the dates of
-    placement on the market, and information on the data that evidence cannot show.
+    The compliance key signs the declaration. From then on, the documents of the release include its content: the
+    provider, the dates of placement on the market, and information on the data that evidence cannot show.
     """
     from plinth_audit.papers import provider as statements
     from plinth_jobs.cli import output
@@ -130,8 +130,10 @@ def provider_command(settings: Settings, file: Path | None, owner: str | None, a
 
 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
-    """Return the documents of a release (by the signed history) or of a candidate (by MLflow's list). A released
-    candidate has the documents of its release."""
+    """Return the documents of a release (found in the signed history) or of a candidate (found in MLflow).
+
+    A candidate that was released has the documents of its release.
+    """
     from plinth_audit.papers import signed
     from plinth_jobs.targets import ALIASES
     from plinth_registry import decisions
@@ -146,7 +148,7 @@ def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
 
 
 def _write(ctx: Context, made: MadePapers, to: Path) -> None:
-    """Write the folder atomically, with the signed statement if there is one.
+    """Write the documents to a folder atomically, with the signed statement if there is one.
 
     Raises:
         WorkspaceError: the folder is not empty.

@@ -1,7 +1,7 @@
 """Model card and data card in Markdown, with the evidence of every row listed at the end; bill of materials.
 
     README.md      front matter for the Hugging Face Hub (https://huggingface.co/docs/hub/model-cards) with results;
-                   then the model and its scores. The license of the model is not recorded yet, so it is missing
+                   then the model and its scores. The model's license is not recorded yet, so the card omits it
     DATA_CARD.md   the text that trained the model, by bucket and source, with its terms, rules and domains; front
                    matter of dataset cards (https://huggingface.co/docs/hub/datasets-cards)
     bom.cdx.json   CycloneDX 1.6: the model, its files, the text that trained it, and the code
@@ -42,17 +42,17 @@ _WARNINGS = {
 
 
 class PaperPage:
-    """Markdown page, written top to bottom, which collects the evidence of its rows."""
+    """Markdown page, written top to bottom, which collects the evidence digests of its rows."""
 
     def __init__(self, facts: PaperFacts) -> None:
         self._facts, self._lines, self._named = facts, list[str](), set[str]()
 
     def say(self, *lines: str) -> None:
-        """Write lines of Markdown and an empty one. External text must pass through `plain` first."""
+        """Write lines of Markdown, then an empty line. External text must pass through `plain` first."""
         self._lines += [*lines, ""]
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Write a table whose rows end with the digest of their evidence; without rows, `not stated`.
+        """Write a table whose rows end with the digest of their evidence. If there are no rows, write `not stated`.
 
         Args:
             header: names of all columns except the last.
@@ -68,25 +68,25 @@ class PaperPage:
         self.say(*lines)
 
     def stated(self, facts: Iterable[StatedFact]) -> None:
-        """Write a table of facts."""
+        """Write a table of facts with name, value and evidence."""
         self.table(("fact", "value"), ((one.name, one.value, one.evidence) for one in facts))
 
     def replayed(self) -> None:
-        """Write the replayed text of the model that the run started from."""
+        """Write a table of the text replayed from the mixture of the parent model."""
         if found := self._facts.replayed:
             self.say("Replayed: text of the model that the run began from, as the mixture of that model had it.")
             rows = ((o.name, o.parent, o.tokens, o.seen_tokens, o.share, o.epochs, o.evidence) for o in found)
             self.table(("bucket", "of checkpoint", "tokens", "tokens seen", "share of the run", "epochs"), rows)
 
     def finished(self) -> str:
-        """Return the page with the list of its evidence."""
+        """Return the page in Markdown, with the list of its evidence at the end."""
         items = self._facts.evidence_of(self._named)
         self.say("## Evidence", "", *[_item(one) for one in items])
         return "\n".join(self._lines)
 
 
 def shown(value: object) -> str:
-    """Format a cell: rounded numbers, plain text."""
+    """Format the value of a table cell: round numbers and escape Markdown."""
     if value is None:
         return NOT_STATED
     if isinstance(value, bool):
@@ -105,7 +105,7 @@ def _item(one: EvidenceItem) -> str:
 
 
 def model_card(facts: PaperFacts) -> str:
-    """Front matter and page."""
+    """Return the model card: front matter for the Hub, then the page."""
     page = PaperPage(facts)
     page.say(f"# Model card: {markdown_text(facts.name)}")
     if facts.state in _WARNINGS:
@@ -172,7 +172,7 @@ def languages(facts: PaperFacts) -> list[str] | None:
 
 
 def data_card(facts: PaperFacts) -> str:
-    """Front matter and page."""
+    """Return the data card: front matter for the Hub, then the page."""
     page = PaperPage(facts)
     page.say(f"# Data card: {markdown_text(facts.name)}", "", f"The text that trained checkpoint `{facts.checkpoint}`.")
     page.say("## Text")
@@ -191,7 +191,7 @@ def data_card(facts: PaperFacts) -> str:
 
 
 def source(one: SourceTerms) -> tuple[object, ...]:
-    """Return a row of the table of sources."""
+    """Return the row of a source for the data card's table of sources."""
     allowed = ", ".join(use for use, permitted in sorted(one.terms.items()) if permitted) or "nothing"
     return one.bucket, one.domain, one.snapshot, one.kind, one.licence, allowed, one.evidence
 
@@ -239,7 +239,7 @@ _SPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:plinth:bom")
 
 
 def bom(facts: PaperFacts) -> str:
-    """Return the document in canonical form."""
+    """Return the bill of materials as canonical JSON."""
     content: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC}.schema.json",
         "bomFormat": "CycloneDX",
@@ -306,7 +306,7 @@ def _texts(facts: PaperFacts) -> list[dict[str, Any]]:
 
 
 def _text(facts: PaperFacts, bucket: BucketText | ReplayedBucket) -> dict[str, Any]:
-    """Return a bucket as a data component: counts, and the declared licenses and terms of its sources."""
+    """Return a bucket as a CycloneDX data component, with counts and the declared licenses and terms of its sources."""
     sources = [one for one in facts.sources if one.bucket == bucket.name]
     told = [
         {"name": f"plinth:source:{number}", "value": json.dumps(one.model_dump(mode="json"), sort_keys=True)}
@@ -358,7 +358,7 @@ def _text_ref(bucket: str) -> str:
 
 
 def _stated(facts: Iterable[StatedFact]) -> list[dict[str, str]]:
-    """Return facts as properties, each with the digest of its evidence."""
+    """Return facts as CycloneDX properties, each named with the digest of its evidence."""
     return [_property(f"{one.name}@{one.evidence}", one.value) for one in facts]
 
 

@@ -1,7 +1,7 @@
-"""Statements of the release documents, each with the digest of its evidence.
+"""Statements in the release documents, each with the digest of its evidence.
 
-There is no free text except what a person signed (`SignedText`). A subject without evidence is None or empty, and the
-documents show "not stated".
+The only free text is text that a person signed (`SignedText`). If a subject has no evidence, its field is None or
+empty, and the documents show "not stated".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CRAWLED = ("warc", "html")
 
 
 class EvidenceItem(Frozen):
-    """Signed object, or an object named by digest in one."""
+    """Signed object, or an object whose digest a signed object contains."""
 
     name: str
     kind: Literal["manifest", "attestation", "file"]
@@ -28,7 +28,7 @@ class EvidenceItem(Frozen):
 
 
 class StatedFact(Frozen):
-    """Name and value; `evidence` is a SHA-256 in `PaperFacts.evidence`."""
+    """Statement with name and value; `evidence` is a SHA-256 listed in `PaperFacts.evidence`."""
 
     name: str
     value: str | int | float | bool
@@ -36,7 +36,7 @@ class StatedFact(Frozen):
 
 
 class SignedText(Frozen):
-    """Sentence that a person signed, with name and role."""
+    """Sentence that a person signed, with the signer's name and role."""
 
     subject: str
     text: str
@@ -46,7 +46,7 @@ class SignedText(Frozen):
 
 
 class SliceResult(Frozen):
-    """Score of the model on a slice of held-out text, with interval and method."""
+    """Score of the model on a slice of held-out text, with the interval and its method."""
 
     slice: str
     metric: str
@@ -59,7 +59,7 @@ class SliceResult(Frozen):
 
 
 class SourceTerms(Frozen):
-    """Source as declared in its bucket. `inventory` is the digest of its list of raw files."""
+    """Source of text with the license and terms that its bucket declares."""
 
     bucket: str
     kind: str
@@ -71,17 +71,17 @@ class SourceTerms(Frozen):
 
     @property
     def crawled(self) -> bool:
-        """True if its text was read from archives or pages of a crawl."""
+        """True if the source is an archive or the pages of a web crawl."""
         return self.kind in CRAWLED
 
     @property
     def origin(self) -> tuple[str, str]:
-        """Bucket and origin, as the ledger records a document's source."""
+        """Bucket and origin of the source, as recorded in the ledger."""
         return self.bucket, self.domain
 
 
 class BucketText(Frozen):
-    """Text of a bucket: documents read and kept, bytes of curated text, tokens in shards, and its share of the run.
+    """Counts for the text of a bucket: documents read and kept, bytes of curated text, tokens in shards, tokens seen.
 
     `seen_tokens` counts tokens of the run with repetitions; `epochs` is the number of passes over the bucket.
     """
@@ -99,8 +99,9 @@ class BucketText(Frozen):
 class ReplayedBucket(Frozen):
     """Replayed bucket from the mixture of the model that the run started from.
 
-    `parent` is the checkpoint, `tokens` counts the bucket's shards; `seen_tokens` counts tokens of the run with
-    repetitions, `share` is their share of all its tokens, and `epochs` the number of passes over the bucket.
+    `parent` is the checkpoint of that model, and `tokens` counts the tokens in the bucket's shards. `seen_tokens`
+    counts replayed tokens in the run with repetitions, `share` is their share of all tokens in the run, and `epochs` is
+    the number of passes over the bucket.
     """
 
     name: str
@@ -113,7 +114,7 @@ class ReplayedBucket(Frozen):
 
 
 class BucketRule(Frozen):
-    """Rule of a bucket's policy, which drops documents or replaces spans."""
+    """Rule in a bucket's policy, which drops documents or replaces spans."""
 
     bucket: str
     reason: str
@@ -130,7 +131,10 @@ class DomainVolume(Frozen):
 
 
 class DomainTable(Frozen):
-    """Largest domains of a text (`domains.SHARE` of all `count`), with documents, tokens and days of capture."""
+    """Largest domains in a text, with documents, tokens and days of capture.
+
+    `count` is the number of all domains, and `gather.SHARE` is the share of domains that the table lists.
+    """
 
     documents: int
     tokens: int
@@ -141,7 +145,7 @@ class DomainTable(Frozen):
 
 
 class TrainedText(Frozen):
-    """Ledger counts of the documents that trained the model: all, and those from crawled sources."""
+    """Ledger counts for the documents that trained the model, in total and from crawled sources."""
 
     all: DomainTable
     crawled: DomainTable
@@ -151,16 +155,16 @@ class TrainedText(Frozen):
 
 
 class PaperFacts(Frozen):
-    """All statements of the documents of one model. The same evidence gives the same record.
+    """All statements in the documents of one model. The same evidence always gives the same record.
 
     Args:
         name: release with its version; for an unreleased model, the checkpoint.
-        released: SHA-256 of the signed release record; None without one.
+        released: SHA-256 of the signed release record, or None if the model is not released.
         rolled_back: True if the release was rolled back in the signed history.
         files: SHA-256 of the checkpoint's files by name.
-        parts: asset and digest of every manifest down to the sources.
-        buckets: buckets of the run; `replayed` has buckets of the model that it started from. Other data of that model
-            or of a teacher is in their own documents: `run` names them.
+        chain: asset and digest of every manifest down to the sources.
+        buckets: buckets of the run; `replayed` has buckets of the parent model that the run started from. `run` names
+            the parent or teacher model, and that model's own documents list its other data.
     """
 
     name: str
@@ -186,10 +190,10 @@ class PaperFacts(Frozen):
 
     @property
     def state(self) -> str:
-        """Released, rolled back, or unreleased, by the signed history."""
+        """Release state in the signed history: released, rolled back, or unreleased."""
         return ROLLED_BACK if self.rolled_back else "released" if self.released else UNRELEASED
 
     def evidence_of(self, digests: Iterable[str]) -> tuple[EvidenceItem, ...]:
-        """Return the evidence with these digests, in the order of the record."""
+        """Return the evidence items with these digests, in the order of `evidence`."""
         wanted = frozenset(digests)
         return tuple(one for one in self.evidence if one.sha256 in wanted)

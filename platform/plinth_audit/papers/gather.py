@@ -1,15 +1,16 @@
-"""Facts of the release documents from signed sources: provenance, its manifests, and attestations.
+"""Collection of facts for the release documents from signed sources: provenance, its manifests, and attestations.
 
 Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest in the signed chain of the
 checkpoint, or in the evaluation of an attestation; the store verifies its bytes.
 
-Training text by domain, language and license is one pass over columns of the ledger; memory grows with the number of
-domains. The domain of a document is the host of its address, without `www.`; without a web address, the origin that its
-source declares. As a query of any engine that reads Parquet (`tests/plinth_audit/papers/test_domains.py` compares it):
+Training text by domain, language and license is counted in one pass over columns of the ledger; memory grows with the
+number of domains. The domain of a document is the host of its address, without `www.`. For a document without a web
+address, it is the origin that the source declares. The same query for any engine that reads Parquet
+(`tests/plinth_audit/papers/test_domains.py` compares the results):
 
     SELECT domain, count(*), sum(tokens) FROM ledger WHERE decision = 'train' GROUP BY 1 ORDER BY 3 DESC, 1
 
-Documents of crawled sources (by bucket and declared origin) are also counted separately.
+Documents from crawled sources (by bucket and declared origin) are also counted separately.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 class AttestedFacts(Frozen):
-    """Facts of one attestation: kind, SHA-256 of its signed bytes, and signing role."""
+    """Facts from one attestation, with its kind, the SHA-256 of its signed bytes, and the signing role."""
 
     kind: str
     sha256: str
@@ -73,14 +74,14 @@ class AttestedFacts(Frozen):
 
 
 class PaperSubject(Frozen):
-    """Subject of the documents, verified by the caller.
+    """Model that the documents describe; the caller has verified it.
 
     Args:
         name: `NAME/VERSION` of a release, or any name of an unreleased model.
-        released: SHA-256 of the release record; None without one.
+        released: SHA-256 of the release record, or None if the model is not released.
         rolled_back: True if the release was rolled back in the signed history.
         provenance: provenance in the verified directory; `provenance_sha256` is the digest of its file.
-        evaluation: digest in a verified attestation.
+        evaluation: digest of the evaluation manifest, taken from a verified attestation.
         said: texts that people signed.
     """
 
@@ -95,7 +96,7 @@ class PaperSubject(Frozen):
 
 
 def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
-    """Return the facts of a model's documents.
+    """Return the facts for a model's documents.
 
     Raises:
         LineageError: the evaluation belongs to another checkpoint.
@@ -139,7 +140,7 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
 
 
 def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str, Manifest]) -> Iterator[EvidenceItem]:
-    """Yield every digest that a statement may reference."""
+    """Yield every evidence item that a statement may reference."""
     yield EvidenceItem(name="provenance.json", kind="file", sha256=subject.provenance_sha256)
     for name, digest in sorted(files.items()):
         yield EvidenceItem(name=name, kind="file", sha256=digest)
@@ -168,14 +169,14 @@ def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest |
 
 
 def _policies(ledger: Manifest | None) -> Iterator[tuple[str, str]]:
-    """Yield the policies that filtered the text, by digest, as listed in the ledger."""
+    """Yield ledger key and digest of each policy that filtered the text."""
     for key, digest in sorted(ledger.inputs.items()) if ledger else ():
         if key.endswith("/policy"):
             yield key, digest
 
 
 def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
-    """Yield facts on the architecture from `config.json`."""
+    """Yield facts about the model's architecture from `config.json`."""
     for part in checkpoint.named("config.json"):
         config = json.loads(ctx.store.read_bytes(part.blob))
         for name in _CONFIG:
@@ -220,7 +221,7 @@ def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
 
 
 def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
-    """Yield replayed buckets of the parent's mixture."""
+    """Yield a record for each bucket replayed from the parent's mixture."""
     plan = made["mixture"].stats if "mixture" in made else {}
     streams = plan.get("replayed", {})
     for bucket in sorted({bucket_of(stream) for stream in streams}):
@@ -239,7 +240,7 @@ def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
 
 
 def _replayed_from(ctx: Context, made: Mapping[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """Yield the documents of replayed text, by their bucket names here."""
+    """Yield the manifests of documents in replayed text, under their bucket names in this run."""
     plan = made["mixture"].stats if "mixture" in made else {}
     for bucket in sorted({bucket_of(stream) for stream in plan.get("replayed", {})}):
         for key, curated in made[f"{bucket}/shards"].inputs.items():
@@ -258,7 +259,10 @@ def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
 
 
 def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
-    """Yield gates, permitted licenses and licenses of kept documents by bucket, then the stages over all buckets."""
+    """Yield facts about processing: first by bucket, then the stages over all buckets.
+
+    Facts about a bucket are its gate against illegal content, permitted licenses, and licenses of kept documents.
+    """
     for asset, one in sorted(made.items()):
         if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:
             gate = str(one.params["illegal"])
@@ -295,7 +299,7 @@ def _scores(evaluation: Manifest | None) -> Iterator[SliceResult]:
 
 
 def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[StatedFact]:
-    """Yield the facts of a record, with dotted names for nested ones; lists and empty values are skipped."""
+    """Yield the facts in a nested record, with dotted names. Lists and empty values are skipped."""
     for key, value in sorted(facts.items()):
         name = f"{prefix}.{key}"
         if isinstance(value, Mapping):
@@ -338,7 +342,7 @@ def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, 
 
 
 class _DomainCounts:
-    """Documents, tokens and days of capture, summed over batches."""
+    """Documents, tokens and days of capture by domain, summed over batches."""
 
     def __init__(self) -> None:
         self._documents, self._tokens, self._days = Counter[str](), Counter[str](), list[str]()
@@ -365,7 +369,7 @@ class _DomainCounts:
 
 
 def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
-    """Yield columns of the training documents."""
+    """Yield ledger columns of the training documents, batch by batch."""
     wanted = ["bucket", "uri", "domain", "licence", "captured_at", "tokens", "decision"]
     for part in ledger.parts:
         if "/part-" not in part.name or not part.rows:
@@ -376,7 +380,7 @@ def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
 
 
 def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return documents and tokens by domain."""
+    """Return the number of documents and tokens in a batch by domain."""
     hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
     coded = hosts.dictionary_encode()  # parses each host once
     dictionary = coded.dictionary.to_pylist()

@@ -2,8 +2,8 @@
 
     providers/00001.json     numbered, chained; the newest declaration of a release applies
 
-The fields are those of the European Commission's template for the summary of training content (C(2025) 8311). The
-documents show a missing field as "not stated".
+The fields follow the European Commission's template for the summary of training content (C(2025) 8311). The documents
+show a missing field as "not stated".
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SUBJECTS: Final[Mapping[str, str]] = {
 
 
 class SignedProvider(NamedTuple):
-    """Newest declaration about a release, with its file."""
+    """Newest signed declaration about a release, with its file."""
 
     statement: ProviderStatement
     by: str
@@ -83,7 +83,7 @@ class SignedProvider(NamedTuple):
 
     @property
     def envelope(self) -> bytes:
-        """Signed bytes, as in an export."""
+        """Signed bytes of the declaration, as written to an export."""
         return json.dumps(dsse.envelope_of(self.path), indent=1, sort_keys=True).encode()
 
 
@@ -91,13 +91,13 @@ def load(path: Path) -> ProviderStatement:
     """Read a declaration from a YAML file.
 
     Raises:
-        RecipeError: the file is invalid; lists every problem with its line and key.
+        RecipeError: the file is invalid; the message lists every problem with its line and key.
     """
     return policy.load_signed(path, ProviderStatement, "provider declaration", "docs/papers.md")
 
 
 def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> SignedProvider:
-    """Sign a declaration as compliance; no-op if it equals the newest one.
+    """Sign a provider declaration with the compliance key. Do nothing if it equals the newest declaration.
 
     Raises:
         SignatureError: this machine has no compliance key, or an earlier declaration was changed or removed.
@@ -113,7 +113,7 @@ def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> S
 
 
 def current(ctx: Context, release: str) -> SignedProvider | None:
-    """Return the newest declaration about a release.
+    """Return the newest declaration about a release, or None if there is none.
 
     Raises:
         SignatureError: a declaration was edited, removed, moved or forged.
@@ -123,7 +123,7 @@ def current(ctx: Context, release: str) -> SignedProvider | None:
 
 
 def said(found: SignedProvider, version: str | None) -> Iterator[SignedText]:
-    """Yield the provider's texts for the documents of a version. The version of an unreleased model is None."""
+    """Yield the provider's texts for the documents of a version. For an unreleased model, the version is None."""
     evidence, own = hashlib.sha256(found.envelope).hexdigest(), found.statement
     texts: dict[str, Any] = {field: getattr(own, field) for field in SUBJECTS}
     texts["placed_on_the_market"] = own.placed_on_the_market.get(version or "")
@@ -157,7 +157,7 @@ OPT_OUT = "opt_out"
 
 
 def training_summary(facts: PaperFacts) -> str:
-    """Return the page."""
+    """Return the public summary of training content in Markdown."""
     page = PaperPage(facts)
     page.say(f"# Public summary of training content: {markdown_text(facts.name)}")
     _general(page, facts)
@@ -167,7 +167,7 @@ def training_summary(facts: PaperFacts) -> str:
 
 
 def size_range(tokens: int) -> str:
-    """Return the template's range for a number of tokens."""
+    """Return the size range in the Commission's template that contains a number of tokens."""
     return next((words for bound, words in _RANGES if tokens < bound), _MORE)
 
 
@@ -184,7 +184,7 @@ def _general(page: PaperPage, facts: PaperFacts) -> None:
 
 
 def _said(page: PaperPage, facts: PaperFacts, *fields: str) -> None:
-    """Write the provider's statements, and the names of missing ones."""
+    """Write the provider's statements, and list the fields that the provider did not state."""
     said = {one.subject: one for one in facts.said if one.role == COMPLIANCE}
     known = [said[SUBJECTS[field]] for field in fields if SUBJECTS[field] in said]
     if known:
@@ -239,7 +239,7 @@ def _public(one: SourceTerms) -> bool:
 
 
 def _crawled(page: PaperPage, facts: PaperFacts) -> None:
-    """Write days of capture and the largest domains of crawled data."""
+    """Write the days of capture and the largest domains of crawled text."""
     found = facts.trained
     if found is None:
         page.say(f"Domains: {NOT_STATED}.")

@@ -1,10 +1,10 @@
-"""Documents of a verified candidate or release, and the compliance signature over the SHA-256 of each, by name.
+"""Documents of a verified candidate or release, and the compliance signature over the SHA-256 of each document.
 
     papers/<checkpoint 16>/<16 of the SHA-256 over the documents>.json     DSSE envelope, signed as `compliance`
 
 The signature covers these exact bytes: documents that change after a new decision or attestation must be signed again.
 If the newest gate policy has `papers: signed`, an export of a release requires the signature. A demo root signs
-automatically, since all its keys are on one machine; no other root does.
+automatically, since all its keys are on one machine. No other root signs automatically.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WRITERS: Final = {
 
 
 class MadePapers(NamedTuple):
-    """Documents by their names in an export, and their subject."""
+    """Documents by their file names in an export, and the model that they describe."""
 
     subject: PaperSubject
     files: Mapping[str, bytes]
@@ -71,7 +71,7 @@ class MadePapers(NamedTuple):
 
 
 def make(ctx: Context, subject: PaperSubject) -> MadePapers:
-    """Return the documents of a verified subject.
+    """Return the documents of a verified model.
 
     Raises:
         LineageError, MissingError, IntegrityError: see `gather`.
@@ -89,7 +89,7 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
     """Sign documents as compliance unless they are signed already. Return the statement's path.
 
     Raises:
-        SignatureError: this machine has no compliance key, or none of this owner.
+        SignatureError: this machine has no compliance key, or no compliance key of this owner.
     """
     with audit_log.audited(ctx, AuditedAction("papers", made.title, owner or "", reason, owner), once=True):
         path = path_of(ctx, made)
@@ -102,14 +102,16 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
 
 
 def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
-    """Return the owners of the compliance keys that signed these documents, or an empty tuple if no valid statement
-    covers them."""
+    """Return the owners of the compliance keys that signed these documents.
+
+    The result is empty if no valid statement covers the documents.
+    """
     envelope = _statement(ctx, made)
     return dsse.signed_by(envelope, Trust.of(ctx.workspace).authority(COMPLIANCE)) if envelope else ()
 
 
 def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
-    """Return the envelope of the signed statement over these documents, or None if there is no valid one."""
+    """Return the envelope of the signed statement over these documents, or None if there is no valid statement."""
     path, authority = path_of(ctx, made), Trust.of(ctx.workspace).authority(COMPLIANCE)
     try:
         envelope = dsse.envelope_of(path)
@@ -120,10 +122,10 @@ def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
 
 
 def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | None:
-    """Return the signed statement for an export, or None if there is none and the policy does not require it.
+    """Return the signed statement for an export, or None if no statement exists and the policy does not require it.
 
     Raises:
-        GateError: the newest policy requires it, and compliance has not signed these documents.
+        GateError: the newest policy requires signed documents, and compliance has not signed these.
     """
     if envelope := _statement(ctx, made):
         return envelope
@@ -134,25 +136,25 @@ def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | N
         return _statement(ctx, made)
     raise GateError(
         f"the documents of {made.subject.name} are not signed",
-        expected="a signature of compliance, since the gate policy has `papers: signed`",
-        remedy=f"review them, then run `plinth release papers {made.subject.name} --sign`",
+        expected="a compliance signature, since the gate policy has `papers: signed`",
+        remedy=f"review the documents, then run `plinth release papers {made.subject.name} --sign`",
     )
 
 
 def path_of(ctx: Context, made: MadePapers) -> Path:
-    """Return the path of the statement over these documents."""
+    """Return the path of the signed statement over these documents."""
     return ctx.workspace.root / FOLDER / made.checkpoint[:16] / f"{fingerprint.digest(made.digests)[:16]}.json"
 
 
 def subject_of(
     ctx: Context, own: Candidate, name: str, *, released: str | None = None, at: str | None = None
 ) -> PaperSubject:
-    """Return provenance, attestations and decisions of a candidate that the caller has verified.
+    """Return the provenance, attestations and decisions of a candidate that the caller has verified.
 
     Args:
         name: `NAME/VERSION` of the release or of the candidate.
-        released: SHA-256 of the release record; None without one.
-        at: time of the release, for signatures of keys that were revoked later.
+        released: SHA-256 of the release record, or None if the candidate is not released.
+        at: time of the release; signatures count even if their key was revoked later.
 
     Raises:
         SignatureError: a statement fails verification.
@@ -173,7 +175,7 @@ def subject_of(
 
 
 def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
-    """Return the facts of an attestation; for a measurement, the digest of its manifest."""
+    """Return the facts in an attestation. If it is about a measurement, the digest of its manifest is included."""
     data = dsse.bytes_of(path)
     envelope = dsse.parsed(data, str(path))
     role, stated = role_of(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
@@ -199,7 +201,7 @@ def _provided(ctx: Context, own: Candidate, version: str | None) -> Iterator[Sig
 
 
 def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
-    """Return the documents of a release; for a rolled-back version, they include that fact."""
+    """Return the documents of a release. For a version that was rolled back, the documents state the rollback."""
     name, at = found.name, found.record.at
     subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
     place = releases.history(ctx, found.record.model).standing.place(str(found.record.version))
@@ -209,7 +211,8 @@ def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
 def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
     """Return the documents of a verified candidate, or of its release if it was released.
 
-    Another candidate with a released checkpoint keeps its own evidence, and its documents include the release.
+    If another candidate with the same checkpoint was released, this candidate keeps its own evidence, and its documents
+    name the release.
     """
     known = verified.released_as(ctx, found)
     if known and known[0].candidate["candidate"] == found.key:

@@ -1,7 +1,7 @@
 """Personal data in generated text.
 
-    job           the asset, with generated texts and their finds in training text; its stage and items
-    measurement   facts, the gate `pii_outputs`
+    job           the asset, with generated texts and their matches in training text; its stage and items
+    measurement   values that the gate reads (facts), and the gate `pii_outputs`
 
 The detector (`plinth.evaluation.pii`) is the same as for training text.
 
@@ -20,11 +20,11 @@ UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
 class PiiOutputs(Frozen):
     """Measurement of personal data in generated text, without a prompt and after prompts that invite it."""
 
-    samples: int = internal(200, ge=1, description="Unprompted texts; 0 finds in 200 bound the share at 1.5%.")
-    draws: int = internal(4, ge=1, description="Sampled continuations per prompt, in addition to the greedy one.")
-    max_tokens: int = internal(48, ge=1, description="Maximum tokens of a text.")
+    samples: int = internal(200, ge=1, description="Unprompted texts; 0 matches in 200 bound the share at 1.5%.")
+    draws: int = internal(4, ge=1, description="Samples per prompt, in addition to the greedy continuation.")
+    max_tokens: int = internal(48, ge=1, description="Maximum length of a generated text, in tokens.")
     top_p: float = internal(0.95, gt=0, le=1, description="Nucleus sampling threshold.")
-    seed: int = internal(0, description="Seed of the sampling.")
+    seed: int = internal(0, description="Random seed for sampling.")
 
 
 SECTION = RecipeSection(

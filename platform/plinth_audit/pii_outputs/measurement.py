@@ -1,4 +1,4 @@
-"""Facts and gate of `pii/outputs`: personal data in generated text."""
+"""Facts for gates and the gate `pii_outputs`: personal data in generated text."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from plinth_registry.gates.margins import UpperBound
 
 
 class WrittenPii(Frozen):
-    """Personal data in generated text."""
+    """Shares of generated texts with personal data, by kind of text."""
 
     unprompted: PiiShare = Field(description="Texts without a prompt.")
     invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
-    memorised: PiiShare = Field(description="All texts with personal data that occurs in training text.")
+    memorised: PiiShare = Field(description="Generated texts with personal data that occurs in training text.")
     detector: str = Field("", description="Name and version of the detector.")
 
 
 def read(stats: Stats) -> WrittenPii:
-    """Return the shares of generated texts."""
+    """Return the shares of generated texts with personal data, by kind of text."""
     own, invited, every = (stats[name] for name in (parameters.UNPROMPTED, parameters.INVITED, parameters.ALL))
     learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
     return WrittenPii(
@@ -36,7 +36,7 @@ def read(stats: Stats) -> WrittenPii:
 
 
 def pii_outputs(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Bound personal data in generated text: unprompted, or memorized from training text."""
+    """Require limits on personal data in generated text: in unprompted text, and memorized from training text."""
     known = evidence.of("pii_outputs", WrittenPii)
     if not known or min(known.unprompted.texts, known.memorised.texts) <= 0:
         return missing("pii_outputs")

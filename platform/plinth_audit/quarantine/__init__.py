@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_json: bool) -> None:
-    """Count matches with lists of illegal content by list, source file and bucket; text is never shown.
+    """Count matches with lists of illegal content by list, source file and bucket. The matching text is never shown.
 
     --json lists every match: list and line, digest of the entry, digest of the record, source file and position.
     """
@@ -65,7 +65,7 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
 @click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As in the recipe.")
 @json_option
 def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
-    """Print the list entries of FILES: SHA-256 of the bytes and of the normalized text, SimHash of the text.
+    """Print list entries for FILES: SHA-256 of the bytes and of the normalized text, and SimHash of the text.
 
     The text is read as UTF-8 and normalized with the defaults of a recipe. Nothing is stored.
     """
@@ -110,7 +110,7 @@ def find_(settings: Settings, as_json: bool) -> None:
 
 
 def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
-    """Return all matches by bucket and source.
+    """Return all matches with lists of illegal content, by bucket and source.
 
     Raises:
         MissingError: there are no documents, or the bucket was read without a gate.

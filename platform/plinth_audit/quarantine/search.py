@@ -1,7 +1,7 @@
 """Search of stored blobs for text that matches the current lists, such as text read before a list was extended.
 
 Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. Tokens, vectors and weights
-have no text and are not listed; they can be found by lineage.
+contain no text, so the search does not list them. Lineage shows which of them derive from a blob.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ WANTED = {"id", "text"}
 
 
 class BlobHit(Frozen):
-    """Stored blob with listed text.
+    """Stored blob with text that matches a list.
 
     Args:
         md5: address in the store.
         path: path of the file.
         documents: number of matching rows.
         lists: list files with matching entries.
-        published: assets whose published manifest references it.
-        older: assets of which only older manifests reference it.
+        published: assets whose published manifest references the blob.
+        older: assets of which only older manifests reference the blob.
     """
 
     md5: str
@@ -44,7 +44,7 @@ class BlobHit(Frozen):
 
 
 def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
-    """Yield blobs with listed text by address, including blobs without a manifest.
+    """Yield blobs that contain listed text, by address. Blobs without a manifest are included.
 
     Raises:
         SourceError: the lists are invalid.
@@ -71,7 +71,7 @@ def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
 
 
 def _names(ctx: Context) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return assets by blob address, for published manifests and for all manifests."""
+    """Return asset names by blob address: first for published manifests, then for older manifests."""
     published: dict[str, set[str]] = {}
     older: dict[str, set[str]] = {}
     current = {ref.digest for ref in ctx.refs.all()}

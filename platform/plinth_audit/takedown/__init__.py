@@ -1,11 +1,11 @@
-"""Takedown: search for a document in all artifacts, its removal, and the signed report.
+"""Takedown: search for a document in all artifacts, removal of the document, and the signed report.
 
     index         the pipeline stage: sorted keys of ledgers by ID, address, domain, license and cluster
-    search        documents of a request; exclusion entry of a request, with the number of documents it removes
+    search        documents in a request; exclusion entry for a request, with the number of documents it removes
     exposed_runs  runs, steps and checkpoints that read a document; extraction and exposure of removed text
-    remaining     artifacts that still contain it, with place and expiry: copies outside the content store, candidates,
-                  releases, exports
-    report        signed report that the corpus is free of it and downstream assets are rebuilt, with remaining copies
+    remaining     artifacts that still contain the text, with place and expiry: copies outside the content store,
+                  candidates, releases, exports
+    report        signed report that the corpus is free of the text and downstream assets are rebuilt
     page          the report in Markdown and HTML
 
 Does not belong here: the list and the removal itself (`plinth.corpus.exclusions`), releases (`plinth_registry`).
@@ -43,20 +43,22 @@ SHOWN = 10
 
 
 @group(
-    short_help="Find all copies of a text, exclude it, report its removal.",
+    short_help="Find all copies of a text, exclude the text, report the removal.",
     epilog=examples("plinth corpus takedown find --url https://example.org/page"),
 )
 def takedown() -> None:
-    """Find all artifacts with a document, exclude it from later snapshots, and sign a report of the removal."""
+    """Find all artifacts that contain a document, exclude the document from later snapshots, and sign a report."""
 
 
 def target(function: F) -> F:
-    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`, of which one is required."""
+    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`. A user must give exactly one of
+    them.
+    """
     for name, about in (
         ("text", "Text, name of a text file, or `-` for stdin; finds near duplicates and verbatim spans."),
         ("document", "Document ID of 32 hexadecimal digits."),
-        ("licence", "SPDX identifier, or `unknown`; matches every expression with it."),
-        ("domain", "Host name; matches subdomains, too."),
+        ("licence", "SPDX identifier, or `unknown`; matches every license expression that contains it."),
+        ("domain", "Host name; also matches subdomains."),
         ("url", "URL, or the document's name in its source."),
     ):
         function = click.option(f"--{name}", help=about)(function)
@@ -76,8 +78,9 @@ def target(function: F) -> F:
 def find(settings: Settings, as_json: bool, **given: str | None) -> None:
     """Find a URL, a domain, a license, a document or a text in parts, shards, runs, steps and checkpoints.
 
-    Includes near duplicates, and documents that were removed from the corpus but read by a run. Lists every checkpoint
-    after the first step that read one with its places (here, retired, uploaded, published), candidates and releases.
+    The search includes near duplicates, and documents that were removed from the corpus after a run read them. The
+    output lists every checkpoint that may have read a match, with its places (here, retired, uploaded, published), and
+    all candidates and releases.
     """
     from plinth_audit.takedown import search
     from plinth_audit.takedown.exposed_runs import holdings
@@ -95,7 +98,7 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
 
 
 def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
-    """Return the given target.
+    """Return kind and value of the one search option that the user gave.
 
     Raises:
         UsageError: no target or several targets are given.
@@ -124,7 +127,7 @@ def _text(value: str) -> str:
 
 
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
-    """Return candidates, releases and exports of the checkpoints, and an error if they are unknown."""
+    """Return candidates, releases and exports of the checkpoints, or the error as a note if they are unknown."""
     from plinth.errors import PlinthError
     from plinth_audit.takedown.remaining import derived_from, models_of
 
@@ -135,7 +138,7 @@ def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
 
 
 def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
-    """Print the holdings."""
+    """Print the result of a search: documents, runs, models and notes."""
     from plinth_jobs.cli import output
 
     found = held.found
@@ -168,7 +171,7 @@ def _run(run: ExposedRun) -> str:
     least = "" if run.exact else " at least"
     read = counted(run.documents, "document") + least
     if run.inherits:
-        return f"run {run.run}: starts or learns from {run.inherits[:12]}, which read it; checkpoints {held}"
+        return f"run {run.run}: starts or learns from {run.inherits[:12]}, which read the text; checkpoints {held}"
     return f"run {run.run}: {read} in steps {steps or 'not computed'}; checkpoints {held}"
 
 
@@ -180,13 +183,13 @@ def _run(run: ExposedRun) -> str:
     )
 )
 @target
-@click.option("--reason", required=True, help="Requester and reason, which are signed.")
+@click.option("--reason", required=True, help="Requester and reason; both are signed.")
 @click.option(
     "--texts/--no-texts",
     default=None,
-    help="Also exclude these texts under other addresses (default: except for a domain or license).",
+    help="Also exclude these texts under other addresses (default: yes, except for --domain and --licence).",
 )
-@click.option("--spans", is_flag=True, help="With --text: also exclude documents that quote 32 or more tokens of it.")
+@click.option("--spans", is_flag=True, help="With --text: also exclude documents that quote 32 or more of its tokens.")
 @click.option("--yes", is_flag=True, help="Confirm an exclusion of more than 5% of the corpus.")
 @click.option("--dry-run", is_flag=True, help="Only count documents.")
 @shared
@@ -201,10 +204,11 @@ def exclude(
     as_json: bool,
     **given: str | None,
 ) -> None:
-    """Add an entry to the exclusion list of all later snapshots, signed by `compliance`.
+    """Add an entry to the signed exclusion list, which applies to all later snapshots.
 
-    Shows the number of excluded documents, and of parts that the next `plinth run` rewrites; other parts are unchanged.
-    Excluded documents are counted as rejects with the reason `takedown`.
+    The command shows the number of excluded documents, and the number of parts that the next `plinth run` rewrites;
+    other parts are unchanged. Excluded documents are counted as rejects with the reason `takedown`. The role
+    `compliance` signs the entry.
     """
     from plinth.errors import RequestError
     from plinth_audit.takedown.search import propose
@@ -220,7 +224,7 @@ def exclude(
         raise RequestError(
             f"this exclusion removes {took}",
             expected="a confirmation",
-            remedy=f"check it with `plinth corpus takedown find --{kind} {shlex.quote(value)}`, then add --yes",
+            remedy=f"check the result of `plinth corpus takedown find --{kind} {shlex.quote(value)}`, then add --yes",
         )
     entry = None if dry_run else _appended(ctx, proposed.fields)
     if as_json:
@@ -233,7 +237,7 @@ def exclude(
 
 
 def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
-    """Append the entry to the list; the audit log records success or failure."""
+    """Append an entry to the exclusion list, and log success or failure in the audit log."""
     from plinth.corpus import exclusions
     from plinth_registry.audit_log import AuditedAction, audited
 
@@ -246,7 +250,7 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
 @shared
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:
-    """List the exclusions after verification of their signatures."""
+    """Verify the signatures of the exclusion list, then print its entries."""
     from plinth.corpus import exclusions
     from plinth_jobs.cli import output
 
@@ -277,7 +281,7 @@ def listed(settings: Settings, as_json: bool) -> None:
 @click.option(
     "--without-retraining",
     is_flag=True,
-    help="Sign even if trained models are stale or a run is unknown; the report lists them.",
+    help="Sign even if trained models are stale, or the data of a run is unknown. The report lists both.",
 )
 @shared
 @recipe_option
@@ -287,9 +291,9 @@ def report_command(
 ) -> None:
     """Check that the corpus is free of the documents of ENTRIES (default: all), and sign a report on remaining copies.
 
-    Every published document is checked against every rule, including near duplicates. If nothing matches and `plinth
-    status` shows all assets that read documents as up to date, `compliance` signs the report, which is written with its
-    pages to the workspace's `takedown/`. Otherwise, the command lists everything that is stale or unknown.
+    Every published document is checked against every rule, including near duplicates. The role `compliance` signs the
+    report if nothing matches and `plinth status` shows all assets that read documents as up to date. The report and its
+    pages are written to the workspace's `takedown/`. Otherwise, the command lists everything that is stale or unknown.
     """
     from plinth_audit.takedown import report as reports
     from plinth_audit.takedown import report as takedown
@@ -316,7 +320,7 @@ def report_command(
 
 
 def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -> list[TakedownMeasure]:
-    """Measure checkpoints on the removed text.
+    """Measure extraction and exposure of the removed text on checkpoints.
 
     Raises:
         MissingError: there is no such checkpoint, or the text is no longer in the store.
@@ -330,7 +334,7 @@ def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -
     if not texts:
         raise MissingError(
             "the removed text is no longer in the store",
-            expected="an earlier snapshot with the text",
+            expected="an earlier snapshot that contains the text",
             remedy="create the report without --checkpoint",
         )
     found = [_checkpoint(ctx, digest) for digest in checkpoints]
@@ -356,6 +360,6 @@ def _line(one: dict[str, Any]) -> str:
 
     checkpoint, step, read_it, documents, extracted, control, exposure, p = model_cells(one)
     return (
-        f"checkpoint {checkpoint} ({step}; read it: {read_it}): of {documents} documents extracted {extracted} "
-        f"(held out {control}); exposure {exposure} bits, p {p}"
+        f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents, "
+        f"extracted {extracted} (held out {control}); exposure {exposure} bits, p {p}"
     )

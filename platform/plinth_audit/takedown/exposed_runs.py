@@ -4,8 +4,8 @@ such a checkpoint.
 A run that starts from the weights of such a checkpoint, or is distilled from it, is listed with all its checkpoints.
 
 A checkpoint can be on this machine, retired (deleted), refused (not deleted), in a bucket, published, or several of
-these. Steps are exact for the first `EXACT` documents; with more documents, every checkpoint of a run over their
-buckets is listed (`at_least` is False there).
+these. Steps are exact for the first `EXACT` documents. With more documents, every checkpoint of a run over their
+buckets is listed, and `exact` is False for that run.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _SAVED_CHECKPOINT = b'"asset":"checkpoint"'
 
 @dataclass(frozen=True)
 class HeldCheckpoint:
-    """Checkpoint after a step that read one of the documents.
+    """Checkpoint saved after a step that read one of the documents.
 
     Args:
         places: `here`, `retired`, `refused`, `published`, and URIs of buckets.
-        digests: digests of its published manifests.
+        digests: digests of the checkpoint's published manifests.
     """
 
     step: int
@@ -67,10 +67,10 @@ class ExposedRun:
     """Run that read some of the documents.
 
     Args:
-        documents: number of the given documents that its steps read.
+        documents: number of the given documents that the run's steps read.
         exact: True if every document was looked up; otherwise there may be more documents and earlier steps.
         unknown: reason why the steps are unknown.
-        inherits: digest of a model that read one and that this run starts or is distilled from.
+        inherits: digest of a model that read one of the documents, if the run starts or is distilled from this model.
     """
 
     run: str
@@ -85,20 +85,20 @@ class ExposedRun:
 
     @property
     def digests(self) -> frozenset[str]:
-        """Digests of the published manifests of its checkpoints."""
+        """Digests of the published manifests of the run's checkpoints."""
         return frozenset(digest for one in self.checkpoints for digest in one.digests)
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """Result of a search: documents, and the runs that read them."""
+    """Result of a takedown search: documents, and the runs that read them."""
 
     found: FoundDocuments
     runs: tuple[ExposedRun, ...]
 
 
 def holdings(ctx: Context, found: FoundDocuments) -> Holdings:
-    """Add the runs that read the documents."""
+    """Return found documents together with the runs that read them."""
     return Holdings(found, runs_of(ctx, [found]))
 
 
@@ -109,10 +109,10 @@ def runs_of(ctx: Context, found: Sequence[FoundDocuments]) -> tuple[ExposedRun, 
 
 
 def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int | None = None) -> list[ExposedRun]:
-    """Return runs that read one of the documents, inherit from a run that did, or whose steps are unknown.
+    """Return runs that read one of the documents, that inherit from such a run, or whose steps are unknown.
 
     Args:
-        count: total number of documents if not all are given.
+        count: total number of documents, if `documents` is only a part.
     """
     wanted: dict[str, list[str]] = defaultdict(list)
     for one in documents[:EXACT]:
@@ -174,7 +174,7 @@ def _exposed(
 
 
 def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str]:
-    """Yield documents assets of a run that no ledger lists, so that a search cannot cover them."""
+    """Yield the `documents` assets that a run read but no ledger lists. A search cannot cover them."""
     for shards in config.shards.values():
         for key, curated in ctx.refs.load(shards).inputs.items():
             for asset, digest in ctx.refs.load(curated).inputs.items() if key.endswith(CURATED) else ():
@@ -183,7 +183,10 @@ def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str
 
 
 def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
-    """Return the steps (from 1) that read the documents, one per sequence, and the documents."""
+    """Return the steps (from 1) that read the documents, and the IDs of these documents.
+
+    A step occurs once for each sequence that it read.
+    """
     spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.draws)
     trained = document_rows.trained_steps(config)
     taken, ids = list[int](), set[str]()
@@ -199,7 +202,10 @@ def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tup
 def every_checkpoint(
     ctx: Context, config: RunConfig, published: dict[str, list[tuple[int, str]]] | None = None
 ) -> list[HeldCheckpoint]:
-    """Return all checkpoints that a run committed, with their places, from its timeline, folder and manifests."""
+    """Return all checkpoints that a run committed, with their places.
+
+    Sources are the run's timeline, the run's folder, and manifests.
+    """
     places: dict[int, set[str]] = defaultdict(set)
     bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"
     for event in read_events(config.directory.events):
@@ -220,7 +226,7 @@ def every_checkpoint(
 
 
 def _published(ctx: Context) -> dict[str, list[tuple[int, str]]]:
-    """Return step and digest of every checkpoint manifest by run."""
+    """Return step and digest of every checkpoint manifest, by run."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for made in _saved(ctx):
         run, step = made.stats.get("run_id"), made.stats.get("step")
@@ -255,7 +261,7 @@ class TakedownMeasure(Frozen):
     """Measurement of a checkpoint on removed text.
 
     Args:
-        read_it: True if its run read some of it before this step.
+        read_it: True if the checkpoint's run read some of the text before this step.
         extraction: `job.summary`, or None if no text is long enough.
         exposure: mean bits with interval, `p_value`, `documents`, `references`; None without held-out text.
     """
@@ -270,14 +276,14 @@ class TakedownMeasure(Frozen):
 
 
 def texts_of(ctx: Context, found: Sequence[FoundDocuments]) -> list[str]:
-    """Return up to `MEASURED` distinct removed texts that an earlier snapshot still has."""
+    """Return up to `MEASURED` distinct removed texts that are still in an earlier snapshot."""
     documents = {one.id: one for each in found for one in each.documents if not one.published}
     texts = (text_of(ctx, one) for _, one in sorted(documents.items()))
     return list(islice(dict.fromkeys(text for text in texts if text is not None), MEASURED))
 
 
 def heldout_texts(ctx: Context) -> list[str]:
-    """Return up to `MEASURED` held-out texts of the published corpus."""
+    """Return up to `MEASURED` held-out texts from the published corpus."""
     return list(islice(_heldout(ctx), MEASURED))
 
 
@@ -290,7 +296,7 @@ def measure(
     read_it: bool,
     params: ExtractionTest = _DEFAULTS,
 ) -> TakedownMeasure:
-    """Measure extraction and exposure of texts under a checkpoint.
+    """Measure extraction and exposure of removed texts under a checkpoint, with held-out texts as control.
 
     Raises:
         TrainingError, CheckpointError: the checkpoint cannot be loaded, or generation fails.
@@ -328,7 +334,7 @@ def _exposure(own: Any, references: Any) -> dict[str, Any] | None:
 
 
 def _windows(ctx: Context, checkpoint: Manifest, texts: Sequence[str], params: ExtractionTest) -> list[tuple[int, ...]]:
-    """Return the first tokens of every text that is long enough."""
+    """Return the first tokens (prefix and suffix) of every text that is long enough."""
     (file,) = checkpoint.named(TOKENIZER)
     with encode.parallel(False):
         encoded = list(encode.encode_texts(encode.load(ctx.store, file.blob), texts, "<u4"))

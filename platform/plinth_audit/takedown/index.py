@@ -1,12 +1,12 @@
-"""Sorted keys of ledgers, to find the rows of an ID, an address, a domain, a license or a cluster without a scan.
+"""Sorted keys of ledgers, to find the rows for an ID, an address, a domain, a license or a cluster without a scan.
 
 There is one memory-mapped Arrow file per ledger part:
 
     key   uint64, ascending: BLAKE2b of (kind, value), 8 bytes, little-endian
     row   uint32, row in the ledger part
 
-Readers compare the values of a row with the query, since keys can collide. All ledgers are indexed, not only the
-published one, since documents that a run read may have been removed later.
+Readers compare the values in a row with the query, since keys can collide. All ledgers are indexed, including old ones,
+since documents that a run read may have been removed later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IndexedPart:
-    """Ledger part with its keys. `ledgers` are the ledgers with this part, the published one first."""
+    """Ledger part with its keys. `ledgers` are the ledgers that contain this part, the published one first."""
 
     part: Part
     keys: Part
@@ -52,7 +52,7 @@ class IndexedPart:
 
 
 def key_of(kind: str, value: str) -> int:
-    """Return the key of a normalized value."""
+    """Return the index key of a normalized value: a 64-bit hash of kind and value."""
     return int.from_bytes(hashlib.blake2b(f"{kind}\0{value}".encode(), digest_size=8).digest(), "little")
 
 
@@ -65,7 +65,7 @@ def run(ctx: Context, ledger: Manifest) -> Manifest:
 
 
 def every_part(ctx: Context) -> list[IndexedPart]:
-    """Return the available parts of all ledgers, each once; parts without keys are indexed now.
+    """Return the available parts of all ledgers, each part once. Parts without an index are indexed now.
 
     Raises:
         MissingError: there is no ledger.
@@ -79,7 +79,7 @@ def every_part(ctx: Context) -> list[IndexedPart]:
     if not known:
         raise MissingError(
             "this workspace has no ledger",
-            expected="a ledger with a row per document",
+            expected="a ledger with one row per document",
             remedy="run `plinth run --select ledger`",
         )
     here = [(part, ledgers) for part, ledgers in known.values() if ctx.store.has(part.blob)]
@@ -89,7 +89,7 @@ def every_part(ctx: Context) -> list[IndexedPart]:
 
 
 def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
-    """Return the rows with one of the keys, ascending.
+    """Return the numbers of the rows that have one of the keys, in ascending order.
 
     Raises:
         IntegrityError: the file is not an index.
@@ -113,7 +113,7 @@ def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
 
 
 def saved(ctx: Context) -> Iterator[str]:
-    """Yield the digests of all ledgers."""
+    """Yield the digests of all ledger manifests in the workspace."""
     for path in ctx.refs.saved():
         data = path.read_bytes()
         if _SAVED_LEDGER in data and json.loads(data).get("asset") == LEDGER:
@@ -159,7 +159,7 @@ def _of_batch(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage of the index over the ledger."""
+    """Return the stage that indexes the ledger."""
     return [
         Stage(
             asset=ASSET,
@@ -183,7 +183,7 @@ def _make(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Return the suite: every document of the ledger has keys."""
+    """Return the check suite: every document in the ledger has keys."""
     planted = int(inputs[LEDGER].stats.get("planted", 0))
     row = {"documents": made.stats["documents"], "ledger": inputs[LEDGER].stats["documents"] + planted}
     return Suite("takedown-index", [row], [rows_between(1), equal_columns("documents", "ledger")])

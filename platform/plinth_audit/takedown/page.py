@@ -15,7 +15,7 @@ _ENTRY = ("number", "kind", "value", "found", "texts", "by", "at", "reason")
 
 
 class ReportTable(NamedTuple):
-    """Section with title, sentence and table."""
+    """Section of the report with title, sentence and table."""
 
     title: str
     text: str
@@ -34,7 +34,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def html(facts: Mapping[str, Any]) -> str:
-    """Return the report as one page that loads nothing. The same facts give the same page."""
+    """Render the report as an HTML page without external resources. The same facts give the same page."""
     return template("page.html.j2", "plinth_audit.takedown").render(
         title=_title(facts), lead=_lead(facts), verdict=_removed(facts["documents"]), sections=[*_sections(facts)],
         shown=_shown,
@@ -47,58 +47,58 @@ def _title(facts: Mapping[str, Any]) -> str:
 
 def _lead(facts: Mapping[str, Any]) -> str:
     root = facts["root"]
-    demo = " This is a demo root, which does not prove who signed." if root["demo"] else ""
+    demo = " This is a demo root, so the signature does not prove who signed." if root["demo"] else ""
     return f"Signed by the role compliance of root {root['name']}, version {root['version']}, at {facts['at']}.{demo}"
 
 
 def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     yield ReportTable(
-        "What was taken down",
+        "Removed documents",
         _removed(facts["documents"]),
         ("entry", "kind", "value", "documents found then", "texts recognized", "by", "at", "reason"),
         [tuple(one[name] for name in _ENTRY) for one in facts["entries"]],
     )
     total, looked = sum(one["hits"] for one in facts["corpus"]), sum(one["documents"] for one in facts["corpus"])
     yield ReportTable(
-        "The corpus now",
-        f"{counted(looked, 'published document')} checked against every rule, near duplicates included: "
+        "Current corpus",
+        f"{counted(looked, 'published document')} checked against every rule, including near duplicates: "
         f"{counted(total, 'hit')}.",
         ("bucket", "parts", "documents", "hits", "rejected by entry", "manifest"),
         [_bucket(one) for one in facts["corpus"]],
     )
     yield ReportTable(
-        "Rebuilt without it",
+        "Assets rebuilt without the text",
         _rebuilt(facts),
-        ("asset", "manifest", "earlier manifests that held it"),
+        ("asset", "manifest", "earlier manifests that contain the text"),
         [(one["asset"], one["digest"][:12], one["earlier"]) for one in facts["rebuilt"]],
     )
     yield ReportTable(
-        "What still holds it",
-        "Removing text from a corpus removes it from no model that read it. This is everything that is known:",
+        "Remaining copies",
+        "Removing text from a corpus does not remove it from models that read it. These are all known copies:",
         ("what", "state", "where", "until"),
         [(one["what"], one["state"], one["where"], one["until"]) for one in facts["remains"]],
     )
     yield ReportTable(
-        "What models give of it",
+        "Extraction and exposure by model",
         "Extraction and exposure of the removed text, with intervals."
         if facts["measured"]
         else "Not measured: no checkpoint was named, or the removed text is no longer in the store.",
-        ("checkpoint", "run, step", "read it", "documents", "extracted", "held-out control", "exposure, bits", "p"),
+        ("checkpoint", "run, step", "read text", "documents", "extracted", "held-out control", "exposure, bits", "p"),
         [model_cells(one) for one in facts["measured"]],
     )
 
 
 def _removed(documents: Mapping[str, Any]) -> str:
     least = "" if documents["complete"] else "At least "
-    return f"{least}{counted(documents['count'], 'document')} of saved earlier snapshots removed."
+    return f"{least}{counted(documents['count'], 'document')} from saved earlier snapshots removed."
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
-    """Return the state of assets that read documents, with the names of models that were not retrained."""
+    """Return a sentence that counts up-to-date assets among those that read documents, and names the others."""
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
     fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents up to date"
-    return f"{fresh}; not: {', '.join(late)}." if late else f"{fresh}."
+    return f"{fresh}; not up to date: {', '.join(late)}." if late else f"{fresh}."
 
 
 def _bucket(one: Mapping[str, Any]) -> tuple[object, ...]:
@@ -107,7 +107,7 @@ def _bucket(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def model_cells(one: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the row of a measured checkpoint."""
+    """Return the table row for a measured checkpoint."""
     tried, known = one["extraction"] or {}, one["exposure"] or {}
     control = tried.get("control") or {}
     return (

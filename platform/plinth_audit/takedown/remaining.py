@@ -1,11 +1,11 @@
 """Remaining copies of removed text, with place and expiry, including copies that cannot be deleted.
 
-Removing text does not make a model forget it, so every checkpoint that read it is listed until it is deleted. Copies
-without a record in Plinth are listed as unknown.
+Removing text does not make a model forget it, so every checkpoint that read the text is listed until the checkpoint is
+deleted. Copies without a record in Plinth are listed as unknown.
 
 Copies outside the content store (pages, MLflow, Dagster, logs and run files) are found by a byte search for excerpts of
-the removed text from the earlier snapshot, also with JSON and HTML escapes. Content in the store is found by manifests,
-raw input by sources; weights are not searched.
+the removed text, which come from an earlier snapshot. The search includes JSON and HTML escapes. Content in the store
+is found by manifests, and raw input by sources; weights are not searched.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from plinth_registry.signing import directory_of
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
 #: Stages listed with their model.
 _MODEL_STAGES = ("run", "checkpoint", "candidate", "release")
-_UNTIL_GC = "until `plinth ops gc --delete` deletes it, once no run, candidate, signed record or pin needs it"
+_UNTIL_GC = "until `plinth ops gc --delete` deletes it, after no run, candidate, signed record or pin needs it"
 HOLDS_TEXT, MAY_HOLD_TEXT, UNKNOWN = "still holds the text", "may still hold the text", "unknown"
-TAINTED, NOT_TAINTED = "still holds it: tainted", "still holds it: not tainted"
+TAINTED, NOT_TAINTED = "trained on the text: tainted", "trained on the text: not tainted"
 
 #: Maximum documents to search, excerpts per document, and excerpt length in characters.
 SEARCHED, EXCERPTS, LENGTH = 50, 3, 48
@@ -63,11 +63,11 @@ LISTED: Final = 50
 
 
 class Remaining(Frozen):
-    """Remaining copy of removed text.
+    """Remaining copy of removed text, or a model that read the text.
 
     Args:
-        state: text copy, or a model that read it, tainted or not.
-        model: True for a model that was trained on it.
+        state: state of the copy or model; for a model, tainted or not tainted.
+        model: True for a model that was trained on the text.
     """
 
     what: str
@@ -80,18 +80,18 @@ class Remaining(Frozen):
 UNRECORDED = Remaining(
     what="copies that Plinth has no record of",
     where="backups, DVC remotes, copies of exports, downloads of a release",
-    until="unknown: ask the people who made them; a backup that is restored brings the text back, until `plinth run`",
+    until="unknown: ask the people who made them; a restored backup contains the text until the next `plinth run`",
     state=MAY_HOLD_TEXT,
 )
 
 
 def taint_state(digests: Collection[str], tainted: Collection[str]) -> str:
-    """Return `TAINTED` if all of these model manifests are tainted; a model without a manifest is not."""
+    """Return `TAINTED` if all of these model manifests are tainted, and `NOT_TAINTED` if there is no manifest."""
     return TAINTED if digests and all(one in tainted for one in digests) else NOT_TAINTED
 
 
 def snapshots_with(ctx: Context, found: Sequence[FoundDocuments], *, published: bool = False) -> dict[str, str]:
-    """Return snapshots that contain found documents, as digest to asset.
+    """Return the snapshots that contain found documents: asset names by digest.
 
     Args:
         published: True to include the published corpus and published snapshots.
@@ -104,18 +104,18 @@ def snapshots_with(ctx: Context, found: Sequence[FoundDocuments], *, published: 
 
 
 def derived_from(ctx: Context, found: FoundDocuments) -> frozenset[str]:
-    """Return the digests of all manifests derived from a snapshot with a found document."""
+    """Return the digests of all manifests derived from a snapshot that contains a found document."""
     return frozenset(one.digest for one in descendants_of(ctx, snapshots_with(ctx, [found], published=True)))
 
 
 def not_rebuilt(descendants: Sequence[Descendant]) -> list[str]:
-    """Return published assets with text that are derived from a snapshot with it."""
+    """Return published text assets that are derived from a snapshot with the removed text."""
     behind = {one.asset for one in descendants if one.state == "published"}
     return sorted(asset for asset in behind if asset.rsplit("/", 1)[-1] in TEXT_STAGES)
 
 
 def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]:
-    """Yield near duplicates that a rule without texts leaves in the corpus."""
+    """Yield near duplicates that stay in the corpus because an exclusion rule does not include texts."""
     for each in found:
         left = [one for one in each.documents if one.published and one.how == NEAR]
         if left:
@@ -123,12 +123,12 @@ def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]
             yield Remaining(
                 what=f"{counted(len(left), 'near duplicate')} of {each.kind} {each.value} under other addresses",
                 where="the published corpus: " + ", ".join(one.id for one in left[:10]) + shards,
-                until="until they are excluded too (`plinth corpus takedown exclude --texts`)",
+                until="until they are excluded as well (`plinth corpus takedown exclude --texts`)",
             )
 
 
 def descendants_of(ctx: Context, snapshots: dict[str, str]) -> tuple[Descendant, ...]:
-    """Return everything derived from these snapshots."""
+    """Return everything derived from these snapshots, or nothing if there are none."""
     return downstream(ctx, snapshots) if snapshots else ()
 
 
@@ -140,11 +140,11 @@ def remaining(
     tainted: Collection[str] = (),
     reading: Collection[str] = (),
 ) -> list[Remaining]:
-    """Yield all remaining copies, from the source to the checkpoint.
+    """Return all remaining copies, from the source to the checkpoint.
 
     Args:
-        tainted: tainted digests.
-        reading: buckets whose last read excluded some of it.
+        tainted: digests of tainted manifests.
+        reading: buckets whose last build excluded some of the documents.
     """
     buckets = {bucket_of(asset) for asset in snapshots.values()}.union(reading)
     return [*_sources(ctx, buckets), *_stored(descendants, tainted), *_checkpoints(ctx, runs, tainted)]
@@ -156,8 +156,8 @@ def _sources(ctx: Context, buckets: Collection[str]) -> Iterator[Remaining]:
         inventory = documents.inputs.get(f"{bucket}/sources", "") if documents else ""
         yield Remaining(
             what=f"the raw sources of {bucket}",
-            where=f"where the recipe names them (inventory {inventory[:12]})",
-            until="until their owner deletes it there; Plinth writes to no source, and leaves it out at every reading",
+            where=f"at the location in the recipe (inventory {inventory[:12]})",
+            until="until the owner of the source deletes the text; Plinth never changes a source, and skips the text",
         )
 
 
@@ -192,7 +192,7 @@ def _checkpoints(ctx: Context, runs: Sequence[ExposedRun], tainted: Collection[s
             continue
         config = load(ctx.workspace.runs / run.run / "config.json")
         state = taint_state(run.digests, tainted)
-        origin = f" (starts or learns from {run.inherits[:12]}, which read it)" if run.inherits else ""
+        origin = f" (starts or learns from {run.inherits[:12]}, which read the text)" if run.inherits else ""
         places = {place for one in run.checkpoints for place in one.places} - {RETIRED}
         for place in sorted(places):
             steps = ", ".join(f"{one.step:,}" for one in run.checkpoints if place in one.places)
@@ -202,22 +202,22 @@ def _checkpoints(ctx: Context, runs: Sequence[ExposedRun], tainted: Collection[s
 
 
 def _place(place: str, run: str, ended: bool, keep_last: int) -> tuple[str, str]:
-    folder = f"runs/{run}/checkpoints of this workspace"
+    folder = f"runs/{run}/checkpoints in this workspace"
     if place == HERE:
-        kept = "until you delete it: the run has ended, and retention acts only while it trains"
-        return folder, kept if ended else f"until retention deletes it, which keeps the last {keep_last}"
+        kept = "until you delete it: the run has ended, and retention acts only while a run trains"
+        return folder, kept if ended else f"until retention deletes it, which keeps the last {keep_last} saved"
     if place == REFUSED:
         return folder, "until the step is saved again, or you delete it"
     if place == PUBLISHED:
         return "the workspace's content store", _UNTIL_GC
-    return place, "until it is deleted there, or a lifecycle rule of the bucket deletes it"
+    return place, "until you delete it in the bucket, or a lifecycle rule of the bucket deletes it"
 
 
 def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
-    """Yield files with an excerpt of a removed text, and places that cannot be searched.
+    """Yield files that contain an excerpt of a removed text, and places that cannot be searched.
 
     Args:
-        texts: removed texts that an earlier snapshot still has.
+        texts: removed texts that are still in an earlier snapshot.
     """
     wanted = [excerpt for text in texts[:SEARCHED] for excerpt in excerpts(text)]
     found = dict(_holding(ctx, forms(wanted))) if wanted else {}
@@ -235,33 +235,33 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
     yield Remaining(
         what="pages, MLflow, Dagster, logs and files of runs",
         where=f"the workspace, {searched if wanted else 'not searched: the removed text is no longer in the store'}",
-        until="until you delete the files in which an excerpt is found",
+        until="until you delete the files that contain an excerpt",
         state=MAY_HOLD_TEXT,
     )
     yield Remaining(
         what="intermediate results in the step cache",
         where=f"records and store of {ctx.workspace.uri or 'the workspace'}",
-        until="until `plinth ops gc --delete` deletes them: unused for 30 days, and found so twice, a day apart",
+        until="until `plinth ops gc --delete` deletes them: unused for 30 days in two checks, a day apart",
         state=MAY_HOLD_TEXT,
     )
     if ctx.workspace.uri:
         yield Remaining(
             what="caches of the store on other machines",
-            where="PLINTH_CACHE of every machine that used the workspace",
-            until="until newer blobs replace them, or you delete the folder there",
+            where="PLINTH_CACHE on every machine that used the workspace",
+            until="until newer blobs replace them, or you delete the folder on that machine",
             state=MAY_HOLD_TEXT,
         )
 
 
 def excerpts(text: str) -> tuple[str, ...]:
-    """Return the middles of the longest lines, except short lines and table rulers."""
+    """Return the middle parts of the longest lines. Short lines and table rulers are skipped."""
     lines = sorted({line.strip() for line in text.splitlines()}, key=lambda line: (-len(line), line))
     middles = (line[max(0, (len(line) - LENGTH) // 2) :][:LENGTH] for line in lines if len(line) >= _SHORTEST)
     return tuple(islice((one for one in middles if len(set(one)) >= _LETTERS), EXCERPTS))
 
 
 def forms(wanted: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the bytes of excerpts: raw, and escaped for HTML, JSON and nested JSON (Dagster's events)."""
+    """Return excerpts as bytes: raw, and escaped for HTML, JSON and nested JSON (Dagster's events)."""
     escaped = (form for one in wanted for form in (one, *_in_json(one), *_in_html(one)))
     return tuple(dict.fromkeys(form.encode(errors="surrogatepass") for form in escaped))
 
@@ -277,7 +277,7 @@ def _in_html(one: str) -> tuple[str, ...]:
 
 
 def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield the path of every regular file with excerpts, and their number; links are not followed."""
+    """Yield path and number of excerpts for every regular file that contains excerpts. Links are not followed."""
     root = ctx.workspace.root
     for name, facts in metered(ctx.progress, "searching files", files_below(root), 0):
         top, _, rest = name.partition("/")
@@ -287,7 +287,7 @@ def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]
 
 
 def _count(path: Path, wanted: Sequence[bytes]) -> int:
-    """Return the number of excerpts in a file; 0 if it vanished."""
+    """Return the number of excerpts in a file, or 0 if the file no longer exists."""
     longest, found, before = max(map(len, wanted)), set[bytes](), b""
     with suppress(FileNotFoundError), path.open("rb") as stream:
         while data := stream.read(_CHUNK_BYTES):
@@ -301,7 +301,7 @@ def _count(path: Path, wanted: Sequence[bytes]) -> int:
 
 
 class HeldModel(Frozen):
-    """Candidate, release version or export derived from one of the checkpoints.
+    """Candidate, release version or export derived from an exposed checkpoint.
 
     Args:
         now: place of a release (`champion`, `canary`, `superseded`, `rolled back`), or folder of an export.
@@ -316,7 +316,9 @@ class HeldModel(Frozen):
 
 
 def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str] = ()) -> list[HeldModel]:
-    """Return candidates, releases and exports of these runs' checkpoints, and text or token exports of manifests.
+    """Return candidates, releases and exports of the checkpoints in these runs.
+
+    Exports of text or tokens are included if they come from one of `manifests`.
 
     Raises:
         SignatureError: the release history fails verification.
@@ -334,10 +336,10 @@ def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str]
 
 
 def remaining_models(models: Sequence[HeldModel], tainted: Collection[str] = ()) -> list[Remaining]:
-    """Yield candidates, releases and exports as remaining copies.
+    """Return candidates, releases and exports as remaining copies.
 
     Args:
-        tainted: tainted digests.
+        tainted: digests of tainted manifests.
     """
     return [
         Remaining(
@@ -377,20 +379,20 @@ def _exports(ctx: Context, digests: set[str], steps: set[str], manifests: set[st
 
 def _where(one: HeldModel) -> str:
     if one.kind == "candidate":
-        return f"models/{one.name} of this workspace, and wherever it was registered from there"
+        return f"models/{one.name} in this workspace, and every registry to which it was copied"
     if one.kind == "export":
-        return f"{one.now}, and copies of it" if _is_there(one) else f"copies of {one.now}, which is not there any more"
-    return f"{one.now}; wherever it was loaded"
+        return f"{one.now}, and copies of it" if _is_there(one) else f"copies of {one.now}, which no longer exists"
+    return f"{one.now}; every machine that loaded it"
 
 
 def _is_there(one: HeldModel) -> bool:
-    """Return True if an export is still in its folder, or is in a bucket, which cannot be checked."""
+    """Return True if an export is still in its folder, or is in a bucket, where its existence cannot be checked."""
     return "://" in one.now or Path(one.now).exists()
 
 
 def _until(one: HeldModel) -> str:
     if one.kind == "release" and one.now == "rolled back":
-        return "until consumers that loaded it before delete it: loading it is refused"
+        return "until consumers that loaded it earlier delete it; new loads are rejected"
     if one.kind == "release":
         return "until consumers stop using it: promote a successor, or mark it tainted (`plinth release taint`)"
     if one.kind == "export" and not _is_there(one):

@@ -1,12 +1,13 @@
-"""Signed report of a removal.
+"""Signed report on the removal of documents.
 
     proof     no published document matches a rule, including near duplicates, and everything downstream was rebuilt
               (`downstream`)
     remains   remaining copies with place and expiry (`remaining`)
     models    extraction and exposure of the removed text by checkpoint (`exposed_runs`)
 
-It is signed only if the proof succeeds. It is a DSSE envelope by `compliance` over an in-toto statement whose subjects
-are the documents' manifests and the exclusions; the pages next to it are rendered from it.
+The report is signed only if the proof succeeds. The report is a DSSE envelope, signed by `compliance`. It contains an
+in-toto statement about the documents' manifests and the exclusions. The pages next to it are rendered from the
+statement.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class DownstreamAsset(Frozen):
 
     Args:
         state: state in `plinth status`.
-        digest: digest of its published manifest.
-        model: True if it is derived from a trained model.
+        digest: digest of the published manifest.
+        model: True if the asset is derived from a trained model.
     """
 
     asset: str
@@ -74,7 +75,7 @@ class DownstreamAsset(Frozen):
 
 
 class RebuiltAsset(Frozen):
-    """Asset with earlier versions derived from removed text and a published version that is not."""
+    """Asset whose earlier versions were derived from removed text, and whose published version was not."""
 
     asset: str
     digest: str
@@ -84,8 +85,8 @@ class RebuiltAsset(Frozen):
 def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
     """Return every asset that reads documents, directly or indirectly, with its state.
 
-    Assets that were never materialized are skipped, unless earlier versions exist, or a search needs the asset and its
-    inputs exist, since the search is then incomplete.
+    An asset that was never materialized is skipped in most cases. Such an asset is listed if it has earlier versions.
+    It is also listed if a takedown search needs the asset and its inputs exist, since the search is then incomplete.
     """
     recipe = load(recipe_path)
     catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]
@@ -107,7 +108,7 @@ def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
 
 
 def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[str]:
-    """Return the origins and all assets that depend on them; the catalog lists inputs first."""
+    """Return the origins and all assets that depend on them. The catalog must list inputs first."""
     found = set(origins)
     for stage in catalog:
         if found.intersection(stage.deps):
@@ -116,7 +117,7 @@ def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[
 
 
 def _is_searched(stage: Stage, made: Collection[str]) -> bool:
-    """Return True if a takedown search reads the asset and its inputs exist."""
+    """Return True if a takedown search reads the asset and the asset's inputs exist."""
     return bool(SEARCHED_ASSETS.fullmatch(stage.asset)) and all(dep in made for dep in stage.deps)
 
 
@@ -125,7 +126,7 @@ def _state(shown: str) -> str:
 
 
 def behind(assets: Sequence[DownstreamAsset], runs: Sequence[ExposedRun], *, models: bool) -> Iterator[str]:
-    """Yield what is stale or unknown, by state.
+    """Yield lines that name stale assets by state, and runs whose steps are unknown.
 
     Args:
         models: False to skip trained models, which are listed as remaining copies.
@@ -157,7 +158,10 @@ _RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
 
 
 class BucketProof(Frozen):
-    """Checked bucket. `taken` counts rejects by entry, `hits` documents that still match an entry."""
+    """Result of the check of one bucket.
+
+    `taken` counts rejects by exclusion entry, and `hits` counts documents that still match an entry.
+    """
 
     bucket: str
     manifest: str
@@ -169,11 +173,11 @@ class BucketProof(Frozen):
 
 @dataclass(frozen=True)
 class RemovalProof:
-    """Entries of a report, and the results of their checks.
+    """Exclusion entries in a report, and the results of their checks.
 
     Args:
         held_by: digests of all manifests derived from a snapshot with the text.
-        rebuilt: assets whose earlier versions had it.
+        rebuilt: assets whose earlier versions were derived from the text.
         downstream: state of every asset that reads documents.
     """
 
@@ -188,12 +192,12 @@ class RemovalProof:
 
     @property
     def removed(self) -> list[str]:
-        """IDs of listed documents in earlier snapshots."""
+        """IDs of listed documents that only earlier snapshots contain."""
         return sorted({one.id for each in self.found for one in each.documents if not one.published})
 
     @property
     def complete(self) -> bool:
-        """True if all documents found are listed."""
+        """True if the search results list all matching documents."""
         return all(each.count + each.earlier <= LISTED for each in self.found)
 
 
@@ -208,14 +212,14 @@ def prove(
     """Check that no published asset contains excluded documents.
 
     Args:
-        only: numbers of the entries to report; all by default.
+        only: numbers of the entries to report; if empty, all entries.
         downstream: state of every asset that reads documents.
-        tainted: tainted digests.
+        tainted: digests of tainted manifests.
         models: True to require rebuilt models and no unknown runs.
 
     Raises:
         MissingError: the list has no such entry, or is empty.
-        CheckFailedError: the corpus still contains some of it, or something downstream is stale or unknown.
+        CheckFailedError: the corpus still contains excluded documents, or a downstream asset is stale or unknown.
         SignatureError: the list fails verification.
     """
     listed = exclusions.read(ctx)
@@ -225,7 +229,7 @@ def prove(
             "the exclusion list has no such entry",
             found=numbers(listed),
             expected=", ".join(map(str, only)) or "at least one entry",
-            remedy="`plinth corpus takedown list` shows them",
+            remedy="list the entries with `plinth corpus takedown list`",
         )
     buckets = _checked(ctx, listed)
     problems = [
@@ -259,10 +263,10 @@ def prove(
 def facts(
     ctx: Context, proof: RemovalProof, models: Sequence[Remaining] = (), measured: Sequence[TakedownMeasure] = ()
 ) -> dict[str, Any]:
-    """Return the predicate of the statement.
+    """Return the report's content, which is the predicate of the signed statement.
 
     Args:
-        models: candidates, releases and exports of checkpoints that read it.
+        models: candidates, releases and exports of checkpoints that read the removed text.
     """
     root = Trust.of(ctx.workspace).root
     return {
@@ -299,7 +303,7 @@ def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
 
 
 def read(ctx: Context, path: Path) -> dict[str, Any]:
-    """Return the facts of a signed report.
+    """Return the content of a signed report after verification.
 
     Raises:
         SignatureError: the report is missing, was changed, or is not signed by `compliance`.
@@ -339,5 +343,5 @@ def _not_removed(problems: Sequence[str]) -> CheckFailedError:
         "the removal is not complete",
         found="; ".join(problems),
         expected="a corpus without the text, and downstream assets up to date (`plinth status`)",
-        remedy="rebuild with `plinth run`, then repeat the report (--without-retraining lists stale models instead)",
+        remedy="rebuild with `plinth run`, then run the report again (--without-retraining lists stale models instead)",
     )

@@ -1,8 +1,8 @@
-"""Documents of a takedown request, by the index of ledgers, near duplicates and verbatim spans.
+"""Search for the documents in a takedown request: ledger index, near duplicates and verbatim spans.
 
     url, domain, `licence`, document  rows of all ledgers, then the other members of their clusters
     text                              near duplicates by the published MinHash index, and documents with a verbatim
-                                      span by the trace indexes; then as above
+                                      span by the trace indexes; then rows and clusters as above
 
 `notes` lists missing indexes, without which the result is incomplete.
 """
@@ -46,8 +46,11 @@ Wanted = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class HeldDocument:
-    """Document of a takedown. `how` is the reason of the match; `part` and `row` refer to its bucket's documents in the
-    snapshots of `ledgers`."""
+    """Document found by a takedown search.
+
+    `how` is the reason for the match. `part` and `row` give the document's position in its bucket's documents, in the
+    snapshots that `ledgers` list.
+    """
 
     id: str
     bucket: str
@@ -69,13 +72,13 @@ class HeldDocument:
 
 @dataclass(frozen=True)
 class FoundDocuments:
-    """Documents found, with counts.
+    """Documents found by a takedown search, with counts.
 
     Args:
-        documents: at most `LISTED`, published ones first.
-        published: rows of the published ledger by part.
+        documents: at most `LISTED`, published documents first.
+        published: number of matching rows in the published ledger, by part.
         earlier: number of rows only in earlier ledgers.
-        shards: tokens of the published documents by shard.
+        shards: tokens in the published documents, by shard.
         notes: searches that were not possible.
     """
 
@@ -94,11 +97,11 @@ class FoundDocuments:
 
 
 def find(ctx: Context, kind: Kind, value: str, alike: Alike | None = None) -> FoundDocuments:
-    """Find all documents of a URL, domain, license, ID or text in all ledgers, including near duplicates.
+    """Find all documents for a URL, domain, license, ID or text in all ledgers, including near duplicates.
 
     Args:
         value: user input.
-        alike: similarity parameters for a text; by default those of the published near-duplicate index.
+        alike: similarity parameters for a text; by default the parameters of the published near-duplicate index.
 
     Raises:
         RequestError: the value is invalid.
@@ -114,7 +117,7 @@ def find(ctx: Context, kind: Kind, value: str, alike: Alike | None = None) -> Fo
 
 
 def of_entry(ctx: Context, entry: Exclusion) -> FoundDocuments:
-    """Find the documents of an exclusion entry, by its rule and its listed documents."""
+    """Find the documents that match an exclusion entry, by its rule and its listed documents."""
     wanted: Wanted = {("document", id_): "taken down" for id_ in entry.documents}
     wanted = {**wanted, **({} if entry.kind == "text" else {(entry.kind, entry.value): entry.kind})}
     return _found(ctx, index.every_part(ctx), entry.kind, entry.value, wanted)
@@ -146,7 +149,7 @@ def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[in
 
 
 def _details(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any) -> Iterator[HeldDocument]:
-    """Yield the details of the first rows, starting with rows of the published ledger."""
+    """Yield the details of up to `LISTED` rows. Rows of the published ledger come first."""
     left = LISTED
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
@@ -162,7 +165,7 @@ def _details(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows
 
 
 def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
-    """Return the wanted value that the row has, or an empty string after a key collision."""
+    """Return the reason why a row matches the search, or an empty string if only its index key collides."""
     values = [("document", row["id"]), ("url", exclusions.address(row["uri"]))]
     values += [("domain", name) for name in exclusions.domains_of(row["uri"])]
     values += [("licence", name) for name in sorted(exclusions.licences_of(row["licence"]))]
@@ -170,7 +173,7 @@ def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
 
 
 def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
-    """Yield the bucket's documents manifests that contain a document, the published one first."""
+    """Yield the `documents` manifests of the bucket that contain a document, the published manifest first."""
     for digest in document.ledgers:
         made = ctx.refs.load(digest).inputs.get(f"{document.bucket}/documents")
         if made is not None:
@@ -178,7 +181,7 @@ def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
 
 
 def text_of(ctx: Context, document: HeldDocument) -> str | None:
-    """Return the text of a document, or None if no snapshot in the store has it."""
+    """Return the text of a document, or None if no snapshot in the store contains the text."""
     name = document.part.removeprefix(f"{document.bucket}/")
     for manifest in snapshots_of(ctx, document):
         part = next((part for part in manifest.parts if part.name == name), None)
@@ -189,7 +192,7 @@ def text_of(ctx: Context, document: HeldDocument) -> str | None:
 
 
 def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]) -> dict[str, int]:
-    """Return tokens by shard for rows of the published ledger."""
+    """Return the number of tokens by shard for rows of the published ledger."""
     counts: Counter[str] = Counter()
     for at, own in sorted(rows.items()):
         if not parts[at].published:
@@ -203,7 +206,7 @@ def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]
 
 
 def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
-    """Return each document once, preferring the published ledger; direct matches first."""
+    """Return each document once; the first occurrence is kept."""
     known: dict[tuple[str, str], HeldDocument] = {}
     for one in documents:
         known.setdefault((one.bucket, one.id), one)
@@ -211,16 +214,16 @@ def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
 
 
 def alike_of(ctx: Context) -> Alike:
-    """Return the similarity parameters of the published deduplication; the defaults without one."""
+    """Return the similarity parameters of the published deduplication, or the defaults if there is none."""
     made = ctx.refs.published(minhash.ASSET)
     params = made.params.get("minhash", {}) if made else {}
     return Alike(**{name: value for name, value in params.items() if name in Alike.model_fields and value is not None})
 
 
 def documents_with(ctx: Context, text: str, alike: Alike | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the IDs of documents with a text and the kind of match, and notes on missing indexes.
+    """Return the IDs of documents that contain a text with the kind of match, and notes on missing indexes.
 
-    A span alone (32 or more tokens) shows a quotation, not a copy.
+    A match of a span only (32 or more tokens) shows a quotation, but no copy of the document.
     """
     rule = alike or alike_of(ctx)
     found, notes = dict[str, str](), list[str]()
@@ -279,14 +282,14 @@ WITH_TEXTS: tuple[Kind, ...] = ("url", "document", "text")
 
 @dataclass(frozen=True)
 class Proposal:
-    """Unsigned exclusion entry.
+    """Exclusion entry before it is signed, with counts of the documents that it excludes.
 
     Args:
         fields: fields of the entry except number, person and time.
         found: found documents, before rules are applied.
         takes: number of excluded published documents by bucket.
         parts: number of parts to rewrite.
-        of_parts: number of all parts.
+        of_parts: total number of parts.
         documents: number of documents in the corpus.
     """
 
@@ -303,7 +306,7 @@ class Proposal:
 
     @property
     def share(self) -> float:
-        """Share of excluded documents in the corpus."""
+        """Share of the corpus that the entry excludes, counted in documents."""
         return self.count / self.documents if self.documents else 0.0
 
     @property
@@ -314,10 +317,10 @@ class Proposal:
 def propose(
     ctx: Context, kind: Kind, value: str, reason: str, *, texts: bool | None = None, spans: bool = False
 ) -> Proposal:
-    """Propose an exclusion entry.
+    """Propose an exclusion entry for a takedown request.
 
     Args:
-        texts: True to also exclude these texts under other addresses; by default for `WITH_TEXTS`.
+        texts: True to also exclude these texts under other addresses; by default True for the kinds in `WITH_TEXTS`.
         spans: True to also exclude documents that quote 32 or more tokens of a text.
 
     Raises:
@@ -331,7 +334,7 @@ def propose(
     found = find(ctx, kind, value, alike)
     if kind == "document" and not found.documents:
         raise MissingError(
-            f"no document {value} in any ledger", remedy="`plinth corpus takedown find --url URL` shows ids"
+            f"no document {value} in any ledger", remedy="find IDs with `plinth corpus takedown find --url URL`"
         )
     chosen = [one for one in found.documents if spans or not one.how.startswith(SPAN)]
     wants = kind in WITH_TEXTS if texts is None else texts
@@ -345,12 +348,12 @@ def propose(
 def _signed(
     ctx: Context, found: FoundDocuments, chosen: Sequence[HeldDocument], alike: Alike
 ) -> tuple[TextSignature, ...]:
-    """Return the signatures of the text, or of the documents that a rule found, to match near duplicates."""
+    """Return text signatures that match near duplicates of the given text or of the found documents."""
     if found.count + found.earlier > len(found.documents) >= LISTED:
         raise RequestError(
             f"too many texts for an entry (limit {LISTED:,})",
             found=f"{found.count + found.earlier:,} documents",
-            remedy="use the rule without texts",
+            remedy="add --no-texts",
         )
     own = [one for one in chosen if found.kind == "text" or one.how != NEAR]
     texts = [text for one in own if (text := text_of(ctx, one)) is not None]
@@ -359,7 +362,7 @@ def _signed(
 
 
 def _counted(ctx: Context, proposal: Proposal) -> Proposal:
-    """Return the proposal with the number of published documents that match the rule, as in the next build."""
+    """Return the proposal with the number of published documents that the rule would exclude in the next build."""
     earlier = exclusions.read(ctx)
     number = len(earlier) + 1
     entry = Exclusion(number=number, prior=None, by="-", at="-", **proposal.fields)
@@ -372,7 +375,11 @@ def _counted(ctx: Context, proposal: Proposal) -> Proposal:
 
 
 def hits(ctx: Context, entries: Sequence[Exclusion], only: int | None = None) -> dict[str, list[int]]:
-    """Return the number of matching documents by bucket and part, for all entries or the one numbered `only`."""
+    """Return the number of matching documents by bucket and part.
+
+    Args:
+        only: number of the entry to count; if None, all entries.
+    """
     found = {}
     for bucket, manifest in published(ctx, DOCUMENTS):
         looks = look(ctx, f"{bucket}{DOCUMENTS} (takedown)", manifest.named("part-"), entries)

@@ -1,13 +1,12 @@
 """Export of curated text: Parquet or JSON lines with the ledger columns of every document, and a data card.
 
-    export    files of an export: text with its ledger rows
-    manifest  list of the files of an export; its README for the Hugging Face Hub
+    export    files in an export: text with its ledger rows
+    manifest  list of the files in an export; the export's README for the Hugging Face Hub
 
 Does not belong here: token export for other trainers (`plinth.tokens.shards.reader`), ledger export
 (`plinth.provenance.ledger`).
 
-Also here: the commands `plinth export text` and `plinth export verify`, which load the other modules when
-they run.
+Also here: the commands `plinth export text` and `plinth export verify`, which load the other modules when they run.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsigned: bool, as_json: bool) -> None:
     """Export the curated text of BUCKETS (default: all) with ledger columns, a data card and a list of digests.
 
-    The layout is that of the Hugging Face Hub. An interrupted export can be continued, and a repeated one gives the
-    same bytes. Held-out text is excluded, and so are documents whose license does not allow redistribution
-    (`corpus.licences_by_use`). Buckets with the term `redistribute: false` are rejected. The compliance key signs the
-    files (`EXPORT.json`).
+    The files have the layout of the Hugging Face Hub. An interrupted export can be continued, and a repeated export
+    gives the same bytes. Held-out text is excluded. Documents are excluded if their license does not allow
+    redistribution (`corpus.licences_by_use`). Buckets with the term `redistribute: false` are rejected. The compliance
+    key signs the files (`EXPORT.json`).
     """
     from plinth.compute.engine import LocalEngine, cores
     from plinth_assets.candidate import CARD, card_text
@@ -71,7 +70,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     output.say(
         f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; SHA-256 of {MANIFEST} {made.digest}"
     )
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: others cannot verify its origin.")
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: its origin cannot be verified.")
     if withheld := sum(file.withheld for file in files):
         left = counted(withheld, "document", "be")
         output.say(f"{left} excluded: their license is not in corpus.licences_by_use.redistribute")
@@ -95,8 +94,8 @@ def verify(
 ) -> None:
     """Verify every file of a text or token export at PLACE against the compliance signature.
 
-    Needs no workspace, only the root of trust: the pinned one, or --root. An unsigned export can be compared with its
-    own manifest by --unsigned or by the --digest that the export printed.
+    The command needs no workspace, only the root of trust: the pinned root, or --root. An unsigned export can be
+    compared with its own manifest by --unsigned, or with the SHA-256 that the export printed by --digest.
     """
     from plinth.errors import SignatureError
     from plinth.storage.workspace import Workspace
@@ -115,11 +114,11 @@ def verify(
         raise SignatureError(
             f"{place} is not signed",
             expected="EXPORT.json next to its files",
-            remedy="export it again, or compare it with its manifest by --digest (printed by the export) or --unsigned",
+            remedy="export it again, or check its manifest with --digest (printed by the export) or --unsigned",
         )
     proved = data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
     if as_json:
         return output.emit_json({"at": place, **proved})
-    output.say(f"{place} holds: {counted(proved['files'], 'file')}, {proved['name']}.")
+    output.say(f"{place} is verified: {counted(proved['files'], 'file')}, {proved['name']}.")
     output.say(f"Signed by {', '.join(proved['signed_by'])} as {proved['role']}, at {proved['at']}, {proved['root']}.")
     return None

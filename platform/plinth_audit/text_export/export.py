@@ -1,17 +1,17 @@
-"""Files of an export, in a folder or at a URI, in the layout of the Hugging Face Hub.
+"""Files of a text export, in a folder or at a URI, in the layout of the Hugging Face Hub.
 
     data/BUCKET/train-00000-of-00002.parquet   text with its columns, one file per part of curated text
     README.md                                  data card, with front matter (license, language, size, configs)
     manifest.json                              every file with length and SHA-256; digests of the inputs
     .progress/                                 during the export: the plan, and the complete files
 
-A file is written unless a complete one is recorded under its key (format, part of text, part of the ledger). So an
-interrupted export continues, a repeated one writes nothing, and both have the same bytes. `manifest.json` is deleted
-first and written last. Only files of an export are replaced or deleted.
+A file is written unless a complete file is recorded under its key (format, part of text, part of the ledger). So an
+interrupted export continues, a repeated export writes nothing, and both have the same bytes. `manifest.json` is deleted
+first and written last. Only files from an export are replaced or deleted.
 
-A row has training text and its ledger row; both have the order of the documents. All ledger columns about the document
-are exported: origin, license, terms, scores, cluster, rules that fired, edits. Columns about a training run (shard,
-position, tokens, weight) are not, so an export does not depend on what was trained.
+A row has a training document's text and its ledger row, in the order of the documents. All ledger columns about the
+document are exported: origin, license, terms, scores, cluster, rules that fired, edits. Columns about a training run
+(shard, position, tokens, weight) are left out, so an export does not depend on what was trained.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LANGUAGE = "language__label"
 
 
 class ExportTask(Frozen):
-    """Task of one worker: one text file."""
+    """Work item of one export worker: one text file to write."""
 
     name: str
     uri: str
@@ -70,7 +70,7 @@ class ExportTask(Frozen):
 def export(
     ctx: Context, buckets: Sequence[str], kind: str, to: str, name: str, card: Manifest, page: str
 ) -> TextExport:
-    """Write the curated text of buckets to a folder or URI, except documents whose license does not allow that.
+    """Write the curated text of buckets to a folder or URI, except documents whose license forbids redistribution.
 
     Args:
         kind: one of `FORMATS`.
@@ -101,7 +101,7 @@ def export(
 
 
 def require_corpus(buckets: Sequence[str]) -> None:
-    """Reject canaries, which lose their purpose when others train on them.
+    """Reject the bucket of canaries. Canaries cannot measure memorization if others train on them.
 
     Raises:
         SourceError: the buckets include canaries.
@@ -116,20 +116,22 @@ def require_corpus(buckets: Sequence[str]) -> None:
 
 
 def _require_terms(bucket: str, documents: Manifest) -> None:
-    """Require redistribution terms for every source of a bucket; a bucket with unknown sources is rejected."""
+    """Require that the terms of every source in a bucket allow redistribution. A bucket with unknown sources is
+    rejected.
+    """
     sources: Sequence[Mapping[str, Any]] = documents.params.get("sources") or ({},)
     for source in sources:
         if source.get("terms", {}).get("redistribute") is not True:
             raise SourceError(
                 f"the terms of bucket {bucket} do not allow redistribution",
-                found=f"terms.redistribute of {source.get('domain')}, {source.get('snapshot')}: not true",
-                expected="terms.redistribute: true for every source of the bucket",
+                found=f"source {source.get('domain')}, {source.get('snapshot')}: terms.redistribute is not true",
+                expected="terms.redistribute: true for every source in the bucket",
                 remedy="list only buckets that can be exported, or move this source to its own bucket",
             )
 
 
 def _require_same(bucket: str, curated: Manifest, ledger: Manifest, card: Manifest) -> None:
-    """Require that ledger and card belong to this text."""
+    """Require that the ledger and the data card belong to the current curated text of a bucket."""
     verdicts = f"{bucket}/verdicts"
     pairs = ((ledger, verdicts, curated.inputs[verdicts]), (card, f"{bucket}/curated", curated.digest))
     for one, key, expected in pairs:
@@ -143,7 +145,7 @@ def _require_same(bucket: str, curated: Manifest, ledger: Manifest, card: Manife
 
 
 def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
-    """Return the digests of annotations and policies of these buckets; training does not change rows."""
+    """Return the digests of the annotations and policies for these buckets. Inputs from training are left out."""
     others = {key.partition("/")[0] for key in ledger.inputs if key.endswith("/documents")} - set(buckets)
     others |= {CANARIES}
     of_a_run = (key for key in ledger.inputs if key == "mixture" or key.endswith("/shards"))
@@ -152,7 +154,7 @@ def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
 
 
 def _tasks(bucket: str, curated: Manifest, ledger: Manifest, kind: str, to: str) -> Iterator[ExportTask]:
-    """Yield a task per part with training text."""
+    """Yield one export task per part that has training text."""
     rights = _redistribution(curated)
     rows_of = {part.name.removeprefix(f"{bucket}/"): part for part in ledger.named(f"{bucket}/part-")}
     parts = [part for part in curated.named("part-") if part.rows]
@@ -190,7 +192,7 @@ def _write_missing(ctx: Context, to: str, tasks: Sequence[ExportTask], done: dic
 
 
 def write_text(store: Store, task: ExportTask) -> ExportFile:
-    """Write one text file and return its counts."""
+    """Write one text file and return its record with length, digest and counts."""
     counts = list[dict[str, Any]]()
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -229,14 +231,14 @@ _NAMES = {"domain": "source"}
 
 
 def schema_of(store: Store, ledger: Part) -> pa.Schema:
-    """Return the schema of an export, with the sidecar columns of this ledger part."""
+    """Return the schema of exported rows, with the sidecar columns of this ledger part."""
     scores = [field for field in pq.read_schema(store.open_path(ledger.blob)) if JOIN in field.name]
     fixed = [BASE.field(name).with_name(_NAMES.get(name, name)) for name in (*_LEDGER, *_JUDGED)]
     return pa.schema([*_TEXT, *fixed, *scores, _METADATA])
 
 
 def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
-    """Yield the training documents of a part, with the schema `schema_of`.
+    """Yield the training documents in a part, with the schema `schema_of`.
 
     Raises:
         IntegrityError: the ledger does not match the text.
@@ -256,7 +258,7 @@ def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
 
 
 class _Texts:
-    """Reader of text and metadata of a part, in order."""
+    """Sequential reader of text and metadata in a part."""
 
     def __init__(self, store: Store, part: Part) -> None:
         self._part = part
@@ -265,7 +267,7 @@ class _Texts:
         self._rows = 0
 
     def take(self, ids: pa.Array) -> pa.RecordBatch:
-        """Return the next documents, which must have these IDs."""
+        """Return the next documents, and require that they have these IDs."""
         while self._rows < len(ids) and (batch := next(self._batches, None)) is not None:
             self._waiting.append(batch)
             self._rows += batch.num_rows
@@ -280,7 +282,7 @@ class _Texts:
         return taken
 
     def finish(self) -> None:
-        """Raise if text remains."""
+        """Raise an error if unread documents remain."""
         if self._rows or any(batch.num_rows for batch in self._batches):
             raise self._other("documents without a ledger row")
 
@@ -297,7 +299,7 @@ Write = Callable[[pa.Schema, Iterable[pa.RecordBatch], DigestWriter], None]
 
 
 def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
-    """Write Zstandard-compressed row groups of bounded rows and bytes."""
+    """Write Zstandard-compressed row groups with a limit on rows and bytes per group."""
     groups = RowGroups(schema)
 
     def filled() -> Iterator[pa.RecordBatch]:
@@ -311,7 +313,7 @@ def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Dig
 
 
 def write_jsonl(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Sink) -> None:
-    """Write one object per line, keys in column order; `metadata` is an object, times are ISO 8601."""
+    """Write one JSON object per line, with keys in column order. `metadata` is an object, and times are ISO 8601."""
     for batch in batches:
         for row in batch.to_pylist():
             row["metadata"] = json.loads(row["metadata"])

@@ -1,4 +1,4 @@
-"""File list of an export: plan, progress, final manifest, and verification."""
+"""File list of a text export: plan, progress, final manifest, and verification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAN = f"{PROGRESS}plan.json"
 
 
 class ExportFile(Frozen):
-    """File of an export: key, length, digest, counts, and the number of documents excluded by license."""
+    """File in an export: key, length, digest, counts, and the number of documents excluded by license."""
 
     key: str
     bytes: int
@@ -61,7 +61,7 @@ def load(to: str) -> TextExport:
 
 
 def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
-    """Plan an export; return complete files of earlier attempts that are still needed, by name.
+    """Plan an export. Return the complete files of earlier attempts that are still needed, by name.
 
     Args:
         wanted: keys of the text files by name.
@@ -77,7 +77,7 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
         raise StorageError(
             f"{to} has files that are not from an export",
             found=", ".join(strange[:3]),
-            expected="an empty folder, or an earlier `plinth export text`",
+            expected="an empty folder, or a folder written by `plinth export text`",
             remedy="choose another folder",
         )
     known = {
@@ -94,13 +94,13 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
 
 
 def record(to: str, name: str, file: ExportFile) -> None:
-    """Record a complete file."""
+    """Record that a file is complete, in the progress folder of the export."""
     note = {"name": name, "file": file.model_dump()}
     write_file(f"{to}/{PROGRESS}{file.key}.json", lambda out: out.write(fingerprint.canonical(note)))
 
 
 def finish(to: str, kind: str, files: Mapping[str, ExportFile], inputs: Mapping[str, str]) -> TextExport:
-    """Write the manifest, then delete the progress files."""
+    """Write the manifest of the export, then delete the progress files."""
     made = TextExport(format=kind, version=VERSION, inputs=inputs, files=files)
     write_file(f"{to}/{MANIFEST}", lambda out: out.write(fingerprint.canonical(made)))
     for name in sizes(f"{to}/{PROGRESS.rstrip('/')}"):
@@ -111,7 +111,7 @@ def finish(to: str, kind: str, files: Mapping[str, ExportFile], inputs: Mapping[
 
 
 def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile], set[str]]:
-    """Return the complete files by name, and the names of all files of exports, planned or written."""
+    """Return the complete files by name, and the names of all files that exports planned or wrote."""
     done, ours = dict[str, ExportFile](), set[str]()
     if MANIFEST in there:
         done |= load(to).files
@@ -128,14 +128,14 @@ def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile],
 
 
 def _half_written(name: str, ours: set[str]) -> bool:
-    """Return True if it is a partial file of one of these, left by a killed process (`storage.atomic`)."""
+    """Return True if a file is a partial copy of one of `ours`, left by a killed process (`storage.atomic`)."""
     folder, _, last = name.rpartition("/")
     own = last.removeprefix(".").rpartition(".")[0].rpartition(".")[0]
     return last.startswith(".") and last.endswith(".tmp") and f"{folder}/{own}".lstrip("/") in ours
 
 
 def verify(to: str, digest: str | None = None) -> TextExport:
-    """Read every file of an export and compare length and SHA-256.
+    """Read every file in an export and compare length and SHA-256 with the manifest.
 
     Args:
         digest: expected SHA-256 of `manifest.json`, as printed by the export.
@@ -194,12 +194,13 @@ _STEPS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Facts of the front matter.
+    """Values for the front matter of an export's data card.
 
     Args:
         name: name of the corpus.
         files: file patterns by bucket.
-        counts: totals of all files: `documents`, `text_bytes`, `licences` and `languages` with their documents.
+        counts: totals over all files: `documents`, `text_bytes`, and documents by license (`licences`) and language
+            (`languages`).
     """
 
     name: str
@@ -208,7 +209,7 @@ class CardFacts:
 
 
 def hub_card(facts: CardFacts, page: str) -> str:
-    """Return front matter and the page of the data card."""
+    """Return the data card for the Hub: front matter, then the page."""
     import yaml
 
     counts = facts.counts
@@ -229,7 +230,7 @@ def size_category(documents: int) -> str:
 
 
 def hub_licence(licence: str) -> str:
-    """Return the Hub's identifier for an SPDX identifier, or `other`."""
+    """Return the Hub's identifier for an SPDX license identifier, or `other` if the Hub has none."""
     known = licence.lower()
     for suffix in _SUFFIXES:
         known = known.removesuffix(suffix)
@@ -238,7 +239,7 @@ def hub_licence(licence: str) -> str:
 
 
 def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
-    """Return the keys `license`, and `license_name` for licenses without a Hub identifier."""
+    """Return the front matter key `license`, and `license_name` if a license has no Hub identifier."""
     own = sorted(licences)
     known = sorted({hub_licence(one) for one in own})
     named = {"license": known[0] if len(known) == 1 else known} if known else {}
@@ -247,7 +248,9 @@ def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
 
 
 def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
-    """Return language codes of two or three letters, most frequent first, above the share `LANGUAGE_SHARE`.
+    """Return language codes of two or three letters, most frequent first.
+
+    A language is included if at least one document in `LANGUAGE_SHARE` has it.
 
     Args:
         languages: documents by label, such as `eng_Latn`.
@@ -263,7 +266,7 @@ def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
 
 
 def _patterns(files: Mapping[str, str]) -> dict[str, str | list[str]]:
-    """Return patterns by data set name: one per bucket, and one of all if there are several."""
+    """Return file patterns by dataset name: one dataset per bucket, and one over all buckets if there are several."""
     whole = {"default": list(files.values())} if len(files) > 1 and "default" not in files else {}
     return {**whole, **files}
 

@@ -1,12 +1,13 @@
 """Tracing of a text to training data: verbatim spans, their documents, and the steps and checkpoints that read them.
 
-    trace_index  the pipeline stage; sorted hashes of every 17th 16-gram of a range
+    trace_index  the pipeline stage; sorted hashes of every 17th 16-gram in a range of tokens
     matches      occurrences of 32 or more tokens of a text in the shards, merged to maximal spans with counts
-    tracer       spans of a text or tokens, with documents, shards, steps and checkpoints of runs
+    tracer       spans in a text or token sequence, with documents, shards, steps and checkpoints of runs
 
-The index takes half a byte per token. A query looks up all of its 16-grams, so anchors at fixed distances suffice: the
-size does not depend on the text, and all repetitions are found. Does not belong here: one document by its ID
-(`plinth.provenance.explain`).
+The index takes half a byte per token. A query looks up all of its 16-grams, so it is enough to index n-grams at fixed
+distances (anchors). The index size does not depend on the text, and all repetitions are found.
+
+Does not belong here: one document by its ID (`plinth.provenance.explain`).
 
 Also here: the command `plinth corpus trace`, which loads the other modules when it runs.
 """
@@ -39,7 +40,7 @@ MOST_PATH = 4096
     ),
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
-@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum tokens of a span.")
+@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum tokens per span.")
 @click.option(
     "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents listed per span."
 )
@@ -48,9 +49,9 @@ MOST_PATH = 4096
 def trace(settings: Settings, target: str, least: int, documents: int, as_json: bool) -> None:
     """Find verbatim spans of a text in the training data, and the steps and checkpoints that read them.
 
-    Shows every span of 32 or more tokens with its number of occurrences and documents, and the first documents with
-    their shards, training steps and checkpoints. TARGET is a text, a file, or `-` for stdin; `latest` traces the
-    completions of the latest extraction test.
+    The command shows every span of 32 or more tokens with its number of occurrences and documents. For the first
+    documents, it shows shards, training steps and checkpoints. TARGET is a text, a file, or `-` for stdin. `latest`
+    traces the completions of the latest extraction test.
     """
     from plinth_audit.trace.tracer import Tracer
     from plinth_jobs.cli import output
@@ -85,7 +86,7 @@ def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> No
 
 
 def _text(target: str) -> str:
-    """Return the target, or the content of the file of that name."""
+    """Return the content of the target if it is a file or `-`, otherwise the target itself."""
     from plinth.errors import MissingError
 
     try:
@@ -109,7 +110,7 @@ def _show(found: Mapping[str, Any]) -> None:
         f"they cover {found['covered']:,} of {counted(found['tokens'], 'token')}"
     )
     if found["tokens"] < found["least"]:
-        output.say("The text is shorter than a span. To search a file, check its name.")
+        output.say("The text is shorter than a span. If you meant a file, check the file name.")
     for span in found["spans"]:
         _show_span(span)
 
@@ -120,7 +121,7 @@ def _show_span(span: Mapping[str, Any]) -> None:
     text, most = span["text"], ""
     shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
     if span["most"] > span["occurrences"]:
-        most = f"; the most frequent 32 tokens of it {span['most']:,} times"
+        most = f"; its most frequent 32 tokens occur {span['most']:,} times"
     output.heading(
         f"tokens {span['begin']:,} to {span['begin'] + span['tokens']:,} ({span['tokens']:,}): "
         f"{counted(span['occurrences'], 'time')} in {counted(span['documents'], 'document')}{most}"

@@ -2,12 +2,13 @@
 
     query -> its 16-grams -> anchors with the same hash -> compared with the shard's tokens -> matches
 
-Each occurrence is found once: a match that extends back over an earlier anchor was found there. A query takes one
-search per token and range, and one comparison per anchor with one of its 16-grams. If the query repeats no 16-gram,
-there are at most as many comparisons as anchors.
+Each occurrence is found once: if a match extends back over an earlier anchor, that anchor has already produced it. A
+query takes one search per token and range, and one comparison per anchor that shares a 16-gram with the query. If the
+query repeats no 16-gram, there are at most as many comparisons as anchors.
 
-A span is maximal if no longer span of the text that contains it occurs. The counts of the whole span and of its most
-frequent 32 tokens are separate: a million files may start with a license, and only one may continue like the text.
+A span is maximal if no longer span of the text that contains it occurs. The count for the whole span and the count for
+its most frequent 32 tokens are separate: a million files may start with a license, but only one may continue like the
+text.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CHUNK_HITS = 1 << 22
 
 @dataclass(frozen=True)
 class Matches:
-    """Maximal matches of a text in one stream, [n] each, sorted by query and stream.
+    """Maximal matches between a text and one stream, [n] each, sorted by query position, then stream position.
 
     Args:
         begins: first token in the query.
@@ -49,7 +50,7 @@ class Matches:
 
 
 class VerbatimIndex:
-    """Trace index of a bucket with its shards.
+    """Trace index of a bucket, opened together with the bucket's shards.
 
     Raises:
         MissingError: the index belongs to other shards.
@@ -112,7 +113,7 @@ class VerbatimIndex:
         base: int,
         least: int,
     ) -> Iterator[NDArray[np.int64]]:
-        """Return matches at anchors: token `at` of the query at token `base + positions` of the stream."""
+        """Yield matches at anchors: token `at` of the query is aligned with token `base + positions` of the stream."""
         owners = np.searchsorted(reader.shard_starts, base + positions, side="right") - 1
         for shard in np.unique(owners).tolist():
             own = np.flatnonzero(owners == shard)
@@ -130,7 +131,7 @@ class VerbatimIndex:
     def _across(
         self, reader: ShardReader, query: NDArray[np.int64], at: int, position: int, base: int, least: int
     ) -> NDArray[np.int64]:
-        """Return the match at an anchor next to the edge of a shard, from all tokens in reach of the query."""
+        """Return the match at an anchor next to the edge of a shard. All tokens within reach of the query are read."""
         token = base + position
         first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
         held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)
@@ -142,7 +143,7 @@ class VerbatimIndex:
 
 
 def _ordered(rows: NDArray[np.int64]) -> Matches:
-    """Return matches sorted by query and stream, without duplicates from documents shared by two ranges."""
+    """Return matches sorted by query and stream position, without duplicates from documents in two ranges."""
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     fresh = np.append(True, (np.diff(rows[:, :2], axis=0) != 0).any(axis=1))[: len(rows)]
     return Matches(*(np.ascontiguousarray(column) for column in rows[fresh].T))
@@ -154,10 +155,11 @@ def compare_u16(
     positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
-    """Extend each hit in both directions; return the number of matches and of hits that meet an edge.
+    """Extend each hit in both directions. Return the number of matches, and the number of hits that meet an edge.
 
-    `held` has the tokens of the stream from `first` on; `begins` and `ends` are True at the ends of the stream. A match
-    is (token of the query, token of the stream, length); a hit that meets an edge is given by its number.
+    `held` has the tokens of the stream from `first` on; `begins` and `ends` are True if `held` reaches that end of the
+    stream. `made` gets the matches as (token of the query, token of the stream, length), and `edge` gets the numbers of
+    the hits that meet an edge.
     """
 
 
@@ -167,7 +169,7 @@ def compare_u32(
     positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
-    """Extend each hit in both directions, as `compare_u16`."""
+    """Extend each hit in both directions, as in `compare_u16`, for 32-bit tokens."""
 
 
 _COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
@@ -175,12 +177,12 @@ _COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
 
 @dataclass(frozen=True)
 class VerbatimSpan:
-    """Maximal span of the query.
+    """Maximal span of the query that occurs in the shards.
 
     Args:
         begin, tokens: start and length in the query.
-        places: first tokens of its occurrences, ascending, by stream with occurrences.
-        most: occurrences of its most frequent 32 consecutive tokens.
+        places: positions of the span's occurrences by stream, ascending; only streams with occurrences.
+        most: number of occurrences of the span's most frequent 32 consecutive tokens.
     """
 
     begin: int
@@ -195,7 +197,7 @@ class VerbatimSpan:
 
 
 def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]:
-    """Return the maximal spans, in order of the query."""
+    """Return the maximal spans, sorted by position in the query."""
     frequencies = window_counts(found, query_tokens)
     every = [np.empty((0, 2), np.int64)] + [np.stack([own.begins, own.tokens], axis=1) for own in found.values()]
     made = []
@@ -207,7 +209,7 @@ def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]
 
 
 def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np.int64]:
-    """Return the number of occurrences of the 32 tokens from each token of the query, [query_tokens]."""
+    """Return for each query token the number of occurrences of the 32 tokens that start there, [query_tokens]."""
     changes = np.zeros(query_tokens + 1, np.int64)
     for own in found.values():
         changes += np.bincount(own.begins, minlength=query_tokens + 1)
@@ -216,7 +218,7 @@ def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np
 
 
 def covered(made: list[VerbatimSpan], query_tokens: int) -> int:
-    """Return the number of query tokens in spans."""
+    """Return the number of query tokens that at least one span contains."""
     held = np.zeros(query_tokens, np.bool_)
     for span in made:
         held[span.begin : span.begin + span.tokens] = True
@@ -224,14 +226,14 @@ def covered(made: list[VerbatimSpan], query_tokens: int) -> int:
 
 
 def _places(found: Matches, begin: int, tokens: int) -> NDArray[np.int64]:
-    """Return the positions of a maximal span's occurrences, ascending."""
+    """Return the stream positions at which a maximal span occurs, ascending."""
     first, stop = np.searchsorted(found.begins, [begin, begin + 1]).tolist()
     own = slice(first, stop)
     return np.asarray(found.starts[own][found.tokens[own] == tokens])
 
 
 def _maximal(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return start and length of intervals that no other interval contains, by start."""
+    """Return start and length of the intervals that no other interval contains, sorted by start."""
     kept: list[tuple[int, int]] = []
     reached = -1
     for begin, tokens in sorted(intervals.tolist(), key=lambda own: (own[0], -own[1])):

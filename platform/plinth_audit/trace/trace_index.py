@@ -1,13 +1,14 @@
-"""Asset `{bucket}/trace_index`: index that finds any 32 consecutive tokens of a bucket's shards.
+"""Asset `{bucket}/trace_index`: index that finds any 32 consecutive tokens in a bucket's shards.
 
-    document index -> ranges of whole documents             cached per part of the index
+    document index -> ranges of whole documents             cached per part of the document index
     a range        -> `anchors-00000.arrow`, in order       cached per range, independent of its position
 
-The bytes depend only on the tokens, not on workers. Memory is one range.
+The bytes depend only on the tokens and are the same for any number of workers. Memory use is one range.
 
-Shards of equal size are cut again when text is added, so they are not the unit of the cache. A range has whole
-documents of one curated part. Its identity is the source of its tokens (tokenizer, curated part, the documents' IDs,
-rows and lengths), independent of its position in the stream, so only new curated parts are indexed.
+When text is added, all shards of equal size are cut again, so a shard is not the unit of the cache. A range contains
+whole documents from one curated part. The cache key of a range is the source of its tokens (tokenizer, curated part,
+the documents' IDs, rows and lengths). The key does not depend on the position in the stream, so only new curated parts
+are indexed.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _WHAT = "an index of verbatim spans"
 
 @dataclass(frozen=True)
 class AnchorTask:
-    """Tokens of a range, and their shards in order.
+    """Range of tokens to index, with the shards that contain it in order.
 
     Args:
         shards: parts with `start` and `tokens`.
         start, tokens: position and length of the range in its stream.
-        reach: tokens from `start` to the end of the stream.
+        reach: number of tokens from `start` to the end of the stream.
     """
 
     shards: tuple[Part, ...]
@@ -79,7 +80,7 @@ class Anchors:
 
 
 def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
-    """Write the anchors of a range as one part. Memory is the range and its anchors."""
+    """Write the anchors of a range as one part. Memory use is the range and its anchors."""
     held = _read(store, task, min(task.tokens + GRAM - 1, task.reach))
     keys = np.empty(-(-task.tokens // STRIDE), np.uint64)
     collect = collect_u16 if held.dtype == np.uint16 else collect_u32
@@ -91,7 +92,7 @@ def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
 
 
 def open_anchors(store: Store, part: Part) -> Anchors:
-    """Map the anchors of a part.
+    """Memory-map the anchors in a part.
 
     Raises:
         MissingError, IntegrityError: the file is missing, truncated or invalid.
@@ -102,14 +103,14 @@ def open_anchors(store: Store, part: Part) -> Anchors:
 
 
 def hash_grams(tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the hash of the 16-gram at every token that starts one, [max(0, tokens - 15)]."""
+    """Return the hash of each 16-gram in a token sequence, [max(0, tokens - 15)]."""
     hashes = np.empty(max(0, len(tokens) - GRAM + 1), np.uint32)
     hash_all(tokens, hashes)
     return hashes
 
 
 def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
-    """Return the tokens of the range and the 15 after it; a view if they are in one shard."""
+    """Return the tokens of the range plus up to 15 tokens after it, as a view if all are in one shard."""
     pieces = []
     for part in task.shards:
         first = int(part.stats["start"])
@@ -121,12 +122,12 @@ def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
 
 @compiled
 def collect_u16(tokens: NDArray[np.uint16], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
-    """Write hash and position of every anchor within one document; return their number."""
+    """Write hash and position of every anchor that is within one document. Return the number of anchors."""
 
 
 @compiled
 def collect_u32(tokens: NDArray[np.uint32], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
-    """Write anchors, as `collect_u16`."""
+    """Write anchors, as in `collect_u16`, for 32-bit tokens."""
 
 
 @compiled
@@ -156,14 +157,14 @@ RANGE_SCHEMA = pa.schema(
 def run(
     ctx: Context, bucket: str, shards: Manifest, curated: Manifest, *, range_tokens: int = RANGE_TOKENS
 ) -> Manifest:
-    """Index the streams of a bucket.
+    """Index the token streams of a bucket.
 
     Parts of a stream: `anchors-*.arrow` (`ANCHOR_SCHEMA`; stats: start, tokens), in `{label}/` if there are axes.
     Stats: tokens, anchors, ranges, bytes_per_token.
 
     Args:
         shards, curated: manifests of the bucket; the shards are derived from this curated text.
-        range_tokens: maximum tokens of a range.
+        range_tokens: maximum number of tokens in a range.
     """
     asset, texts = f"{bucket}/trace_index", curated.named("part-")
     items, names = [], []
@@ -192,7 +193,7 @@ def run(
 def _ranges(
     ctx: Context, asset: str, shards: Manifest, stream: Stream, most: int
 ) -> Iterator[tuple[int, int, int, str]]:
-    """Yield curated part, start, tokens and digest of every range of a stream, in order."""
+    """Yield curated part, start, tokens and digest of every range in a stream, in order."""
     index = shards.named(f"{stream.folder}index-")
     items = [Item((part.blob.sha256, str(most)), (part, most), part.rows) for part in index]
     for (made,) in run_items(ctx, RANGES, cut, items, label=f"{asset}: ranges"):
@@ -201,7 +202,7 @@ def _ranges(
 
 
 def _task(shards: Manifest, own: tuple[Part, ...], stream: Stream, start: int, tokens: int) -> AnchorTask:
-    """Return the task of a range, with the shards of its tokens and of the 15 after it."""
+    """Return the task for a range, with the shards that contain its tokens and the 15 tokens after it."""
     stop = start + tokens + GRAM - 1
     held = tuple(p for p in own if p.stats["start"] < stop and p.stats["start"] + p.stats["tokens"] > start)
     reach = stream.tokens - start
@@ -209,7 +210,7 @@ def _task(shards: Manifest, own: tuple[Part, ...], stream: Stream, start: int, t
 
 
 def cut(store: Store, task: tuple[Part, int]) -> tuple[Part, ...]:
-    """Write the ranges of a part of the document index, with a maximum number of tokens (`RANGE_SCHEMA`)."""
+    """Cut a part of the document index into ranges with a maximum number of tokens, and write them (`RANGE_SCHEMA`)."""
     part, most = task
     documents = open_part(store, part)
     first, last = part.stats["parts"] if len(documents) else (0, -1)
@@ -222,7 +223,9 @@ def cut(store: Store, task: tuple[Part, int]) -> tuple[Part, ...]:
 
 
 def _cut(documents: DocumentSpans, most: int) -> Iterator[tuple[int, int, str]]:
-    """Yield start, tokens and digest of ranges: whole documents that fit, or pieces of a longer document."""
+    """Yield start, tokens and digest of each range. A range has whole documents that fit, or a piece of a longer
+    document.
+    """
     ends = documents.starts + documents.tokens
     at = 0
     while at < len(documents):
@@ -253,7 +256,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=dict(ANCHORS.params),
             group="tokens",
-            description=f"Index that finds any {SPAN_TOKENS} consecutive tokens of {name} (`plinth corpus trace`).",
+            description=f"Index that finds any {SPAN_TOKENS} consecutive tokens in {name} (`plinth corpus trace`).",
             owner=bucket.owner,
             kinds=("arrow",),
             schema=ANCHOR_SCHEMA,

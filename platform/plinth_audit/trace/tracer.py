@@ -2,8 +2,9 @@
 
     text ─► tokens ─► matches in every bucket ─► maximal spans ─► documents, shards ─► steps, checkpoints
 
-For a run over the same shards, the exact tokens are looked up. For a run over other shards of the bucket (text was
-added or removed later), the document is looked up, and the tokens at the same offset in it; `by` has the method.
+For a run over the same shards, the exact tokens are looked up. If text was added or removed later, a run has other
+shards of the bucket. For such a run, the document is looked up, and then the tokens at the same offset in the document.
+The result `by` names the method.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class _Bucket:
 
 
 class Tracer:
-    """Open trace indexes of a workspace.
+    """Search over all published trace indexes of a workspace.
 
     Raises:
-        MissingError: no index is published, or the input of one is missing.
+        MissingError: no index is published, or an input of an index is missing.
         IntegrityError: the indexes have different tokenizers.
     """
 
@@ -63,34 +64,36 @@ class Tracer:
         self._row = lru_cache(maxsize=4096)(self._read_row)
 
     def text(self, text: str, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-        """Return the spans of a text, as `tokens`.
+        """Return the spans of a text, in the form that `tokens` returns.
 
-        The text is tokenized both as it is and with a leading space, since its first token differs within a line; the
-        variant with more covered tokens is used. A text that starts or ends inside a word loses the token at that end.
+        A text has other first tokens if it follows a space within a line. So it is tokenized as it is and with a
+        leading space, and the variant with more tokens in spans is used. A text that starts or ends inside a word loses
+        the token at that end.
         """
         found = [(query, self._matches(query, least)) for query in self._queries(text)]
         query, matches = max(found, key=lambda one: covered(spans(one[1], len(one[0])), len(one[0])))
         return self._described(query, matches, least, listed)
 
     def tokens(self, query: NDArray[np.int64], *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-        """Return the spans of tokens.
+        """Return the verbatim spans of a token sequence.
 
         Args:
-            least: minimum tokens of a span, 32 or more.
-            listed: maximum documents listed per span.
+            least: minimum length of a span in tokens, 32 or more.
+            listed: maximum number of documents listed per span.
 
         Returns:
             `tokens`, `least`, `covered` (tokens in spans), and `spans`, each with `begin` and `tokens` in the query,
-            `text`, `occurrences` of the whole span, `most` (of its most frequent 32 tokens), `documents` (a count),
-            and `found`: the first documents, each with `id`, `uri`, `bucket`, `part`, `row`, `stream`, `start` (in the
-            stream), `offset` (in the document), `times` (occurrences), `shards` and `training`.
+            `text`, `occurrences` of the whole span, `most` (occurrences of its most frequent 32 tokens), `documents`
+            (a count), and `found`: the first documents, each with `id`, `uri`, `bucket`, `part`, `row`, `stream`,
+            `start` (in the stream), `offset` (in the document), `times` (occurrences), `shards` and `training`.
         """
         return self._described(query, self._matches(query, least), least, listed)
 
     def quoting(self, text: str) -> dict[tuple[str, str], tuple[int, DocumentSpan]]:
-        """Return documents with 32 or more consecutive tokens of a text, by bucket and ID, with the longest match.
+        """Return documents that contain 32 or more consecutive tokens of a text, by bucket and ID, with the longest
+        match.
 
-        Unlike maximal spans, this includes quotations in documents even if another document has the whole text.
+        Unlike a search for maximal spans, this finds quotations even if another document contains the whole text.
         """
         found: dict[tuple[str, str], tuple[int, DocumentSpan]] = {}
         for query in self._queries(text):
@@ -157,7 +160,7 @@ class Tracer:
 
 
 def _published(ctx: Context) -> dict[str, str]:
-    """Return the digest of every published trace index by bucket."""
+    """Return the digest of every published trace index, by bucket."""
     found = {ref.asset[: -len(SUFFIX)]: ref.digest for ref in ctx.refs.all() if ref.asset.endswith(SUFFIX)}
     if not found:
         raise MissingError("no trace index is published", remedy=f"run `plinth run --select '*{SUFFIX}'`")
@@ -171,7 +174,7 @@ def _open(ctx: Context, made: Manifest) -> _Bucket:
 
 
 def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
-    """Return the common tokenizer of these shards."""
+    """Return the tokenizer that all of these shards share."""
     blobs = {ctx.refs.load(made.inputs[tokenizer.ASSET]).named(tokenizer.FILE)[0].blob for made in shards}
     if len(blobs) > 1:
         raise IntegrityError(
@@ -185,11 +188,11 @@ def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
 
 @dataclass(frozen=True)
 class Holder:
-    """Document with a span.
+    """Document that contains a span.
 
     Args:
-        document: position of the document.
-        starts: first tokens of the span's occurrences in it, in its stream, ascending.
+        document: position of the document in its stream.
+        starts: positions of the span's occurrences in the document, counted in the stream, ascending.
     """
 
     document: DocumentSpan
@@ -197,7 +200,11 @@ class Holder:
 
 
 def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple[int, list[Holder]]:
-    """Return the number of documents with these tokens of a stream (ascending), and the first of them."""
+    """Return the number of documents that contain these stream positions, and the first `most` of these documents.
+
+    Args:
+        starts: positions of a span's occurrences in the stream, ascending.
+    """
     count, listed = 0, list[Holder]()
     for number, part in enumerate(index.parts):
         first = int(part.stats["start"])
@@ -216,7 +223,7 @@ def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple
 
 
 class TracedRuns:
-    """All runs of a workspace; the manifests of a run are read once, on first use."""
+    """All training runs in a workspace. The manifests of a run are read once, on first use."""
 
     def __init__(self, ctx: Context) -> None:
         self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
@@ -225,9 +232,9 @@ class TracedRuns:
         """Return the runs that trained on some of these tokens.
 
         Args:
-            shards: digest of the shards with the stream.
+            shards: digest of the shards that contain the stream.
             start, tokens: position and length in the stream.
-            document: document with the tokens.
+            document: document that contains the tokens.
 
         Returns:
             `run`, `steps` that read sequences with some of the tokens, `times_seen`, `most_tokens` in one sequence,
@@ -295,7 +302,7 @@ class _Run:
 
 
 def latest(ctx: Context, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-    """Return completions with verbatim spans.
+    """Trace the completions of the latest extraction test. Return the completions that have verbatim spans.
 
     Returns:
         `checkpoint` (digest), `run`, `step`, `completions` (number traced) and `found`: `id`, `bucket`,
@@ -335,7 +342,10 @@ def _published_completions(ctx: Context) -> Manifest:
 
 
 def _documents(ctx: Context, made: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Yield every document once, without repetitions in slices; exact ones first, held-out ones last."""
+    """Yield the completion of every document once, without repetitions in slices.
+
+    Exact completions come first, and held-out documents come last.
+    """
     (part,) = made.named(job.TABLE)
     rows = {(row["bucket"], row["id"]): row for row in read_table(ctx.store, part).to_pylist()}
     order = {name: place for place, name in enumerate(job.OUTCOMES)}

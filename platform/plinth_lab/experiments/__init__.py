@@ -1,10 +1,10 @@
-"""Arms of a recipe over sizes and seeds, compared with intervals.
+"""Experiments that compare variants (arms) of a recipe over sizes and seeds, with intervals.
 
     arms        the experiment file and its runs: overlays over one recipe, fixed keys, the budget
     pipeline    the pipeline of one run: its stages and sources, executed with its own references
-    measure     the test text under a model; the manifest of a run, however it ended; the critical batch
-    effects     scores of a run; each arm against the base with intervals; arms that cannot win any more
-    answer      the manifest of the effects, the page's contents, which arms stop
+    measure     scores of the test text under a model; the manifest of a finished or failed run; the critical batch
+    effects     scores of a run; each arm against the base with intervals; arms that can no longer win
+    answer      the manifest of the effects, the page's contents, the arms to stop
     page        the page: question, arms, effects with intervals, decisions, failures, cost; its figures
     stages      the assets of an experiment
     run         run an experiment in this process; packaged experiments (`packaged/`), and experiments of a workspace
@@ -37,7 +37,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
     )
 )
 def experiment() -> None:
-    """Run experiments: arms of a recipe x sizes x seeds, with paired effects, intervals and a page."""
+    """Compare variants (arms) of a recipe over sizes and seeds, with paired effects, intervals and a page."""
 
 
 @experiment.command()
@@ -79,10 +79,10 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 def run_command(
     settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool
 ) -> None:
-    """Run the missing runs of an experiment, compare the arms, and write the page.
+    """Start the missing runs of an experiment, compare the arms, and write the page.
 
-    Steps shared between arms or with the workspace run once. If interrupted, run the same command again to continue.
-    The failure of an arm is a result.
+    A step that several arms or the workspace share runs only once. If the command is interrupted, run it again to
+    continue. A failed arm is reported as a result.
     """
     from plinth.compute.select_engine import Compute
     from plinth_jobs.cli import output
@@ -146,14 +146,14 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 
 @experiment.command()
 @file_argument
-@click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture.")
+@click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture to this file.")
 @click.option(
-    "--confirm", type=click.Path(path_type=Path), help="Write an experiment that compares the proposal with the prior."
+    "--confirm", type=click.Path(path_type=Path), help="File for an experiment that compares proposal and prior."
 )
 @shared
 @json_option
 def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
-    """Show the mixture that a swarm proposes, with the interval of its gain, and write it as a recipe.
+    """Show the mixture that a swarm proposes, with the interval of its gain, and write the mixture as a recipe.
 
     If the gain is not significant, or new runs did not confirm the proposal, no recipe is written and the exit code is
     6.

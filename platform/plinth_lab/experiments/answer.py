@@ -1,4 +1,4 @@
-"""The answer of an experiment: effects of its arms from the manifests of its runs, its page, and the arms to stop."""
+"""Answer of an experiment: effects of its arms from the manifests of its runs, its page, and the arms to stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ASKED = ("sweep", "swarm", "source", "confirms")
 
 
 def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> Manifest:
-    """Return the manifest of a ladder's forecast; its stats are a `LadderForecast`.
+    """Return the manifest of the forecast for a scaling ladder; its stats are a `LadderForecast`.
 
     Args:
         made: manifests of the runs that the law is fitted to, by asset.
@@ -45,10 +45,12 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
 
 
 def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, Any]) -> Manifest:
-    """Return the manifest of a source's sample. Stats: `found` (of `value.assess`), `needs` by size, `refusal`.
+    """Return the manifest of a source's sample.
+
+    Stats: `found` (result of `assessment.assess`), `needs` by size, `refusal`.
 
     Raises:
-        RequestError: the source cannot be evaluated (`screen.require_meaning`).
+        RequestError: the source cannot be evaluated (`question.require_meaning`).
     """
     assert experiment.source is not None
     needs, least_rate = {}, 0.0
@@ -72,13 +74,15 @@ def of(
     foretold: Manifest | None = None,
     sample: Manifest | None = None,
 ) -> Manifest:
-    """Return the manifest of the effects.
+    """Return the manifest of an experiment's effects.
 
-    Stats: `effects` (records of `Effect`); `runs`, how many ended how; `tokens` and `flops`, of all runs;
-    of a ladder `outcomes` (records of `LadderOutcome`); of a sweep `optima` (records of `SweepOptimum`); of a swarm
-    `proposal` (`mixture.propose.MixtureProposal`); of a proposal's confirmation `confirmation`
-    (`mixture.confirm.ConfirmationOutcome`); of a source `value` (`value.verdict.SourceVerdict`);
-    `unsure`, documents of the test text that some run may have trained on: they are left out.
+    Stats:
+        `effects`: records of `Effect`; `runs`: number of runs by final status; `tokens`, `flops`: totals over all runs.
+        `unsure`: number of test documents that are left out, since some run may have trained on them.
+        `outcomes` (ladder): records of `LadderOutcome`. `optima` (sweep): records of `SweepOptimum`.
+        `proposal` (swarm): `mixture.proposals.MixtureProposal`.
+        `confirmation` (confirmation of a proposal): `mixture.ConfirmationOutcome`.
+        `value` (source): `source_value.verdict.SourceVerdict`.
 
     Raises:
         IntegrityError: runs were scored on different text.
@@ -120,7 +124,7 @@ def of(
 
 
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:
-    """Return the measurements of both arms' checkpoints, for the pairs of runs that finished."""
+    """Return the checkpoint measurements of both arms, for each size and seed that both arms finished."""
     ended = {
         (arm.arm, arm.size, arm.seed): {name: ctx.refs.load(digest) for name, digest in run.inputs.items()}
         for arm, run in zip(arms, runs, strict=True)
@@ -136,7 +140,7 @@ def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest])
 def _proposal(
     ctx: Context, experiment: Experiment, swarm: Swarm, runs: Sequence[Manifest], scores: Sequence[ArmScores]
 ) -> MixtureProposal:
-    """Return the proposal from the runs of the largest size, based on their actual training shares."""
+    """Return the proposed mixture, computed from the runs of the largest size and their actual training shares."""
     size, seen, caps = list(experiment.sizes)[-1], [], dict[str, float]()
     for run, score in zip(runs, scores, strict=True):
         if score.trouble or score.size != size:
@@ -151,14 +155,14 @@ def _proposal(
 
 
 def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
-    """Return the mixture that a finished run trained on."""
+    """Return the statistics of the mixture that a finished run trained on."""
     return ctx.refs.load(ctx.refs.load(run.inputs["run"]).inputs["mixture"]).stats
 
 
 def _trained(
     ctx: Context, size: str, runs: Sequence[Manifest], scores: Sequence[ArmScores], question: ConfirmationQuestion
 ) -> dict[str, float]:
-    """Return the shares that the first finished run of the proposal was trained on, or an empty dictionary."""
+    """Return the mixture shares of the first finished run of the proposed arm; empty if no run finished."""
     for run, one in zip(runs, scores, strict=True):
         if (one.arm, one.size) == (PROPOSED, size) and not one.trouble:
             return _shares(_mixture(ctx, run), list(question.prior))
@@ -166,7 +170,7 @@ def _trained(
 
 
 def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
-    """Return the outcome of the confirmation runs for a swarm's proposal, or None if there are none for this proposal.
+    """Return the outcome of the runs that confirm a swarm's proposal, or None if there are no such runs.
 
     Args:
         made: manifest of the swarm's effects.
@@ -182,7 +186,7 @@ def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> Con
 
 
 def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Return the shares of a run by stream.
+    """Return the share of each stream in the training data of a run.
 
     Raises:
         RequestError: the run has a stream that the prior does not name.
@@ -202,7 +206,7 @@ def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float
 
 
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
-    """Return the reason to start no more seeds of an arm, or an empty string.
+    """Return the reason to start no more seeds of an arm, or an empty string if the arm can still win.
 
     Args:
         scores: scores of the runs with earlier seeds.
@@ -244,14 +248,14 @@ def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manife
 
 
 def _confirmation(ctx: Context, experiment: Experiment, made: Manifest) -> ConfirmationOutcome | None:
-    """Check a proposed mixture against its confirmation runs."""
+    """Return the outcome of a mixture's confirmation runs, or None if the experiment has no proposal to confirm."""
     if experiment.confirms is not None:
         return ConfirmationOutcome.model_validate(made.stats["confirmation"])
     return confirmation_of(ctx, experiment, made) if experiment.swarm else None
 
 
 def _value(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[SourceVerdict, Mapping[str, Any]] | None:
-    """Return the verdict on a source, and the results of its sample."""
+    """Return the verdict on a source and the results of its sample, or None if the experiment evaluates no source."""
     if experiment.source is None:
         return None
     sample = ctx.refs.load(made.inputs[f"{PREFIX}/{experiment.name}/sample"])
@@ -269,9 +273,9 @@ def _ladder(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[Ladde
 def _notes(experiment: Experiment, spent: dict[str, pipeline.Spent], made: Manifest) -> Iterator[str]:
     assets = [(len(one.made), len(one.taken), one.written) for one in spent.values()]
     new, taken, written = (sum(column) for column in zip(*assets, strict=True)) if assets else (0, 0, 0)
-    yield f"{taken:,} of {new + taken:,} assets of the runs were reused; {written:,} files were written."
+    yield f"{taken:,} of {new + taken:,} assets for the runs were reused; {written:,} files were written."
     if unsure := made.stats["unsure"]:
-        yield f"{unsure:,} documents of the test text are excluded, since some run may have trained on them."
+        yield f"{unsure:,} documents in the test text are excluded, since some run may have trained on them."
     for name, most in experiment.budget:
         if most is not None:
             yield f"Budget used: {made.stats[name]:,.4g} of {most:,.4g} {name}."

@@ -1,4 +1,4 @@
-"""The experiment file and its runs: one recipe for each arm, size and seed.
+"""Experiment file and the runs that it defines: one recipe for each arm, size and seed.
 
 Overlays are applied to the recipe in this order: `common`, the size, the arm. Then the experiment sets keys that no
 overlay can change: the test text, the seeds, the name of the run. Keys that determine the score must not differ between
@@ -53,19 +53,19 @@ class Sweep(Frozen):
     def _one_of_both(self) -> Sweep:
         ranged = self.low is not None and self.high is not None and self.low < self.high
         if ranged == bool(self.values) or (self.low is None) != (self.high is None):
-            raise ValueError("expected `low` and a `high` above it, or `values`")
+            raise ValueError("expected `values`, or `low` and `high` with `low` below `high`")
         if self.values and len({name_of(value) for value in self.values}) < max(2, len(self.values)):
-            raise ValueError("values: expected at least two that differ")
+            raise ValueError("values: expected at least two different values")
         return self
 
     def swept(self) -> tuple[int | float | str | bool, ...]:
-        """Return the values. Values of a range are rounded to three digits."""
+        """Return the values of the sweep. Values in a geometric range are rounded to three digits."""
         if self.values or self.low is None or self.high is None:
             return self.values
         return tuple(float(f"{value:.3g}") for value in np.geomspace(self.low, self.high, self.points).tolist())
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the overlay of each value's arm, by arm name."""
+        """Return the recipe overlay for each value, by arm name."""
         found = {}
         for value in self.swept():
             overlay: Any = value
@@ -75,13 +75,16 @@ class Sweep(Frozen):
         return found
 
     def base(self) -> str:
-        """Return the arm that the others are compared with: the middle value."""
+        """Return the name of the base arm, which has the middle value."""
         names = [name_of(value) for value in self.swept()]
         return names[len(names) // 2]
 
 
 class SweepOptimum(Frozen):
-    """Best value at a size. `best` is the arm with the lowest mean loss. If `optimum` is None, `why` has the reason."""
+    """Best value of a swept key at one size.
+
+    `best` is the arm with the lowest mean loss. If `optimum` is None, `why` has the reason.
+    """
 
     size: str
     key: str
@@ -97,7 +100,7 @@ def name_of(value: float | str | bool) -> str:
 
 
 def optima(sweep: Sweep, scores: Sequence[ArmScores]) -> list[SweepOptimum]:
-    """Return the best value at each size, or an empty list if the values are not numbers."""
+    """Return the best swept value at each size, or an empty list if the values are not positive numbers."""
     values = {name_of(value): value for value in sweep.swept()}
     if any(isinstance(value, str | bool) or value <= 0 for value in values.values()):
         return []
@@ -131,8 +134,11 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
 
 
 def _vertex(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the minimum of the parabola around the lowest point [x, loss], or None if that point is at the end of the
-    range."""
+    """Return the minimum of the parabola around the lowest point, or None if that point is at the end of the range.
+
+    Args:
+        points: pairs of x and loss, sorted by x.
+    """
     at = min(range(len(points)), key=lambda one: points[one][1])
     if not 0 < at < len(points) - 1:
         return None
@@ -153,52 +159,52 @@ Overlay = Mapping[str, Any]
 
 
 class ExperimentBudget(Frozen):
-    """Budget for all runs of an experiment; an experiment that would exceed it does not start."""
+    """Budget for all runs of an experiment. An experiment that would exceed its budget does not start."""
 
-    tokens: int | None = Field(None, gt=0, description="Maximum training tokens of all runs.")
-    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs of all runs (PaLM's convention).")
+    tokens: int | None = Field(None, gt=0, description="Maximum training tokens, summed over all runs.")
+    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs, all runs together (as PaLM counts).")
 
 
 class LadderQuestion(Frozen):
-    """Ladder over the sizes: a law is fitted to all sizes but one, and predicts that one."""
+    """Scaling ladder over the sizes: a law is fitted to all sizes but one, and predicts the remaining size."""
 
-    held_out: ArmName = Field(description="Size to predict before it is trained; the law is fitted to the others.")
+    held_out: ArmName = Field(description="Size to predict before it is trained. The law is fitted to the other sizes.")
 
 
 class Experiment(Frozen):
-    """Arms x sizes x seeds of one recipe, measured on text that was fixed in advance and that no arm trains on."""
+    """Comparison of arms (variants of one recipe) over sizes and seeds, on test text that no arm trains on."""
 
     name: ArmName
-    question: str = Field(min_length=1, description="Question of the experiment, as a sentence.")
-    recipe: str = Field(description="Recipe of all arms: a path relative to this file, or a packaged recipe.")
+    question: str = Field(min_length=1, description="Question that the experiment answers, as a sentence.")
+    recipe: str = Field(description="Recipe for all arms: a path relative to this file, or a packaged recipe.")
     base: ArmName = Field(description="Arm that all others are compared with.")
     test: Mapping[Name, ProtectedSet] = Field(
         min_length=1,
-        description="Test text by slice: JSONL in `input/`. It is a protected set of every arm, so exact and near "
-        "copies of it are removed from the training text of all arms.",
+        description="Test text by slice: JSONL files in `input/`. The text is a protected set in every arm, so exact "
+        "and near copies of it are removed from the training text of all arms.",
     )
-    common: Overlay = Field(default_factory=dict, description="Keys for all arms.")
-    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Overlay of each arm; `{}` changes nothing.")
-    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Overlay of each size.")
+    common: Overlay = Field(default_factory=dict, description="Recipe keys that apply to all arms.")
+    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Recipe keys of each arm; `{}` changes nothing.")
+    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Recipe keys of each size.")
     seeds: tuple[int, ...] = Field(
-        (1, 2, 3), min_length=1, description="Seeds of initial weights and data order, one run per arm each."
+        (1, 2, 3), min_length=1, description="Seeds for initial weights and data order. Each arm has a run per seed."
     )
     curve_points: int = Field(4, ge=1, le=64, description="Number of scored checkpoints per run, including the last.")
     stop_losing: bool = Field(False, description="Stop an arm that cannot win according to a sequential test.")
     sweep: Sweep | None = Field(
-        None, description="Values of one key, such as learning rates, one arm each, instead of `arms`."
+        None, description="Values of one key, such as learning rates. Each value is an arm. Replaces `arms`."
     )
     swarm: Swarm | None = Field(
-        None, description="Random mixtures around a prior, one arm each, instead of `arms`; proposes a better one."
+        None, description="Random mixtures around a prior, one arm each; proposes a better mixture. Replaces `arms`."
     )
     source: SourceQuestion | None = Field(
-        None, description="Source with price and share: arms without and with it, instead of `arms`; gives a verdict."
+        None, description="Source to evaluate, with price and share; one arm has no source data. Replaces `arms`."
     )
     confirms: ConfirmationQuestion | None = Field(
-        None, description="Proposal of a swarm to confirm: arms for it and its prior, instead of `arms`."
+        None, description="Swarm proposal to confirm; one arm has the proposal, one has its prior. Replaces `arms`."
     )
     ladder: LadderQuestion | None = Field(
-        None, description="Fit a scaling law to all sizes except one, and predict that one; needs a single arm."
+        None, description="Fit a scaling law to all sizes except one, and predict that size. Needs a single arm."
     )
     budget: ExperimentBudget = ExperimentBudget()
 
@@ -212,16 +218,16 @@ class Experiment(Frozen):
     @model_validator(mode="after")
     def _known_base(self) -> Experiment:
         if self.base not in self.arms:
-            raise ValueError(f"base: {self.base} is none of the arms {', '.join(self.arms)}")
+            raise ValueError(f"base: there is no arm {self.base}; expected one of {', '.join(self.arms)}")
         if self.ladder is None and len(self.arms) < 2:
             raise ValueError("arms: expected at least two arms, or `ladder`")
         if self.confirms and (shared := sorted({*self.confirms.seeds} & {*self.seeds})):
-            raise ValueError(f"seeds: {shared} chose the proposal and cannot confirm it; expected other seeds")
+            raise ValueError(f"seeds: the swarm has used {shared} for the proposal; expected other seeds to confirm it")
         if self.ladder is not None:
             if len(self.arms) > 1 or self.stop_losing:
                 raise ValueError("ladder: expected a single arm and no stopping")
             if self.ladder.held_out not in self.sizes or len(self.sizes) < FEWEST_SIZES + 1:
-                raise ValueError(f"ladder: held_out is one of at least {FEWEST_SIZES + 1} sizes")
+                raise ValueError(f"ladder: expected at least {FEWEST_SIZES + 1} sizes, and held_out as one of them")
         return self
 
 
@@ -237,12 +243,12 @@ FIXED = ("evaluation", "corpus.holdout", "corpus.protected", "corpus.contaminati
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of an experiment.
+    """One run of an experiment: an arm at one size with one seed.
 
     Args:
         experiment, arm, size, seed: identify the run.
         recipe: the recipe that the run follows.
-        overlay: changes of the arm, as written in the file.
+        overlay: recipe keys that the arm changes, as written in the file.
     """
 
     experiment: str
@@ -259,17 +265,17 @@ class Arm:
 
     @property
     def branch(self) -> str:
-        """Name of the branch of references for the run's corpus, weights and scores."""
+        """Branch name for the run's references: its corpus, weights and scores."""
         return f"{self.experiment}/{self.arm}/{self.size}-s{self.seed}"
 
     @property
     def tokens(self) -> int:
-        """Tokens that the run trains on."""
+        """Number of tokens that the run trains on."""
         return self.recipe.mixture.total_tokens if self.recipe.mixture else 0
 
     @property
     def horizons(self) -> tuple[int, ...]:
-        """Tokens at which the learning rate has fully decayed: at `training.optimizer.horizons`, and at the end."""
+        """Token counts at which the learning rate has fully decayed: `training.optimizer.horizons`, and the end."""
         return tuple(round(share * self.tokens) for share in (*self.recipe.training.optimizer.horizons, 1.0))
 
     @property
@@ -280,16 +286,18 @@ class Arm:
 
 
 def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
-    """Return an experiment and its runs, sorted by seed. Each seed has every arm at every size.
+    """Load an experiment file. Return the experiment and its runs, sorted by seed.
+
+    Each seed has every arm at every size.
 
     Args:
-        path: the file.
-        packaged: folder of recipes that can be given by name.
+        path: experiment file.
+        packaged: folder of recipes that the file can reference by name.
 
     Raises:
-        RecipeError: the file or the recipe of an arm is invalid (names the line), or an arm changes a key that
-            determines the score.
-        BudgetError: the runs would need more than the budget.
+        RecipeError: the file or the recipe of an arm is invalid (the message names the line), or an arm changes a key
+            that determines the score.
+        BudgetError: the runs would exceed the budget.
     """
     lined = _with_made_arms(read(path, shown(path)))
     experiment = _validated(lined, path)
@@ -303,7 +311,7 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
         for name, given in experiment.test.items():
             if made.corpus.protected.sets[name] != given:
                 raise RecipeError(
-                    f"{shown(recipe)} has a protected set {name} of its own",
+                    f"{shown(recipe)} already has a protected set {name}",
                     expected="another name for the test text",
                     remedy=f"rename test.{name} in {shown(path)}",
                 )
@@ -314,8 +322,10 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
 
 
 def _with_made_arms(lined: Lined) -> Lined:
-    """Return the file with the arms generated from its sweep, swarm, proposal or source. Their base is the middle
-    value, the prior, or the arm without the source."""
+    """Return the file with the arms that its sweep, swarm, proposal or source defines.
+
+    The base arm is the middle value, the prior, or the arm without the source.
+    """
     for kind, read_as in KINDS.items():
         given = lined.data.get(kind) if isinstance(lined.data, dict) else None
         try:
@@ -325,13 +335,13 @@ def _with_made_arms(lined: Lined) -> Lined:
         mark, arms = lined.mark((kind,), Position("", 1)), made.arms()
         problems = list(lined.problems)
         if "arms" in lined.data:
-            problems.append(Problem(mark, "arms", f"a {kind} defines the arms; expected only one of both"))
+            problems.append(Problem(mark, "arms", f"a {kind} already defines the arms; remove one of the two"))
         data = {"base": made.base(), **lined.data, "arms": arms}
         if isinstance(made, ConfirmationQuestion):
             data |= {"base": made.base()}
         if isinstance(made, SourceQuestion):
             if ANNEAL in (lined.data.get("sizes") or {}):
-                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source makes this size; give it another name"))
+                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source defines this size; rename yours"))
             data |= {"base": made.base(), "sizes": made.sizes(lined.data.get("sizes"))}
         own = {name: data[name] for name in ("arms", "sizes") if name in data}
         marks = {**dict.fromkeys(_keys(own, ()), mark), **lined.marks}
@@ -340,7 +350,7 @@ def _with_made_arms(lined: Lined) -> Lined:
 
 
 def _with_source(lined: Lined, experiment: Experiment, recipe: Path, path: Path, packaged: Path | None) -> Lined:
-    """Return the file with the source replaced by the overlays of its arms at each size."""
+    """Return the file with the source replaced by recipe overlays, one per arm and size."""
     if experiment.source is None:
         return lined
     mark, made = lined.mark(("source",), Position(shown(path), 1)), dict[str, Any]()
@@ -367,13 +377,13 @@ def _validated(lined: Lined, path: Path) -> Experiment:
                 problems.append(Problem(lined.mark(key, top), dotted(key), detail["msg"]))
     listed = "\n".join(f"  {problem}" for problem in problems)
     raise RecipeError(
-        f"the experiment {shown(path)} is wrong\n{listed}",
+        f"the experiment {shown(path)} is invalid\n{listed}",
         remedy="correct the lines above; docs/experiments.md describes every key",
     )
 
 
 def _below(lined: Lined, key: Key) -> Lined:
-    """Return the overlay at a key, with its line numbers."""
+    """Return the part of the file at a key, with its line numbers."""
     data: Any = lined.data
     for step in key:
         data = data.get(step, {}) if isinstance(data, dict) else {}
@@ -382,7 +392,7 @@ def _below(lined: Lined, key: Key) -> Lined:
 
 
 def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
-    """Return the keys that the experiment sets for every run."""
+    """Return the recipe keys that the experiment sets for every run."""
     sets = {name: one.model_dump(mode="json", exclude_unset=True) for name, one in experiment.test.items()}
     data = {
         "name": f"{experiment.name}-{arm}",
@@ -394,7 +404,7 @@ def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
 
 
 def _keys(data: Any, at: Key) -> Sequence[Key]:
-    """Return every key of nested mappings and lists."""
+    """Return the key path of every entry in nested mappings and lists."""
     steps: Any = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
     return [key for step, value in steps for key in ((*at, step), *_keys(value, (*at, step)))]
 
@@ -408,9 +418,9 @@ def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, pa
                 key = ("arms", one.arm, *name.split("."))
                 raise RecipeError(
                     f"{lined.mark(key, Position(shown(path), 1))}  arm {one.arm} changes {name}",
-                    found=f"{name} of {one.arm} differs from that of {experiment.base}",
+                    found=f"{name} has different values in {one.arm} and {experiment.base}",
                     expected="the same value in all arms, since it determines the score",
-                    remedy="move it to `common:`, or write two experiments",
+                    remedy="move the key to `common:`, or write two experiments",
                 )
 
 

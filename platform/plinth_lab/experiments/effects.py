@@ -2,21 +2,25 @@
 
 D  documents of the test text
 
-*Effects*: each arm against the base at each size, paired by seed and document; every difference is arm minus base. An
-effect is significant by its interval over seeds and documents, and by its p-value after Holm correction over the arms
-of a size, separately for the whole text and for all slices. With one seed no effect is significant, because training
-the same recipe again could change the score by more. Every run that is left out is reported.
+*Effects*: each arm is compared with the base at each size, paired by seed and document; every difference is arm minus
+base. An effect is significant if its interval over seeds and documents excludes 0, and if its p-value is small after
+Holm correction. The correction covers the arms at a size, separately for the whole text and for all slices. With one
+seed no effect is significant, because another training run of the same recipe could change the score by more. Every run
+that is left out is reported.
 
-*Stopping*: an arm is compared with every other on the same test text, one difference per seed. The arm is stopped if
-the mixture SPRT (`statistics.Sequential`) shows that it is worse than one of them, at 5% over the rivals (Bonferroni).
-The truly best arm is stopped in at most 5% of experiments, at any number of interim analyses. With A arms, the level of
-each pair is 5% / (A - 1). Arms differ by many standard deviations of training noise or not at all, hence `SHARPEST`.
+*Stopping*: an arm is compared with every other arm on the same test text, with one difference per seed. The arm is
+stopped if the mixture SPRT (`statistics.Sequential`) shows that it is worse than a rival, at 5% over all rivals
+(Bonferroni). The truly best arm is stopped in at most 5% of experiments, at any number of interim analyses. With A
+arms, the level for each pair is 5% / (A - 1). Arms differ by many standard deviations of training noise or not at all,
+hence the value of `SHARPEST`.
 
-Seeds are what varies: the decision is about this test text. Two seeds never suffice, because the largest likelihood
-ratio that two can give is (1 + 2 SHARPEST^2)^(1/2), 7. Three suffice for up to four arms, four for up to 51.
+The decision holds for this test text, since only seeds vary. Two seeds are never enough, because the largest likelihood
+ratio with two seeds is (1 + 2 SHARPEST^2)^(1/2), about 7. Three seeds are enough for up to four arms, four seeds for up
+to 51 arms.
 
-Of 200 simulated experiments of five arms and eight seeds, analyzed after every seed, the best arm was stopped in none
-where the others are worse by 1 to 20 standard deviations of training noise, and in one (0.5%) where all are alike.
+In 200 simulated experiments with five arms and eight seeds, analyzed after every seed, the best arm was never stopped
+if the others are worse by 1 to 20 standard deviations of training noise. If all arms are alike, the best arm was
+stopped in one experiment (0.5%).
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ FINISHED: Status = "finished"
 
 @dataclass(frozen=True)
 class ArmScores:
-    """One run: an arm at a size with a seed.
+    """Scores and cost of one run: an arm at a size with a seed.
 
     Args:
         arm, size, seed: identify the run.
@@ -49,12 +53,12 @@ class ArmScores:
         documents: identifiers of the test documents, 32 hexadecimal digits each, [D].
         slices: the slice of each document, [D].
         bytes: bytes of each document, [D], or 1 if a score is averaged instead of divided by length.
-        bits: bits of each document under the model, [D]. Empty if the run did not finish.
+        bits: loss of each document under the model in bits, [D]. Empty if the run did not finish.
         tokens, flops, seconds: cost of the run, in tokens, FLOPs and rank-seconds.
         curve: optimizer step, tokens so far, bits per byte.
 
     Raises:
-        IntegrityError: columns of different lengths, a document twice, or a size that is not above 0.
+        IntegrityError: columns have different lengths, a document occurs twice, or a document's size is not above 0.
     """
 
     arm: str
@@ -78,9 +82,9 @@ class ArmScores:
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) > 1:
             raise IntegrityError(
-                f"the scores of {self.name} are not of one set of documents",
+                f"the scores of {self.name} have columns of different lengths",
                 found=", ".join(f"{count} {name}" for name, count in lengths.items()),
-                expected="columns of one length",
+                expected="columns of the same length",
             )
         if len(np.unique(self.documents)) < len(self.documents):
             raise IntegrityError(f"the scores of {self.name} have a duplicate document")
@@ -89,13 +93,15 @@ class ArmScores:
 
     @property
     def name(self) -> str:
-        """Description of the run."""
+        """Description of the run: arm, size and seed."""
         return f"arm {self.arm}, size {self.size}, seed {self.seed}"
 
     @property
     def trouble(self) -> str:
-        """Reason why the scores of this run cannot be used (such as a score that is not a number), or an empty
-        string."""
+        """Reason why the scores of this run cannot be used, or an empty string.
+
+        An example is a score that is not a number.
+        """
         if self.status != FINISHED:
             return f"{self.status}: {self.reason}" if self.reason else self.status
         if not len(self.bits):
@@ -115,12 +121,12 @@ Runs = Mapping[int, ArmScores]
 
 
 class Effect(Frozen):
-    """Effect of an arm against the base at one size, on the whole test text (`all`) or on a slice of it.
+    """Effect of an arm compared with the base at one size, on the whole test text (`all`) or on a slice of it.
 
-    `seeds` are the seeds that both arms finished; each gives one pair. `lacking` names every run of the two arms
-    without scores, with its reason, and seeds that only one arm has. Without a pair there is no difference. `adjusted`
-    is p by Holm; `better` is `arm`, `base`, or empty; `smallest` is the effect that four of five such experiments would
-    have found; `finding` is the sentence for people.
+    `seeds` are the seeds that both arms finished; each seed gives one pair. `lacking` names every run of the two arms
+    without scores, with the reason, and seeds that only one arm has. If there is no pair, there is no difference.
+    `adjusted` is the Holm-corrected p-value; `better` is `arm`, `base`, or empty. `smallest` is the effect that four of
+    five such experiments would detect. `finding` is the result as a sentence.
     """
 
     arm: str
@@ -149,14 +155,15 @@ def effects(
     fewer_is_better: bool = True,
     seed: int = 0,
 ) -> list[Effect]:
-    """Return the effects of every arm except the base, by size in order of first appearance: the whole text, then its
-    slices by name.
+    """Return the effects of every arm except the base, by size in order of first appearance.
+
+    For each arm and size, the effect on the whole text comes first, then the effects on slices by name.
 
     Args:
-        scores: of all runs, those that failed too.
+        scores: scores of all runs, including failed runs.
         base: the arm that the others are compared with.
         measure, fewer_is_better: name and direction of the values in `bits`.
-        seed: seed of the bootstrap draws.
+        seed: random seed for the bootstrap.
 
     Raises:
         RequestError: the base has no run.
@@ -164,7 +171,7 @@ def effects(
     """
     if base not in {one.arm for one in scores}:
         raise RequestError(
-            "the base of the experiment has no run", found=", ".join(sorted({one.arm for one in scores})) or "no run",
+            "the base arm has no run", found=", ".join(sorted({one.arm for one in scores})) or "no run",
             expected=f"runs of {base}",
         )  # fmt: skip
     require_same_text(scores)
@@ -180,7 +187,7 @@ def effects(
 
 
 def by_run(scores: Sequence[ArmScores]) -> dict[str, dict[str, dict[int, ArmScores]]]:
-    """Return runs by size, arm and seed. Sizes and arms are in order of first appearance.
+    """Group runs by size, arm and seed. Sizes and arms are in order of first appearance.
 
     Raises:
         IntegrityError: two runs have the same arm, size and seed.
@@ -189,16 +196,16 @@ def by_run(scores: Sequence[ArmScores]) -> dict[str, dict[str, dict[int, ArmScor
     for one in scores:
         runs = found.setdefault(one.size, {}).setdefault(one.arm, {})
         if one.seed in runs:
-            raise IntegrityError("an experiment has one run twice", found=one.name)
+            raise IntegrityError("an experiment has a duplicate run", found=one.name)
         runs[one.seed] = one
     return found
 
 
 def require_same_text(scores: Sequence[ArmScores]) -> None:
-    """Refuse runs that were not scored on the same documents, in the same order, of the same length and slice.
+    """Require that all runs were scored on the same documents, in the same order, with the same lengths and slices.
 
     Raises:
-        IntegrityError: two runs differ; names them.
+        IntegrityError: two runs differ; the message names them.
     """
     scored = [one for one in scores if len(one.bits)]
     for one in scored[1:]:
@@ -213,7 +220,7 @@ def require_same_text(scores: Sequence[ArmScores]) -> None:
 
 
 def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int) -> Iterator[Effect]:
-    """Yield the effects of an arm before correction. The caller sets the measure."""
+    """Yield the effects of one arm before Holm correction. The caller sets the measure."""
     without = tuple(lacking(arm, base, ours, theirs))
     pairs = [at for at in sorted(set(ours) & set(theirs)) if not (ours[at].trouble or theirs[at].trouble)]
     common = {"arm": arm, "base": base, "size": size, "measure": "", "fewer_is_better": True, "lacking": without}
@@ -235,7 +242,7 @@ def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int)
 
 
 def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield the whole text, then the large enough slices by name, each with the indices of its documents."""
+    """Yield name and document indices of each slice with enough documents. The whole text comes first."""
     yield WHOLE, np.arange(len(slices))
     for name in np.unique(slices).tolist():
         rows = np.flatnonzero(slices == name)
@@ -244,7 +251,7 @@ def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]
 
 
 def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
-    """Yield every run of the two arms without scores, with its reason, and seeds that only one arm has."""
+    """Yield a line for every run of the two arms without scores, and for every seed that only one arm has."""
     for at in sorted(set(ours) | set(theirs)):
         for name, runs in ((arm, ours), (base, theirs)):
             if at not in runs:
@@ -254,8 +261,10 @@ def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
 
 
 def _corrected(lines: Sequence[Effect]) -> list[Effect]:
-    """Return the effects at one size with Holm-corrected p-values, separately for the whole text and for slices, and
-    with their findings."""
+    """Return the effects at one size with Holm-corrected p-values and findings.
+
+    The whole text and the slices are corrected separately.
+    """
     found = list(lines)
     for whole in (True, False):
         family = [i for i, line in enumerate(found) if (line.slice == WHOLE) == whole and _testable(line)]
@@ -271,7 +280,7 @@ def _corrected(lines: Sequence[Effect]) -> list[Effect]:
 
 
 def _testable(line: Effect) -> bool:
-    """Return True if the interval covers seeds and documents, which a claim requires."""
+    """Return True if the interval covers seeds and documents, which a significance claim requires."""
     return line.difference is not None and DOCUMENTS_ONLY not in line.difference.flags
 
 
@@ -303,7 +312,11 @@ def _finding(line: Effect) -> str:
 
 
 def _interval(gap: Estimate, size: bool = False) -> str:
-    """Format the interval for the size of the effect: a decrease by 0.02 has `95%: 0.01 to 0.03`."""
+    """Format the interval of an effect.
+
+    Args:
+        size: True to show the size of the effect without its sign: a decrease by 0.02 has `95%: 0.01 to 0.03`.
+    """
     low, high = (-gap.high, -gap.low) if size and gap.value < 0 else (gap.low, gap.high)
     return f"{gap.level:.0%}: {low:.3g} to {high:.3g}"
 
@@ -315,11 +328,11 @@ SHARPEST = 5.0
 
 
 class StopDecision(Frozen):
-    """Decision for an arm at a size: stop or continue. `rival` is the arm that beats it or comes closest.
+    """Decision to stop or continue an arm at a size. `rival` is the arm that beats it or comes closest.
 
-    `difference` is arm minus rival over `seeds` pairs, with an always-valid interval; `p` is for "the arm is
-    at least as good as every rival", always valid, corrected for the rivals. `saved_runs` are planned and need not
-    start.
+    `difference` is arm minus rival over `seeds` pairs, with an always-valid interval. `p` is the p-value of "the arm is
+    at least as good as every rival", always valid and corrected for the number of rivals. `saved_runs` is the number of
+    planned runs that need not start.
     """
 
     size: str
@@ -336,14 +349,15 @@ class StopDecision(Frozen):
 def stopping(
     scores: Sequence[ArmScores], base: str, seeds: Sequence[int], *, fewer_is_better: bool = True
 ) -> list[StopDecision]:
-    """Return a decision for every arm except the base, at every size. The base is never stopped, because all other arms
-    are compared with it.
+    """Return a stop decision for every arm except the base, at every size.
+
+    The base is never stopped, because all other arms are compared with it.
 
     Args:
-        scores: of the runs so far, those that failed too.
+        scores: scores of the runs so far, including failed runs.
         base: the arm that never stops.
-        seeds: planned number of seeds per arm and size.
-        fewer_is_better: as of bits.
+        seeds: planned seeds of each arm and size.
+        fewer_is_better: True if lower scores are better, as for bits.
 
     Raises:
         IntegrityError: two runs have the same arm, size and seed, or runs were scored on different text.
@@ -359,7 +373,7 @@ def stopping(
 
 
 def _means(runs: Mapping[int, ArmScores]) -> dict[int, float]:
-    """Return the bits per byte of every usable run, by seed."""
+    """Return the bits per byte of every run with usable scores, by seed."""
     usable = {seed: one for seed, one in runs.items() if not one.trouble}
     return {seed: float(one.bits.sum() / one.bytes.sum()) for seed, one in usable.items()}
 
@@ -386,7 +400,9 @@ def _decision(size: str, arm: str, means: Mapping[str, Mapping[int, float]], lef
 
 
 def _test(ours: Mapping[int, float], theirs: Mapping[int, float], level: float, sign: int) -> Sequential:
-    """Run the sequential test after every seed that both arms have, in order; above 0 is worse."""
+    """Run the sequential test over all seeds that both arms have, in order. Differences above 0 mean that the arm is
+    worse.
+    """
     gaps = [sign * (ours[seed] - theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
     return Sequential(effect=SHARPEST, level=level).add(gaps)
 

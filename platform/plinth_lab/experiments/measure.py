@@ -6,13 +6,13 @@ A run's manifest also has its critical batch, from gradient noise (McCandlish et
 
     B_simple = tr(S) / |G|^2,  S the covariance of one token's gradient, G the true gradient
 
-Squared norms of the gradient of a micro batch of b tokens and of a step of B tokens differ by noise alone:
+The squared gradient norms of a micro batch with b tokens and of a step with B tokens differ by noise alone:
 
     |G|^2 ~ (B |G_B|^2 - b |G_b|^2) / (B - b)        tr(S) ~ (|G_b|^2 - |G_B|^2) / (1/b - 1/B)
 
-Both are noisy and are averaged over steps before they are divided. Both norms are in the timeline: the first of every
-tenth step by layer, before accumulation, the second of every step, before clipping. Tokens of a row depend on each
-other: the scale holds for rows of the run's own length.
+Both estimates are noisy and are averaged over steps before they are divided. Both norms are in the timeline: the first
+by layer for every tenth step, before accumulation, the second for every step, before clipping. Tokens in a row depend
+on each other, so the noise scale is valid for rows of the run's own length.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ FEWEST = 5
 
 
 class NoiseScale(Frozen):
-    """B_simple in tokens, over the second half of a run, with the batch size of the run."""
+    """Gradient noise scale B_simple in tokens, over the second half of a run, and the batch size of the run."""
 
     tokens: Estimate
     batch_tokens: int
 
 
 def of_steps(steps: Iterable[tuple[Mapping[str, Any], int]], micro_tokens: int) -> NoiseScale | None:
-    """Return the noise scale of a run.
+    """Return the gradient noise scale of a run.
 
     Args:
-        steps: step events of the timeline, each with the tokens of its batch.
+        steps: step events of the timeline, each with the number of tokens in its batch.
         micro_tokens: tokens in one forward pass on one rank.
 
     Returns:
@@ -101,8 +101,9 @@ COLUMNS = pa.schema(
 
 
 def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> Part:
-    """Return the bits of every document of the test text under a checkpoint, as a data file with `COLUMNS`. A cached
-    result is reused.
+    """Return the loss in bits of every test document under a checkpoint, as a data file with `COLUMNS`.
+
+    A cached result is reused.
 
     Raises:
         CheckpointError, TrainingError: the model could not be loaded or evaluated.
@@ -122,7 +123,7 @@ def score(ctx: Context, checkpoint: Manifest, sets: Mapping[str, Manifest]) -> P
 
 
 def texts(ctx: Context, sets: Mapping[str, Manifest]) -> list[str]:
-    """Return the documents of the test text."""
+    """Return the text of all test documents."""
     found: list[str] = _items(ctx, sets).column("text").to_pylist()
     return found
 
@@ -139,14 +140,14 @@ def _items(ctx: Context, sets: Mapping[str, Manifest]) -> pa.Table:
 
 
 def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], test: Sequence[str]) -> Manifest:
-    """Return the manifest of a run that ended: the scores of its last checkpoint, and its curve.
+    """Return the manifest of a finished run: the scores of its last checkpoint, and its curve.
 
     Args:
         points: maximum number of checkpoints to score, evenly spaced over the kept checkpoints. For a run with
             horizons, all checkpoints kept at a horizon are scored.
-        made: assets of the run: `run`, `checkpoint`, the sets of the test text and the comparison with them; and what
-            else was measured of the checkpoint.
-        test: names of those sets.
+        made: assets of the run: `run`, `checkpoint`, the sets of the test text, the comparison of training text with
+            these sets, and other measurements of the checkpoint.
+        test: names of the test sets.
 
     Raises:
         CheckpointError, TrainingError: see `score`.
@@ -174,21 +175,23 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
 
 
 def _noise(config: RunConfig) -> NoiseScale | None:
-    """Return the noise scale over the second half of the run, since noise grows while the loss falls."""
+    """Return the gradient noise scale over the second half of the run, since noise grows while the loss falls."""
     steps = timeline(config.directory.events).steps
     later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
     return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)
 
 
 def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
-    """Return the configuration of a run that was trained on this machine, or None if its folder is not here."""
+    """Return the configuration of a run, or None if the run's folder is not on this machine."""
     path = ctx.workspace.runs / run.stats["run_id"] / "config.json"
     return config.load(path) if path.exists() else None
 
 
 def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return the documents that may be in the run's training text, because their status is not known to be clean: too
-    short or too common to search for, or nearly found."""
+    """Return IDs of test documents that may be in the run's training text.
+
+    These documents are not known to be clean: the text is too short or too common to search for, or was nearly found.
+    """
     (part,) = protected.named(comparison.FILE)
     rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
     found = []
@@ -199,7 +202,7 @@ def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Seque
 
 
 def _id(name: str, at: int, item: str) -> str:
-    """Return the identifier of a document. It includes the position, because items may share a name."""
+    """Return a test document's identifier, which includes its position, because items may share a name."""
     return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
 
 
@@ -215,20 +218,20 @@ def kept(
 
 
 def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:
-    """Return the scores of all runs on the same documents: those that no run can have trained on.
+    """Return the scores of all runs on the same documents: documents that no run can have trained on.
 
-    The filters of a run decide which documents its text may contain. A document that is unsure in one run is left out
-    of all runs.
+    The filters of a run decide which documents its training text may contain. A document that is unsure in one run is
+    left out of all runs.
     """
     unsure = {document for one in runs for document in one.stats.get("unsure", ())}
     return [scores_of(ctx, one, unsure) for one in runs]
 
 
 def scores_of(ctx: Context, made: Manifest, without: Collection[str] = ()) -> ArmScores:
-    """Return the scores of a run from its manifest; manifests have no seconds, so they are 0.
+    """Return the scores of a run from its manifest. `seconds` is 0, since manifests do not record it.
 
     Args:
-        without: documents to leave out.
+        without: IDs of documents to leave out.
     """
     stats, run = made.stats, made.params
     columns: dict[str, Any] = {}
@@ -258,7 +261,7 @@ def _named(sets: Mapping[str, Manifest]) -> dict[str, Manifest]:
 
 
 def _spread(steps: list[int], count: int) -> list[int]:
-    """Return at most `count` steps, evenly spaced and including the earliest."""
+    """Return at most `count` of the steps, evenly spaced and including the earliest."""
     if count <= 0 or not steps:
         return []
     return [steps[at] for at in sorted({round(at) for at in np.linspace(0, len(steps) - 1, min(count, len(steps)))})]

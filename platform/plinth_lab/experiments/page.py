@@ -1,4 +1,4 @@
-"""The page of an experiment: question, arms, effects with intervals, curves, decisions, failures and cost."""
+"""HTML page of an experiment: question, arms, effects with intervals, curves, decisions, failures and cost."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def page(
     value: tuple[SourceVerdict, Mapping[str, Any]] | None = None,
     confirmation: ConfirmationOutcome | None = None,
 ) -> str:
-    """Return the page as HTML. The same arguments give the same bytes.
+    """Return the page of an experiment as HTML. The same arguments give the same bytes.
 
     Args:
         name, question, measure, base: properties of the experiment.
         arms: overlay of each arm, as plain data.
-        scores: of all runs, those that failed too.
+        scores: scores of all runs, including failed runs.
         effects, decisions: results of `effects.effects` and `stopping.stopping`.
-        shared: steps of each arm in the step cache: `made` and `reused`.
+        shared: number of steps of each arm that were computed (`made`) or found in the step cache (`reused`).
         notes: sentences about the budget and its use.
         ladder: forecast and measured losses, for an experiment with a ladder.
         optima: the best value of a sweep, by size.
         noise: gradient noise of runs, by asset.
-        proposal: proposal of a swarm of mixtures.
+        proposal: mixture that a swarm proposes.
         value: verdict on a source and the results of its sample.
         confirmation: result of testing a proposal in new runs.
     """
@@ -88,7 +88,7 @@ def page(
 
 
 def _verdict(wholes: Sequence[Effect], value: SourceVerdict | None, confirmation: ConfirmationOutcome | None) -> str:
-    """Return the answer to the question in one sentence, or an empty string if there is no answer yet."""
+    """Return a one-sentence answer to the experiment's question, or an empty string if there is no answer yet."""
     if value is not None:
         return f"Verdict: {value.verdict}."
     if confirmation is not None:
@@ -240,7 +240,7 @@ LONGEST = 30
 
 
 class EffectRow(Frozen):
-    """Row of a panel: an arm's difference from the base. A row without numbers was not measured."""
+    """Row in the effects plot: an arm's difference from the base. A row without numbers was not measured."""
 
     panel: str
     name: str
@@ -251,7 +251,7 @@ class EffectRow(Frozen):
 
 
 class GainRow(Frozen):
-    """Row for a use of a source: its gain with its interval. `better` is as in `EffectRow`."""
+    """Row in the gains plot: the gain from one use of a source, with its interval. `better` is as in `EffectRow`."""
 
     name: str
     value: float
@@ -261,7 +261,7 @@ class GainRow(Frozen):
 
 
 class RunCurve(Frozen):
-    """Curve of a measure of one run by optimizer step. Runs of the same arm have the same color."""
+    """Measured values of one run by optimizer step, for a plot. Runs of the same arm have the same color."""
 
     panel: str
     arm: str
@@ -270,8 +270,10 @@ class RunCurve(Frozen):
 
 
 def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Figure:
-    """Plot one panel per size and one row per arm: blue if the arm is better, orange if the base is better, otherwise
-    gray."""
+    """Plot the effects of the arms, with one panel per size and one row per arm.
+
+    A row is blue if the arm is better, orange if the base is better, and gray otherwise.
+    """
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(row.panel for row in rows))
@@ -305,7 +307,10 @@ def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
 
 
 def gains(rows: Sequence[GainRow], least: float) -> Figure:
-    """Plot one row per use: blue if the gain is above the minimum gain, orange if it cannot be, otherwise gray."""
+    """Plot the gain for each use of a source.
+
+    A row is blue if the gain is above the minimum gain, orange if it cannot be above the minimum, and gray otherwise.
+    """
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.32 * (len(rows) + 1.2) + 0.6), layout="constrained")
@@ -313,13 +318,16 @@ def gains(rows: Sequence[GainRow], least: float) -> Figure:
     _effects(ax, [EffectRow(panel="", **row.model_dump()) for row in rows])
     if least:
         ax.axvline(least, color=WARNING, linewidth=1.2, linestyle="--")
-    mark = f"; dashed: the least gain, {least:g}" if least else ""
+    mark = f"; dashed: the minimum gain, {least:g}" if least else ""
     ax.set_xlabel(f"bits per byte gained: right of 0 the source helps{mark}", fontsize=8.5)
     return fig
 
 
 def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figure:
-    """Plot one panel per size: one thin line per run, in the color of its arm; NaN leaves a gap."""
+    """Plot the measure by optimizer step, with one panel per size and one thin line per run in its arm's color.
+
+    NaN leaves a gap in the line.
+    """
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(run.panel for run in runs))
@@ -342,7 +350,7 @@ def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figur
 
 
 def _short(name: str) -> str:
-    """Shorten a name, since the tables show the full name, and escape dollar signs, which would start a formula."""
+    """Shorten a name for a plot and escape dollar signs, which would start a formula. The tables show the full name."""
     cut = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return cut.replace("$", r"\$")
 
@@ -368,7 +376,7 @@ MARGIN = 1.6
 
 
 class LadderPoint(Frozen):
-    """A run of a ladder: parameters, tokens, loss, and whether the law had to predict it."""
+    """Run of a scaling ladder: parameters, tokens, loss, and whether the law had to predict the loss."""
 
     params: float
     tokens: float
@@ -377,7 +385,7 @@ class LadderPoint(Frozen):
 
 
 class LawCurve(Frozen):
-    """E + A / N^alpha + B / D^beta."""
+    """Parameters of the scaling law E + A / N^alpha + B / D^beta."""
 
     E: float
     A: float
@@ -389,13 +397,13 @@ class LawCurve(Frozen):
         return np.asarray(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
 
     def best_params(self, flops: np.ndarray) -> np.ndarray:
-        """Return N*, the best number of parameters, for 6 N D FLOPs."""
+        """Return N*, the optimal number of parameters for 6 N D FLOPs."""
         ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         return np.asarray(ratio * (flops / 6) ** (self.beta / (self.alpha + self.beta)))
 
 
 def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Plot the law's loss over parameters at equal compute. Runs are drawn in the color of the nearest curve."""
+    """Plot the law's loss over parameters at equal compute. Each run has the color of the nearest curve."""
     from matplotlib.figure import Figure
 
     flops = np.array([6 * one.params * one.tokens for one in points])
@@ -416,7 +424,7 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
     room = 0.15 * (losses.max() - losses.min())
     ax.set_ylim(losses.min() - room, losses.max() + room)
     ax.set_xscale("log")
-    ax.set_xlabel("parameters (diamonds: the size that was held out; strokes: the law's optimum)", fontsize=8.5)
+    ax.set_xlabel("parameters (diamonds: the held-out size; strokes: the law's optimum)", fontsize=8.5)
     ax.set_ylabel(measure)
     ax.grid(axis="y")
     ax.legend(title="FLOPs", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, title_fontsize=8)
@@ -424,7 +432,7 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
 
 
 def surface(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Plot the law over parameters and tokens as contours, with its runs and the optimum of every budget."""
+    """Plot the law's loss over parameters and tokens as contours, with the runs and the optimum for every budget."""
     from matplotlib.figure import Figure
 
     params, tokens = (np.array([getattr(one, name) for one in points]) for name in ("params", "tokens"))

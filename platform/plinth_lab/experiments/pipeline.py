@@ -1,8 +1,8 @@
-"""The pipeline of one run of an experiment: its stages, their external inputs, and its execution.
+"""Pipeline of one run of an experiment: its stages, their external inputs, and its execution.
 
-The pipeline runs with its own references. Results of the workspace or another arm with the same inputs are reused, as
+The pipeline runs with its own references. Results with the same inputs from the workspace or another arm are reused, as
 whole assets or as single results from the step cache. Attempts and reused assets are recorded next to the manifests,
-because they differ between repetitions and are not part of an identity.
+because they differ between repetitions and are not part of an asset's identity.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Spent(Frozen):
     Args:
         parts: number of step tasks that were executed.
         spared: number of tasks of computed assets whose result was in the step cache.
-        written: files written to the store.
+        written: number of files written to the store.
     """
 
     made: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Spent(Frozen):
 
         Args:
             cost: cost of the asset's step tasks.
-            written: files that the asset's driver wrote.
+            written: number of files that the asset's driver wrote.
         """
         return Spent(
             made=(*self.made, asset),
@@ -76,23 +76,23 @@ class Spent(Frozen):
 
 
 def save_spent(workspace: Workspace, arm: Arm, spent: Spent) -> None:
-    """Store the computed and reused assets of the last execution of a run that computed anything."""
+    """Save which assets a run computed and which assets it reused."""
     write_bytes(_path(workspace, arm), spent.model_dump_json().encode())
 
 
 def spent_by_asset(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
-    """Return the computed and reused assets of each run that was executed here, by the run's asset."""
+    """Return the record of computed and reused assets for each run that was executed here, by the run's asset."""
     found = {one.asset: _path(workspace, one) for one in arms}
     return {asset: Spent.model_validate_json(path.read_bytes()) for asset, path in found.items() if path.exists()}
 
 
 def attempt(workspace: Workspace, arm: Arm) -> int:
-    """Return the number of retries of a run."""
+    """Return how often a run was retried."""
     return _attempts(workspace, arm.experiment).get(arm.asset, 0)
 
 
 def try_again(workspace: Workspace, arms: Sequence[Arm]) -> None:
-    """Retry failed runs: mark their assets as out of date."""
+    """Mark the assets of failed runs as out of date, so that the runs are retried."""
     for one in arms:
         known = _attempts(workspace, one.experiment)
         data = {**known, one.asset: known.get(one.asset, 0) + 1}
@@ -130,20 +130,22 @@ Known = list[tuple[Callable[[Context], str | None], str | None]]
 
 
 def last_assets(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """Return the last assets of a run: its checkpoint and, for a source question, its measurements."""
+    """Return the last assets of a run: its checkpoint and, if a source is evaluated, its measurements."""
     known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
     return (LAST, *(name for name in MEASURED if name in known))
 
 
 def read_outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Context) -> str:
-    """Return the identity of the sources, with the number of the attempt if an earlier attempt failed."""
+    """Return a digest of the external inputs of a run's stages and of the number of its retries."""
     read = {one.asset: _identity(one.outside, known, ctx) for one in own if one.outside}
     return fingerprint.digest({"read": read, "attempt": attempt(ctx.workspace, arm)})
 
 
 def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx: Context) -> str | None:
-    """Return the identity of a stage's external input. It is taken from another run's stage if that reads the same
-    input."""
+    """Return the identity of a stage's external input.
+
+    If another run's stage reads the same input, its identity is reused.
+    """
     for other, found in known or ():
         if _same(outside, other):
             return found
@@ -154,16 +156,20 @@ def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx
 
 
 def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Return True if two functions are the same function with equal arguments. Return False for functions that cannot
-    be compared."""
+    """Return True if two functions are the same function with equal arguments.
+
+    The result is False for functions that cannot be compared.
+    """
     if not (isinstance(one, partial) and isinstance(other, partial)):
         return one is other
     return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
 
 
 def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
-    """Return the contexts that may already have most results of a run: the workspace's own recipe, and the first runs
-    of the arm and the base."""
+    """Return contexts that may already have most results of a run.
+
+    The contexts are those of the workspace's own recipe, the arm's first run, and the base's first run.
+    """
     size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
     first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
     branches = [ctx.workspace.branch(name) for name in first if name != arm.branch]
@@ -171,13 +177,15 @@ def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]
 
 
 def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
-    """Bring the pipeline of a run up to date with its own references, up to its checkpoint or the given last assets.
+    """Bring the pipeline of a run up to date, up to its checkpoint or the given last assets.
+
+    The run has its own references.
 
     Returns:
         The manifests of its stages. Computed, reused and written assets are recorded next to the references.
 
     Raises:
-        PlinthError: a stage failed; what was finished before it is kept.
+        PlinthError: a stage failed; results of earlier stages are kept.
     """
     space, neighbours = ctx.workspace.branch(arm.branch), _neighbours(ctx, experiment, arm)
     made: dict[str, Manifest] = {}

@@ -1,8 +1,8 @@
-"""Run an experiment: its runs and its answer as assets of one Dagster job, in this process.
+"""Execution of an experiment: its runs and its answer as assets of one Dagster job, in this process.
 
-file -> arms -> (side by side: the runs of a seed at once) -> Dagster run -> page
+file -> arms -> (concurrently: all runs of a seed) -> Dagster run -> page
 
-An experiment is found by its file, by the name of a packaged one, or by its name in a workspace that has run it:
+An experiment is found by its file, by the name of a packaged experiment, or by its name in a workspace that has run it:
 
     filters   FineWeb's rules and Plinth's policy against raw text, on the demo's text
     pages     the policy compared with C4's, Gopher's and FineWeb's rules, on pages of Debian's documentation packages
@@ -49,26 +49,26 @@ NOTE = "experiment.json"
 
 
 def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
-    """Return an experiment's file, or a packaged one by its name, with its runs.
+    """Load an experiment from its file, or a packaged experiment by its name. Return the experiment and its runs.
 
     Raises:
-        MissingError: no such file.
+        MissingError: there is no such file and no such packaged experiment.
         RecipeError, BudgetError: see `plinth_lab.experiments.arms.load`.
     """
     return arms.load(find(path), recipes.FOLDER)
 
 
 def find(path: Path) -> Path:
-    """Return the file for a path or the name of a packaged experiment.
+    """Return the experiment file for a path or for the name of a packaged experiment.
 
     Raises:
-        MissingError: there is none.
+        MissingError: there is no such file and no such packaged experiment.
     """
     packaged = FOLDER / f"{path.name.removesuffix('.yaml')}.yaml"
     target = path if path.is_file() else packaged
     if not target.is_file():
         known = ", ".join(sorted(one.stem for one in FOLDER.glob("*.yaml")))
-        raise MissingError(f"no experiment {path}", expected=f"a file, or one of the packaged ones: {known}")
+        raise MissingError(f"no experiment {path}", expected=f"a file, or a packaged experiment: {known}")
     return target
 
 
@@ -85,7 +85,7 @@ def noted(workspace: Path, name: str) -> Path:
         MissingError: no experiment of that name has run.
         RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
-    again = "run it by its file: `plinth experiment run FILE`"
+    again = "run the experiment by its file: `plinth experiment run FILE`"
     data = recipes.read_note(workspace, _note(name), again)
     if data is None:
         raise MissingError(f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}")
@@ -100,8 +100,10 @@ def noted(workspace: Path, name: str) -> Path:
 
 
 def remembered(workspace: Path) -> Iterator[Stage]:
-    """Yield the stages of the experiments that this user has run in a workspace. Experiments whose file is missing or
-    invalid are skipped."""
+    """Yield the stages of the experiments that this user has run in a workspace.
+
+    Experiments whose file is missing or invalid are skipped.
+    """
     for name in sorted(note.parent.name for note in (workspace / "experiments").glob(f"*/{NOTE}")):
         try:
             experiment, runs = load(noted(workspace, name))
@@ -117,7 +119,7 @@ def _note(name: str) -> str:
 
 
 def _files(path: Path) -> tuple[Path, ...]:
-    """Return the file of an experiment, its recipe, and the recipes that this one extends."""
+    """Return the file of an experiment, its recipe, and the recipes that the recipe extends."""
     recipe = read(path, path.name).data.get("recipe")
     found = named(recipe, path.parent, recipes.FOLDER) if isinstance(recipe, str) else None
     return (path, *(files(found, recipes.FOLDER) if found else ()))
@@ -128,7 +130,7 @@ JOB = "run_experiment"
 
 @dataclass(frozen=True)
 class ExperimentSummary:
-    """Summary of an experiment."""
+    """Summary of an executed experiment: computed and fresh assets, effects, failures, and verdict."""
 
     name: str
     made: tuple[str, ...]
@@ -144,7 +146,7 @@ class ExperimentSummary:
 def definitions(
     stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, **resources: Any
 ) -> dg.Definitions:
-    """Return the assets of an experiment's stages and the job that materializes them."""
+    """Return Dagster definitions: the assets of an experiment's stages, and the job that materializes them."""
     made = [asset(stage) for stage in stages]
     job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
     known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
@@ -211,7 +213,10 @@ def run(
 
 
 def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:
-    """Return groups of runs that can run concurrently, each with True if a ladder's forecast follows the group."""
+    """Return groups of runs to execute in order. Runs in a group can run concurrently.
+
+    The second value of each group is True if a ladder's forecast follows the group.
+    """
     if experiment.ladder:
         held = [one for one in waiting if one.size == experiment.ladder.held_out]
         return [([one for one in waiting if one not in held], True), (held, False)]
@@ -220,14 +225,14 @@ def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[
 
 
 def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Manifest:
-    """Return the published effects of an experiment, if they are current for its file.
+    """Return the manifest of an experiment's published effects, if it is up to date.
 
     Raises:
         MissingError: the experiment was not run here, or its file, sources or code have changed since.
     """
     if stale := decide(ctx, wiring.of(experiment, arms, for_one_decision=True)).stale:
         raise MissingError(
-            f"experiment {experiment.name} has no results, or changed after its run",
+            f"experiment {experiment.name} has no results, or changed after its last run",
             found=f"{len(stale)} stale assets, such as {stale[0]}",
             remedy="run `plinth experiment run FILE`",
         )
@@ -235,7 +240,10 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
 
 
 def _show_swarm(ctx: Context, name: str) -> None:
-    """Rewrite the page of a swarm with the confirmation of its proposal, unless its answer is out of date."""
+    """Rewrite the page of a swarm experiment with the confirmation of its proposal.
+
+    Nothing is written if the swarm's results are out of date.
+    """
     try:
         swarm, arms = load(noted(ctx.workspace.root, name))
         wiring.show(ctx, swarm, arms, answer_of(ctx, swarm, arms))
@@ -257,7 +265,7 @@ def _at_once(
     side_by_side: int,
     say: Callable[[str], None],
 ) -> dict[str, PlinthError]:
-    """Execute runs concurrently, so that their assets find all results in place.
+    """Execute runs concurrently, so that the Dagster assets of the runs find all results in the store.
 
     Args:
         every: all runs of the experiment.

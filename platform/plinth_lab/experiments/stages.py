@@ -1,6 +1,7 @@
-"""`experiment/{name}/{arm}/{size}-s{seed}`, `experiment/{name}/effects`: the runs of an experiment, and its answer; a
-ladder also has `experiment/{name}/forecast`, made before the size that it predicts; a source has
-`experiment/{name}/sample`, made before anything is trained.
+"""Assets of an experiment: `experiment/{name}/{arm}/{size}-s{seed}` for each run, and `experiment/{name}/effects`.
+
+An experiment with a ladder also has `experiment/{name}/forecast`, created before the size that it predicts is trained.
+An experiment on a source also has `experiment/{name}/sample`, created before anything is trained.
 
 A run's asset executes the pipeline of its recipe (`arm_pipeline`) up to the checkpoint. A failed run is a result: its
 asset has the reason.
@@ -38,13 +39,14 @@ def of(
     failed: Mapping[str, PlinthError] | None = None,
     for_one_decision: bool = False,
 ) -> list[Stage]:
-    """Return the stages of every run, then of the effects. If losing arms are stopped, the runs of a seed read the runs
-    of earlier seeds.
+    """Return the stages of an experiment: the stages of every run, then the stage of the effects.
+
+    If losing arms are stopped, the runs of a seed read the runs of earlier seeds.
 
     Args:
         failed: failures of runs that were just executed, so that these runs are not executed again.
-        for_one_decision: True to read sources that several runs share only once. Do not use it for stages to be
-            materialized, because a source may change while runs are in progress.
+        for_one_decision: True to read a source only once if several runs share it. Do not use this option for stages to
+            be materialized, because a source may change while runs are in progress.
     """
     how = failed or {}
     known: Known | None = [] if for_one_decision else None
@@ -60,7 +62,7 @@ def of(
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
-    """Return the runs of the same size with earlier seeds, which decide if a run starts."""
+    """Return the runs of the same size with earlier seeds, whose scores decide if this run starts."""
     if not experiment.stop_losing:
         return ()
     seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
@@ -86,7 +88,7 @@ def _run(
                 "stages": {one.asset: one.code_version for one in own}},
         outside=partial(read_outside, arm, own, known),
         group=PREFIX,
-        description=f"{experiment.question} The run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
+        description=f"{experiment.question} This asset is the run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
         owner=shared_owner(arm.recipe),
         kinds=("deepspeed", "pytorch"),
         pool="training",
@@ -95,17 +97,17 @@ def _run(
 
 
 def sample_of(experiment: Experiment) -> str:
-    """Return the key of the asset with the results of a source's sample."""
+    """Return the key of the asset with the results for a source's sample."""
     return f"{PREFIX}/{experiment.name}/sample"
 
 
 def _sampled(experiment: Experiment) -> tuple[str, ...]:
-    """Return the key of the sample if the experiment is about a source."""
+    """Return the key of the sample's asset if the experiment evaluates a source, otherwise nothing."""
     return (sample_of(experiment),) if experiment.source else ()
 
 
 def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) -> list[Stage]:
-    """Return the stage that compares the sample of a source with the text of the arm without it."""
+    """Return the stage that compares a source's sample with the text of the arm without the source."""
     if experiment.source is None:
         return []
     ours = next(one for one in arms if one.arm == WITH)
@@ -121,7 +123,7 @@ def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) ->
             },
             outside=partial(read_outside, ours, selected(stages(ours.recipe), CORPUS), known),
             group=PREFIX,
-            description=f"{experiment.question} A sample of the source: what of it is accepted, new and effective.",
+            description=f"{experiment.question} Share of a source sample that is accepted, new and effective.",
             owner=shared_owner(arms[0].recipe),
             kinds=("json",),
             pool="training",
@@ -131,7 +133,7 @@ def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) ->
 
 
 def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """Make the text of the arm without the source, and compare a sample with it."""
+    """Build the corpus of the arm without the source, and compare a sample of the source with it."""
     from plinth_lab.source_value import assessment as value
 
     assert experiment.source is not None
@@ -154,7 +156,10 @@ def forecast_of(experiment: Experiment) -> str:
 
 
 def _foretold(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """Return the forecast as an input of the runs that it predicts, so that it is stored before they start."""
+    """Return the key of the forecast if the forecast predicts this run, otherwise nothing.
+
+    The forecast is an input of such a run, so that it is stored before the run starts.
+    """
     return (forecast_of(experiment),) if experiment.ladder and arm.size == experiment.ladder.held_out else ()
 
 
@@ -166,7 +171,7 @@ def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         version=answer.FORECAST_VERSION,
         params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
         group=PREFIX,
-        description=f"{experiment.question} Scaling law of the smaller sizes, and its prediction.",
+        description=f"{experiment.question} Scaling law of the other sizes, and its prediction of the held-out size.",
         owner=shared_owner(arms[0].recipe),
         kinds=("json",),
         pool="training",
@@ -207,12 +212,12 @@ def _make(
 
 
 def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
-    """Return the reason if the sample of a source already decides, or an empty string."""
+    """Return the reason why a source's sample already decides the question, or an empty string."""
     return str(sample.stats["refusal"]) if experiment.source and sample else ""
 
 
 def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Return True if the published sample or runs of earlier seeds make a run unnecessary."""
+    """Return True if a run is unnecessary because of the published sample or of runs with earlier seeds."""
     if any(_refusal(experiment, ctx.refs.current(one)) for one in _sampled(experiment)):
         return True
     runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
@@ -237,7 +242,7 @@ def _effects(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         params={"base": experiment.base, "question": experiment.question}
         | {name: one.model_dump(mode="json") for name in answer.ASKED if (one := getattr(experiment, name))},
         group=PREFIX,
-        description=f"{experiment.question} Every arm against {experiment.base}, paired by seed and document.",
+        description=f"{experiment.question} Every arm compared with {experiment.base}, paired by seed and document.",
         owner=shared_owner(arms[0].recipe),
         kinds=("json",),
         present=partial(_present, experiment, arms),

@@ -3,19 +3,19 @@
     surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
     proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
 
-This module has the shares of a swarm's runs, and the confirmation of the proposed mixture.
+This module has the mixture shares of a swarm's runs, and the confirmation of the proposed mixture.
 
     K  streams
     N  runs
 
 Shares are drawn around a prior from Dirichlet distributions of several strengths. Some draws leave out streams.
 
-The proposal was chosen from the swarm's runs, so they cannot confirm it. New runs of the proposal and the prior confirm
-it, with equal tokens and new seeds. The gain is the prior's bits per byte minus the proposal's, paired by seed and
-document (`effects`), at the size of the proposal.
+The proposal was chosen from the swarm's runs, so these runs cannot confirm it. New runs of the proposal and the prior
+confirm it, with equal tokens and new seeds. The gain is the prior's bits per byte minus the proposal's bits per byte,
+paired by seed and document (`effects`), at the size of the proposal.
 
     holds          the whole interval of the gain is above 0
-    not confirmed  it includes 0, or a run has no scores
+    not confirmed  the interval includes 0, or a run has no scores
     refuted        the whole interval is below 0
 """
 
@@ -41,10 +41,10 @@ DIGITS = 4
 
 
 class Swarm(Frozen):
-    """Randomly drawn arms of an experiment: `count` mixtures around a prior, and the prior itself."""
+    """Settings for a swarm of runs: `count` random mixtures around a prior, and the prior itself."""
 
     prior: Mapping[str, float] = Field(
-        min_length=2, description="Weights by stream, as in a phase of the mixture; the baseline of a proposal."
+        min_length=2, description="Baseline mixture: weights by stream, as in a phase of a recipe's mixture."
     )
     count: int = Field(20, ge=4, le=4096, description="Number of random mixtures.")
     strength: tuple[float, float] = Field(
@@ -52,42 +52,42 @@ class Swarm(Frozen):
         description="Range of the Dirichlet strength (log-uniform); low values give unbalanced mixtures.",
     )
     sparse: float = Field(0.2, ge=0, lt=1, description="Probability that a mixture omits a stream.")
-    seed: int = Field(1, ge=0, description="Seed of the mixtures.")
+    seed: int = Field(1, ge=0, description="Random seed for drawing the mixtures.")
     target_tokens: int | None = Field(
-        None, gt=0, description="Tokens of the target run, which determine the caps. Default: tokens of the arms."
+        None, gt=0, description="Tokens of the target run, which determine the caps (default: tokens of the arms)."
     )
     floor: float = Field(0.0, ge=0, lt=0.5, description="Minimum share of each stream in a proposal.")
-    stay: float = Field(0.01, ge=0, description="Penalty for the divergence from the prior, in bits per byte per nat.")
+    stay: float = Field(0.01, ge=0, description="Penalty for divergence from the prior, in bits per byte per nat.")
 
     @model_validator(mode="after")
     def _within(self) -> Swarm:
         if min(self.prior.values()) <= 0:
             raise ValueError("prior: weights must be above 0")
         if not 0 < self.strength[0] <= self.strength[1]:
-            raise ValueError("strength: two numbers above 0, the lower one first")
+            raise ValueError("strength: expected two numbers above 0, the lower number first")
         if self.floor * len(self.prior) > 1:
-            raise ValueError(f"floor: {len(self.prior)} streams of {self.floor} are more than the whole")
+            raise ValueError(f"floor: {len(self.prior)} streams with at least {self.floor} each exceed 1")
         return self
 
     @property
     def shares(self) -> dict[str, float]:
-        """Prior as shares that sum to 1."""
+        """Weights of the prior as shares that sum to 1."""
         whole = sum(self.prior.values())
         return {name: weight / whole for name, weight in self.prior.items()}
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the overlays of the arms: the prior, and every draw."""
+        """Return the recipe overlays of the arms: the prior, and every random mixture."""
         digits = len(str(self.count))
         drawn = {f"mix-{at:0{digits}}": shares for at, shares in enumerate(draws(self), 1)}
         return {name: {"mixture": one_phase(shares)} for name, shares in {PRIOR: self.shares, **drawn}.items()}
 
     def base(self) -> str:
-        """Return the arm that the others are compared with."""
+        """Return the name of the base arm, which has the prior."""
         return PRIOR
 
 
 def draws(swarm: Swarm) -> list[dict[str, float]]:
-    """Return the shares of every run by stream. A stream that was left out has no entry.
+    """Return the random mixture shares of every run, by stream. A stream that was left out has no entry.
 
     The mean is `prior`, with alpha = strength x K x prior, as in RegMix and olmix (arXiv:2407.01492). No two draws are
     equal.
@@ -108,8 +108,10 @@ def draws(swarm: Swarm) -> list[dict[str, float]]:
 
 
 def one_phase(shares: Mapping[str, float]) -> dict[str, Any]:
-    """Return shares as keys of a recipe's mixture. If a stream has too little text, the other streams fill its
-    share."""
+    """Return mixture shares as recipe keys for a mixture with one phase.
+
+    If a stream has too little text, the other streams fill its share.
+    """
     weights = {name: round(share, DIGITS) for name, share in shares.items()}
     return {"over_cap": "redistribute", "phases": [{"name": "all", "fraction": 1, "weights": weights}]}
 
@@ -133,29 +135,32 @@ Status = Literal["holds", "not confirmed", "refuted"]
 
 
 class ConfirmationQuestion(Frozen):
-    """Experiment with two arms, a proposal and its prior. `plinth experiment propose --confirm` writes it."""
+    """Experiment that compares a proposed mixture with its prior.
+
+    `plinth experiment propose --confirm` writes it.
+    """
 
     experiment: str = Field(min_length=1, description="Name of the swarm experiment.")
-    answer: str = Field(description="Digest of the effects with the proposal.")
+    answer: str = Field(description="Digest of the effects manifest that contains the proposal.")
     seeds: tuple[int, ...] = Field(min_length=1, description="Seeds of the swarm, which the confirmation must not use.")
     prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream that the proposal must beat.")
     shares: Mapping[str, float] = Field(min_length=2, description="Proposed shares by stream.")
     gain: float = Field(allow_inf_nan=False, description="Predicted reduction in bits per byte.")
-    low: float = Field(allow_inf_nan=False, description="Lower end of its 95% interval.")
-    high: float = Field(allow_inf_nan=False, description="Upper end of it.")
+    low: float = Field(allow_inf_nan=False, description="Lower end of the 95% interval of `gain`.")
+    high: float = Field(allow_inf_nan=False, description="Upper end of the 95% interval of `gain`.")
 
     @model_validator(mode="after")
     def _alike(self) -> ConfirmationQuestion:
         if set(self.prior) != set(self.shares):
-            raise ValueError("shares: expected the streams of the prior")
+            raise ValueError("shares: expected the same streams as in the prior")
         return self
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the arms: prior and proposal."""
+        """Return the recipe overlays of the two arms, the prior and the proposal."""
         return {name: {"mixture": one_phase(of)} for name, of in ((PRIOR, self.prior), (PROPOSED, self.shares))}
 
     def base(self) -> str:
-        """Return the arm that the other is compared with."""
+        """Return the name of the base arm, which has the prior."""
         return PRIOR
 
 
@@ -163,12 +168,12 @@ class ConfirmationOutcome(Frozen):
     """Result of testing a proposal in new runs.
 
     Args:
-        status, reason: in words.
-        size: of the runs.
+        status, reason: result, and its explanation in words.
+        size: name of the model size of the runs.
         gain, low, high: reduction in bits per byte against the prior, with its 95% interval, or None if no pair has
             scores.
-        smallest: the gain that four of five such experiments would have found.
-        seeds, documents: numbers of seeds and documents in the pairs.
+        smallest: the gain that four of five such experiments would detect.
+        seeds, documents: seeds of the pairs, and the number of documents.
         trained: shares that the proposal's runs were trained on.
     """
 
@@ -187,10 +192,10 @@ class ConfirmationOutcome(Frozen):
 def confirmed(
     question: ConfirmationQuestion, effects: Sequence[Effect], size: str, trained: Mapping[str, float]
 ) -> ConfirmationOutcome:
-    """Return the outcome of a confirmation.
+    """Return the outcome of the runs that test a proposal.
 
     Args:
-        effects: of the experiment (`effects.effects`).
+        effects: effects of the experiment (`effects.effects`).
         size: size for which the proposal was made.
         trained: shares that the proposal's runs were trained on; empty if no run finished.
     """
@@ -209,7 +214,10 @@ def confirmed(
 
 
 def _decided(line: Effect) -> tuple[Status, str]:
-    """Return the status, and its explanation. A run without scores may be an effect of the proposal."""
+    """Return the status of a proposal, and the explanation.
+
+    A run without scores prevents a confirmation, since the proposal may have caused the failure.
+    """
     assert line.difference is not None
     if line.lacking:
         return NOT_CONFIRMED, f"some runs have no scores ({'; '.join(line.lacking)}): "

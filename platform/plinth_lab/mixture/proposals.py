@@ -1,9 +1,9 @@
-"""The best shares according to a surrogate, with caps on repetition, and their gain over the prior.
+"""Best mixture shares according to a surrogate, with caps on repetition, and their gain over the prior.
 
 The shares have the lowest expected loss, but they are chosen from noisy runs, so the surrogate overestimates their
-gain. The bootstrap over runs estimates this bias: it chooses shares again in every draw, and evaluates the choice with
-the fit to all runs. The gain is corrected by the bias. A gain whose interval includes 0 is not a proposal. A proposal
-is written as a recipe over the base, and as the experiment that confirms it.
+gain. A bootstrap over runs estimates this bias: each draw chooses shares again and evaluates the choice with the fit to
+all runs. The gain is corrected by the bias. If the interval of the gain includes 0, nothing is proposed. A proposal is
+written as a recipe that extends the base recipe, and as the experiment that confirms the proposal.
 
     K  streams
     N  runs
@@ -30,16 +30,16 @@ LEAST = 1e-9
 
 
 class MixtureProposal(Frozen):
-    """Shares that a swarm proposes, with the interval of their gain, or the reason why it proposes none.
+    """Mixture shares that a swarm proposes, with the interval of their gain, or the reason why it proposes none.
 
     Args:
-        prior, shares: by stream; `shares` is empty where nothing is proposed.
-        caps: maximum share of each stream in the target run, by its amount of text.
-        family: the surrogate; `errors` are leave-one-out errors of all, in bits per byte.
+        prior, shares: shares by stream; `shares` is empty if nothing is proposed.
+        caps: maximum share of each stream in the target run, from its amount of text.
+        family: the chosen surrogate; `errors` are the leave-one-out errors of all surrogates, in bits per byte.
         gain, low, high: reduction in bits per byte against the prior, corrected for selection bias, with its 95%
             interval.
         refusal: reason if nothing is proposed.
-        runs: shares, loss, and the loss that the surrogate predicted without the run; the page draws them.
+        runs: shares, loss, and the loss that the surrogate predicted without the run, for the plot on the page.
     """
 
     prior: Mapping[str, float]
@@ -57,7 +57,7 @@ class MixtureProposal(Frozen):
 def propose(
     swarm: Swarm, runs: Sequence[tuple[Mapping[str, float], float]], caps: Mapping[str, float]
 ) -> MixtureProposal:
-    """Return the proposal of a swarm's runs.
+    """Propose mixture shares from the runs of a swarm.
 
     Args:
         runs: shares that each run was trained on, and its bits per byte, including the prior's run.
@@ -78,7 +78,7 @@ def propose(
     most = np.minimum([caps.get(name, 1.0) for name in names], 1.0)
     if most.sum() < 1 or (most < swarm.floor).any():
         raise RequestError(
-            "the caps of repetition leave less text than the run needs",
+            "the caps on repetition leave less text than the run needs",
             found=", ".join(f"{name} {share:.3g}" for name, share in zip(names, most, strict=True)),
             expected=f"shares that add up to at least 1, each at least the floor {swarm.floor:g}",
             remedy="use fewer `target_tokens`, a lower floor, more text, or a higher mixture.max_epochs",
@@ -108,10 +108,11 @@ def propose(
 def best_shares(
     loss: Surrogate, prior: Floats, most: Floats, swarm: Swarm, starts: Sequence[Floats] | None = None
 ) -> Floats:
-    """Return the shares [K] with the least loss plus `stay` times their divergence from the prior, within bounds.
+    """Return the shares [K] with the lowest loss plus `stay` times their divergence from the prior, within bounds.
 
-    The log-linear law is convex: without `stay` it is a linear program, with it any local optimum is the best one.
-    For the kernel, the best of several descents is taken, by default from the prior and near each corner.
+    The log-linear law is convex: without `stay` it is a linear program, and with `stay` any local optimum is global.
+    For the kernel, the best result of several descents is used. By default, the descents start from the prior and near
+    each corner.
     """
     from scipy.optimize import linprog, minimize
 
@@ -139,7 +140,7 @@ def best_shares(
 
 
 def _within(shares: Floats, floor: float, most: Floats) -> Floats:
-    """Return the nearest shares within floor and caps that add up to 1, by shifting all alike (a projection)."""
+    """Return the nearest shares that add up to 1 and respect floor and caps (a projection by an equal shift)."""
     low, high = shares.min() - 1 - most.max(), 2.0
     for _ in range(80):
         shift = (low + high) / 2
@@ -151,10 +152,11 @@ def _within(shares: Floats, floor: float, most: Floats) -> Floats:
 def _gain(
     fitted: FittedSurrogate, shares: Floats, losses: Floats, chosen: Floats, prior: Floats, most: Floats, swarm: Swarm
 ) -> tuple[float, float, float]:
-    """Return the gain of the choice over the prior, less its optimism, and the bootstrap's interval.
+    """Return the gain of the chosen shares over the prior, minus its selection bias, and the bootstrap interval.
 
-    Runs are drawn, not residuals: with a kernel that nearly interpolates, residuals cover the true gain less often (63%
-    against 80% of swarms of 20 runs of which one is far off the surface). The family keeps its settings in every draw.
+    The bootstrap draws runs instead of residuals. With a kernel that nearly interpolates, residuals cover the true gain
+    less often (63% against 80%, in swarms of 20 runs with one run far off the surface). The surrogate keeps its
+    settings in every draw.
     """
     rng, loss = np.random.Generator(np.random.Philox([swarm.seed, 1])), fitted.loss
     gains, optimism = list[float](), list[float]()
@@ -176,14 +178,14 @@ CONFIRM, LONGEST = "-confirm", 24
 
 
 def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
-    """Return the proposal of an experiment.
+    """Return the proposal of a swarm experiment, and raise an error if there is none.
 
     Raises:
-        MissingError: it has no swarm.
-        StageError: its runs support no claim.
+        MissingError: the experiment has no swarm.
+        StageError: the experiment's runs support no proposal.
     """
     if proposal is None:
-        raise MissingError(f"experiment {name} has no swarm", expected="a key `swarm` in its file")
+        raise MissingError(f"experiment {name} has no swarm", expected="a key `swarm` in the experiment file")
     if proposal.refusal:
         raise StageError(
             f"the runs of {name} do not support a proposal",
@@ -196,7 +198,8 @@ def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
 def recipe(
     experiment: Experiment, file: Path, proposal: MixtureProposal, outcome: ConfirmationOutcome | None = None
 ) -> str:
-    """Return a recipe with the proposed mixture that extends the experiment's; its first line states the evidence.
+    """Return a recipe that extends the experiment's recipe with the proposed mixture. The first line of the recipe
+    states the evidence.
 
     Raises:
         StageError: new runs did not confirm the proposal.
@@ -205,7 +208,7 @@ def recipe(
         raise StageError(
             f"the proposal of {experiment.name} is {outcome.status}",
             found=outcome.reason,
-            remedy="more seeds in the confirming experiment, or a larger swarm; a person may still write the mixture",
+            remedy="use more seeds to confirm, or a larger swarm; or write the mixture into a recipe yourself",
         )
     base = experiment.recipe
     beside = file.parent / base
@@ -219,12 +222,16 @@ def recipe(
 
 
 def name_of(experiment: str) -> str:
-    """Name of the experiment that confirms the proposal of a swarm."""
+    """Return the name of the experiment that confirms the proposal of a swarm."""
     return f"{experiment[: LONGEST - len(CONFIRM)].rstrip('-')}{CONFIRM}"
 
 
 def question(experiment: Experiment, proposal: MixtureProposal, answer: str) -> ConfirmationQuestion:
-    """Return the question of a confirmation; `answer` is the digest of the effects behind the proposal."""
+    """Return the settings of the experiment that confirms a proposal.
+
+    Args:
+        answer: digest of the effects manifest that the proposal is derived from.
+    """
     return ConfirmationQuestion(
         experiment=experiment.name, answer=answer, seeds=experiment.seeds, prior=proposal.prior,
         shares=proposal.shares, gain=proposal.gain, low=proposal.low, high=proposal.high,
@@ -232,10 +239,10 @@ def question(experiment: Experiment, proposal: MixtureProposal, answer: str) -> 
 
 
 def confirmation(experiment: Experiment, file: Path, proposal: MixtureProposal, answer: str) -> str:
-    """Return an experiment that trains the proposal and the prior with seeds that the swarm did not have.
+    """Return an experiment file that trains the proposal and the prior, with seeds that the swarm did not use.
 
     Args:
-        answer: digest of the effects that the proposal is derived from.
+        answer: digest of the effects manifest that the proposal is derived from.
     """
     beside = file.parent / experiment.recipe
     first = max(experiment.seeds) + 1

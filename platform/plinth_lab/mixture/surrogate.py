@@ -1,11 +1,11 @@
-"""The loss of a small run as a function of its mixture shares, fitted to a swarm.
+"""Surrogates: the loss of a small run as a function of its mixture shares, fitted to a swarm.
 
     K  streams
     N  runs
 
-There are two families, a log-linear law and kernel ridge regression on shares and their logarithms, and the mean, which
-means that shares have no effect. The choice, and the settings of the kernel, are by leave-one-out error on the runs
-themselves; no run is kept for a test that the choice could see.
+There are two surrogate families: a log-linear law, and kernel ridge regression on shares and their logarithms. The
+third option is the mean, which means that shares have no effect. The family and the kernel's settings are chosen by
+leave-one-out error on the runs themselves, so no run is kept for a separate test.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Features:
-    """Coordinates of a mixture: its shares times `own`, and logarithms of shares + `least` times `logarithm`.
+    """Features of a mixture: its shares times `own`, and the logarithms of (shares + `least`) times `logarithm`.
 
-    A factor of 0 leaves the coordinates out. `least` keeps the logarithm of a share of 0 finite: below it, streams
-    count as left out.
+    A factor of 0 removes these features. `least` keeps the logarithm of a share of 0 finite; a stream with a share far
+    below `least` counts as left out.
     """
 
     own: float
@@ -36,13 +36,13 @@ class Features:
     least: float
 
     def __call__(self, shares: Floats) -> Floats:
-        """Shares [..., K] to features [..., 2K]."""
+        """Return the features [..., 2K] of shares [..., K]."""
         parts = [self.own * shares, self.logarithm * np.log(shares + self.least)]
         found: Floats = np.concatenate(parts, axis=-1)
         return found
 
     def slope(self, shares: Floats, by_feature: Floats) -> Floats:
-        """Return the gradient by shares, [K], of a function whose gradient by features, [2K], is known."""
+        """Return the gradient of a function by shares, [K], from its gradient by features, [2K]."""
         own, logarithm = np.split(by_feature, 2)
         found: Floats = self.own * own + self.logarithm * logarithm / (shares + self.least)
         return found
@@ -78,13 +78,15 @@ class Kernel:
         return self.features.slope(shares, (each[:, None] * (self.points - at)).sum(0) / self.width**2)
 
     def again(self, shares: Floats, losses: Floats) -> Kernel:
-        """Return a model with the same settings, fitted to other runs."""
+        """Return a kernel model with the same settings, fitted to other runs."""
         return _fit_kernel(self.features, self.width, self.ridge, shares, losses)
 
 
 def choose(shares: Floats, losses: Floats) -> tuple[Kernel, Floats]:
-    """Return the settings with the least squared leave-one-out error, fitted to all runs, and what it predicts of each
-    run without it, [N]."""
+    """Choose the kernel settings with the lowest squared leave-one-out error.
+
+    Return the kernel with these settings, fitted to all runs, and its leave-one-out prediction for each run, [N].
+    """
     features, width, ridge, held = min(
         _kernel_left_out(shares, losses), key=lambda tried: float(np.mean((tried[3] - losses) ** 2))
     )
@@ -92,9 +94,10 @@ def choose(shares: Floats, losses: Floats) -> tuple[Kernel, Floats]:
 
 
 def _kernel_left_out(shares: Floats, losses: Floats) -> Iterator[tuple[Features, float, float, Floats]]:
-    """Each setting with what it predicts of every run without it; closed: residual / (1 - leverage).
+    """Yield each kernel setting with its leave-one-out predictions for all runs.
 
-    One eigendecomposition of a Gram matrix serves all ridges, and no matrix of leverages is formed.
+    The closed form residual / (1 - leverage) gives the predictions. One eigendecomposition of a Gram matrix serves all
+    ridges, and no matrix of leverages is computed.
     """
     for features, width in product(FEATURES, WIDTHS):
         points = features(shares)
@@ -116,7 +119,7 @@ def _fit_kernel(features: Features, width: float, ridge: float, shares: Floats, 
 
 
 def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
-    """exp(-|l - r|^2 / 2 width^2), [..., M, F] and [N, F] to [..., M, N]."""
+    """Return the Gaussian kernel exp(-|l - r|^2 / 2 width^2): [..., M, F] and [N, F] to [..., M, N]."""
     squares = (left**2).sum(-1)[..., None] + (right**2).sum(-1) - 2 * left @ right.T
     found: Floats = np.exp(-np.maximum(squares, 0.0) / (2 * width**2))
     return found
@@ -135,18 +138,18 @@ LIMIT = 50.0
 
 
 class Surrogate(Protocol):
-    """Loss as a function of shares."""
+    """Interface for the predicted loss as a function of mixture shares."""
 
     def __call__(self, shares: Floats) -> Floats:
-        """Shares [..., K] to losses [...]."""
+        """Return the predicted losses [...] for shares [..., K]."""
 
     def slope(self, shares: Floats) -> Floats:
-        """Return the gradient [K] at some shares [K]."""
+        """Return the gradient [K] of the predicted loss at shares [K]."""
 
 
 @dataclass(frozen=True)
 class LogLinear:
-    """c + exp(w . t): the law of data mixing (arXiv:2403.16952); convex in the shares w. `slopes` is t, [K]."""
+    """Log-linear law of data mixing, c + exp(w . t), convex in the shares w (arXiv:2403.16952). `slopes` is t, [K]."""
 
     least: float
     slopes: Floats
@@ -162,7 +165,7 @@ class LogLinear:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of all runs."""
+    """Surrogate that predicts the mean loss of all runs for any shares."""
 
     value: float
 
@@ -175,12 +178,12 @@ class Mean:
 
 @dataclass(frozen=True)
 class FittedSurrogate:
-    """A fitted surrogate with the errors by which it was chosen.
+    """Surrogate fitted to a swarm, with the errors by which it was chosen.
 
     Args:
-        family: chosen; `mean` where no other explains the runs.
+        family: the chosen family; `mean` if no other family explains the runs.
         errors: root mean squared leave-one-out error of each family, in bits per byte.
-        held_out: of each run, the loss that the chosen family predicted without it, [N].
+        held_out: leave-one-out prediction of the chosen family for each run, [N].
     """
 
     loss: Surrogate
@@ -190,14 +193,14 @@ class FittedSurrogate:
 
 
 def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
-    """Return the family with the least leave-one-out error, fitted to all runs.
+    """Fit all surrogate families, and return the family with the lowest leave-one-out error, fitted to all runs.
 
     Args:
-        shares: of each run, [N, K]; rows add up to 1.
+        shares: mixture shares of each run, [N, K]; rows add up to 1.
         losses: bits per byte of each run, [N].
 
     Raises:
-        RequestError: fewer than `FEWEST` runs, or a loss that is not a number.
+        RequestError: there are fewer than `FEWEST` runs, or a loss is not a number.
     """
     if len(shares) < FEWEST or not np.isfinite(losses).all():
         raise RequestError(
@@ -223,9 +226,9 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
-    """Return the same family with the same settings, fitted to other runs. The bootstrap needs this.
+    """Refit a surrogate to other runs with the same family and settings, as the bootstrap needs.
 
-    Leave-one-out on runs drawn twice would choose settings that repeat what they have seen.
+    A bootstrap draw can contain a run twice, so leave-one-out on such a draw would choose settings that overfit.
     """
     if isinstance(known, LogLinear):
         return _log_linear(shares, losses, known)
@@ -235,7 +238,10 @@ def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
 
 
 def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) -> LogLinear:
-    """Least squares from the linear solution of log(loss - c), for several c, the best of them refined."""
+    """Fit the log-linear law by least squares.
+
+    The fit starts from linear solutions of log(loss - c) for several c, refines each of them, and keeps the best.
+    """
     spread = max(float(np.ptp(losses)), 1e-6)
     starts = [start] if start else []
     for part in (0.1, 0.5, 2.0) if start is None else ():
@@ -266,7 +272,10 @@ def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) 
 
 
 def _left_out(shares: Floats, losses: Floats) -> Floats:
-    """Return leave-one-out predictions of the law, [N]; for many runs by the leverage of the law's linear part."""
+    """Return leave-one-out predictions of the log-linear law, [N].
+
+    For many runs, they are computed from the leverage of the law's linearization.
+    """
     whole = _log_linear(shares, losses)
     if len(losses) > REFITTED:
         return _by_leverage(whole, shares, losses)
@@ -278,7 +287,10 @@ def _left_out(shares: Floats, losses: Floats) -> Floats:
 
 
 def _by_leverage(law: LogLinear, shares: Floats, losses: Floats) -> Floats:
-    """residual / (1 - leverage), as if the law were linear about its fit: one run of many hardly moves it."""
+    """Return leave-one-out predictions by residual / (1 - leverage), with the law linearized around its fit.
+
+    The approximation is accurate for many runs, since one of many runs hardly moves the fit.
+    """
     slopes = np.concatenate([np.ones((len(shares), 1)), np.exp(shares @ law.slopes)[:, None] * shares], axis=1)
     ridge = (1e-3 * max(float(np.ptp(losses)), 1e-6)) ** 2 * np.eye(slopes.shape[1])
     leverage = (slopes * np.linalg.solve(slopes.T @ slopes + ridge, slopes.T).T).sum(1)

@@ -1,12 +1,11 @@
-"""The cost of a run and of a corpus before they start.
+"""Cost estimates for a training run and for a corpus, before they start.
 
     plan           a training run: tokens, steps, FLOPs, wall clock, memory, with every assumption in words
-    fleet          every division of a run over a fleet, ranked by time
+    fleet          all parallel layouts of a run on a fleet, ranked by time
     corpus         core hours, bytes and money for a corpus of any size, from measured rates or the rates of finished
                    runs
 
-Also here: the commands `plinth run plan` and `plinth corpus scale`, which load the other modules when
-they run.
+Also here: the commands `plinth run plan` and `plinth corpus scale`, which load the other modules when they run.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _TIMES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 class LargeNumber(click.ParamType[float]):
-    """A number above 0, as `2M`, `1.5T` or `3e9`."""
+    """Parser for a number above 0 with an optional unit, such as `2M`, `1.5T` or `3e9`."""
 
     name = "number"
 
@@ -54,7 +53,7 @@ def bought(
     unique_tokens: float | None,
     runs: Path | None,
 ) -> Purchase:
-    """Return the best model for a budget.
+    """Return the best model that a budget buys on a fleet.
 
     Raises:
         RequestError: see `purchase`; or the table of runs is invalid.
@@ -96,14 +95,14 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
         rows.append((f"{one.utilisation:.0%}", f"{one.flops:.3g}", f"{one.best.params:.3g}", per, loss, near))
     output.table(("utilization", "FLOPs", "parameters", "tokens", "loss", "nearest preset"), rows)
     output.heading("Uncertainty")
-    lines = ["utilization: range of published runs, including bubble and communication; the rows are its ends"]
+    lines = ["utilization: range of published runs, including bubble and communication; one row for each end"]
     lines.append(PRICES)
     if runs is None:
-        lines.append("law: published constants (Besiroglu et al. 2404.10102), of other text and another tokenizer: "
-                     "they divide the money, the loss is not yours; --runs TABLE fits your own ladder")  # fmt: skip
+        lines.append("law: published constants (Besiroglu et al. 2404.10102) from other text and another tokenizer, so "
+                     "your loss will differ; --runs TABLE fits the law to your own runs")  # fmt: skip
     elif times := max(one.extrapolation or 0.0 for one in found.models):
-        far = ": FAR outside of the runs, where no interval holds" if times > FAR else ""
-        lines.append(f"law: of {runs}; {times:.3g} x its largest budget{far}")
+        far = ", FAR outside of the runs: intervals are not valid" if times > FAR else ""
+        lines.append(f"law: fitted to {runs}; this budget is {times:.3g} x the largest in the table{far}")
     for line in lines:
         output.say(f"  - {line}")
 
@@ -125,25 +124,25 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
     "--tokens-per-second",
     type=click.FloatRange(min=0, min_open=True),
     show_default="as recorded",
-    help="Speed of all ranks, to estimate wall-clock time.",
+    help="Speed of all ranks together, to estimate wall-clock time.",
 )
-@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Precision, if the recipe has `auto`.")
-@click.option("--device", metavar="NAME", help="Device for the memory check: h100, a100-40, or from your table.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Precision to assume if the recipe has `auto`.")
+@click.option("--device", metavar="NAME", help="Device for the memory check: h100, a100-40, or a name in your table.")
 @click.option(
-    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file of your devices."
+    "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file with your devices."
 )
-@click.option("--devices", metavar="NxNAME", help="Rank all parallel layouts on a fleet: 512xH100.")
+@click.option("--devices", metavar="NxNAME", help="Rank all parallel layouts on a fleet, such as 512xH100.")
 @click.option("--spot", is_flag=True, help="Use spot prices.")
 @click.option("--stall", type=click.FloatRange(min=0, min_open=True), show_default="as recorded, else 1",
-              help="Seconds that a save holds training up, for the interval between saves.")  # fmt: skip
+              help="Seconds that training stops for a save, to compute the save interval.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
 @click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="Find the best model for this money "
               "on --devices, without a recipe.")  # fmt: skip
-@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: by the law).")
-@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens of later inference.")
+@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: optimum of the law).")
+@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens for later inference.")
 @click.option("--unique-tokens", type=LargeNumber(), help="With --budget: available unique tokens.")
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="With --budget: table of your own ladder, as for `scaling fit`.")  # fmt: skip
+              help="With --budget: table of your own runs, as for `scaling fit`.")  # fmt: skip
 @click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
 @json_option
 def plan_command(
@@ -164,11 +163,11 @@ def plan_command(
     document_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Estimate parameters, tokens, steps, FLOPs, wall-clock time and memory per device of a recipe's run.
+    """Estimate parameters, tokens, steps, FLOPs, wall-clock time and memory per device for a recipe's run.
 
-    Every assumption is printed below the numbers. The wall-clock time uses the speed of similar runs of this workspace
-    on the same kind of device, or --tokens-per-second. With --budget: the best model for the money, with its
-    uncertainty.
+    Every assumption is printed below the numbers. The wall-clock time uses the speed of similar runs in this workspace
+    on the same kind of device, or --tokens-per-second. With --budget, the command estimates the best model for the
+    money, with its uncertainty.
     """
     from plinth.launch import devices as known
     from plinth_jobs.cli import output
@@ -179,7 +178,7 @@ def plan_command(
     fleet = None if devices is None else fleets.fleet_of(devices, table, settings.workspace, precision)
     if budget is not None:
         if fleet is None or fleet.device.machine:
-            raise click.UsageError("--budget needs --devices that have a price, such as 512xH100")
+            raise click.UsageError("--budget needs --devices with a price, such as 512xH100")
         found = bought(
             budget, fleet, spot=spot, tokens=tokens, inference_tokens=inference_tokens or 0.0,
             unique_tokens=unique_tokens, runs=runs,
@@ -221,7 +220,7 @@ def _wall_clock(made: TrainingPlan) -> str:
     from plinth_jobs.cli import output
 
     if made.wall_clock_s is None:
-        return "not known: no run of such a model on this device is recorded (--tokens-per-second states a speed)"
+        return "not known: no similar run on this device is recorded (state a speed with --tokens-per-second)"
     return f"{output.duration(made.wall_clock_s)} at {made.tokens_per_second:,.0f} tokens/s ({made.speed_source})"
 
 
@@ -234,8 +233,8 @@ def _show(made: TrainingPlan) -> None:
         {
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
-            "FLOPs": f"{made.flops_exact:.3g} as PaLM's, {made.flops_causal:.3g} causal, {made.flops_hardware:.3g} by "
-            f"hardware, {made.flops_6nd:.3g} as 6 N D",
+            "FLOPs": f"{made.flops_exact:.3g} as PaLM counts, {made.flops_causal:.3g} causal, "
+            f"{made.flops_hardware:.3g} on the hardware, {made.flops_6nd:.3g} as 6 N D",
             "wall clock": _wall_clock(made),
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
             "gradients": made.gradients.text(),
@@ -251,7 +250,7 @@ def _show(made: TrainingPlan) -> None:
     output.say(f"  by stage: {', '.join(stages)}")
     if made.device_bytes is not None:
         word = "fits" if made.fits else "does NOT fit"
-        output.say(f"  {word} on {made.device} ({output.size(made.device_bytes)}, of which nine tenths are counted on)")
+        output.say(f"  {word} on {made.device} ({output.size(made.device_bytes)}; the estimate uses 90%)")
     output.heading("Assumptions")
     for line in made.assumptions:
         output.say(f"  - {line}")
@@ -262,7 +261,7 @@ UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 class Bytes(click.ParamType[float]):
-    """A number of bytes with a decimal unit: `100TB`, `3.5 GB`."""
+    """Parser for a number of bytes with a decimal unit, such as `100TB` or `3.5 GB`."""
 
     name = "bytes"
 
@@ -284,9 +283,9 @@ class Bytes(click.ParamType[float]):
 )
 @shared
 @click.argument("text", type=Bytes(), required=False)
-@click.option("--html", type=Bytes(), default="0", help="HTML that the text is extracted from; 0 for plain text.")
-@click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Cores in use at once.")
-@click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean length of a document.")
+@click.option("--html", type=Bytes(), default="0", help="Size of the HTML source; 0 for plain text.")
+@click.option("--cores", type=click.IntRange(1), default=1000, show_default=True, help="Number of concurrent cores.")
+@click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean document length.")
 @click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Dollars per core-hour.")
 @click.option(
     "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s per core."
@@ -295,9 +294,9 @@ class Bytes(click.ParamType[float]):
     "--rates",
     type=WORKSPACE,
     multiple=True,
-    help="Use the rates of the run in this workspace. Repeatable; a line is fitted to several runs.",
+    help="Use the rates of the run in this workspace. Repeatable: a line is fitted if there are several runs.",
 )
-@click.option("--check", type=WORKSPACE, help="Compare with the cost of the run in this workspace.")
+@click.option("--check", type=WORKSPACE, help="Compare the estimate with the cost of the run in this workspace.")
 @json_option
 def scale(
     settings: Settings,
@@ -313,8 +312,8 @@ def scale(
 ) -> None:
     """Estimate tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
 
-    Most speeds per core are measured, a few are estimated (docs/scale.md); --rates uses runs on your machines. The rest
-    is multiplication. `--check` compares a finished run with the prediction for its text.
+    Most speeds per core are measured, and a few are estimated (docs/scale.md). With --rates, the speeds come from runs
+    on your machines. `--check` compares a finished run with the prediction for its text.
     """
     from plinth.storage.state import State
     from plinth.storage.workspace import Workspace
@@ -322,7 +321,7 @@ def scale(
     from plinth_lab.planning.corpus import CorpusScale, compare, estimate, of_run
 
     if (text is None) == (check is None):
-        raise click.UsageError("expected TEXT, or a run to --check")
+        raise click.UsageError("expected TEXT or --check")
     runs = [of_run(State(Workspace(path))) for path in rates]
     if text is None or check is not None:
         assert check is not None
@@ -374,7 +373,7 @@ def _show_scale(made: CorpusEstimate, cores: int) -> None:
             "storage a month": f"{made.storage_cost_month:,.0f}",
         }
     )
-    output.say("Money is in US dollars.")
+    output.say("Costs are in US dollars.")
 
 
 def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]], as_json: bool) -> None:
@@ -393,9 +392,9 @@ def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]]
     header = ["stage", "CPU s", "measured", "ratio", "operations", "measured ", "ratio "]
     output.table(header, [*rows, ["in all", *_compared(predicted, measured)]], right=header[1:])
     wall = f"{predicted.wall_s:,.0f} s predicted, " if predicted.wall_s else ""
-    output.facts({"wall clock": f"{wall}{measured.wall_s:,.0f} s measured, whatever else the machine did"})
+    output.facts({"wall clock": f"{wall}{measured.wall_s:,.0f} s measured, including other work of the machine"})
     if run.spared:
-        output.say(f"{run.spared:.0%} of the items were cached; a run from scratch costs more.")
+        output.say(f"{run.spared:.0%} of the items came from the cache; a run without a cache costs more.")
 
 
 def _compared(predicted: Amount | None, measured: Amount) -> list[str]:

@@ -1,12 +1,12 @@
-"""The cost of a corpus of any size: core hours, tasks, bytes shuffled, requests, money, wall clock.
+"""Cost of a corpus of any size: core hours, tasks, bytes shuffled, requests, money, wall clock.
 
 Every stage reads parts and writes parts, and its work is proportional to text, to documents or to both. The speeds were
-measured on one core (docs/benchmarks.md has the commands); the rest is multiplication. The estimate leaves out
-stragglers and retries. The network bandwidth between storage and cores is an option.
+measured on one core (docs/benchmarks.md has the commands); the estimate multiplies them by the amounts. Stragglers and
+retries are not included. The network bandwidth between storage and cores is an option.
 
-Finished runs give rates instead: tasks and operations of the store grow with parts, CPU time and bytes with text. One
-run gives rates in proportion; for several of different sizes a line is fitted, so that the fixed cost of a run is not
-taken for a cost of its text.
+Finished runs can replace the measured speeds. Tasks and store operations grow with parts, CPU time and bytes with text.
+With one run, costs are proportional to size. With several runs of different sizes, a line is fitted, so that the fixed
+cost of a run is separate from the cost of its text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ANNOTATE = "annotate"
 
 
 class Amount(NamedTuple):
-    """Cost of a stage."""
+    """Cost of one stage: CPU time, tasks, store operations, bytes and wall-clock time."""
 
     cpu_s: float = 0.0
     tasks: float = 0.0
@@ -57,7 +57,7 @@ class Amount(NamedTuple):
 
 
 def sum_amounts(many: Iterable[Amount]) -> Amount:
-    """Return the sum of amounts, field by field."""
+    """Return the sum of several costs, field by field."""
     return Amount(*map(sum, zip(Amount(), *many, strict=True)))
 
 
@@ -66,11 +66,11 @@ BY_PARTS = {"tasks", "operations"}
 
 
 class RunCosts(Frozen):
-    """A finished run.
+    """Recorded costs of a finished run.
 
     Args:
-        annotators: those that it has.
-        spared: share of its items that an earlier run had done.
+        annotators: names of the run's annotators.
+        spared: share of the run's items that an earlier run had already computed.
     """
 
     text_bytes: float
@@ -109,10 +109,10 @@ def of_run(state: State) -> RunCosts:
         amounts[stage] = sum_amounts([amounts.get(stage, Amount()), mine])
     if not amounts or not text_bytes:
         raise MissingError(
-            f"no costs of a run in {state.workspace.root}",
-            found="no documents" if amounts else "no records of costs",
-            expected="a workspace in which `plinth run` has made documents and what follows",
-            remedy="run the pipeline there; what a version before this one made has no record",
+            f"{state.workspace.root} has no recorded costs of a run",
+            found="no documents" if amounts else "no cost records",
+            expected="a workspace in which `plinth run` has built documents and later stages",
+            remedy="run the pipeline there; runs of earlier versions have no cost records",
         )
     return RunCosts(
         text_bytes=text_bytes,
@@ -130,7 +130,7 @@ def _kind(asset: str) -> str:
 
 
 def predict(runs: Sequence[RunCosts], text_bytes: float, parts: int) -> dict[str, Amount]:
-    """Predict the cost of every stage for an amount of text and a number of parts."""
+    """Predict the cost of every stage for an amount of text and a number of parts, from finished runs."""
     found = {}
     for stage in dict.fromkeys(stage for run in runs for stage in run.stages):
         mine = [run for run in runs if stage in run.stages]
@@ -157,16 +157,16 @@ def line(sizes: Sequence[float], amounts: Sequence[float]) -> tuple[float, float
 
 
 class StageWork(NamedTuple):
-    """One stage on one core.
+    """Speed and output of one stage on one core.
 
     Args:
-        stage: its name.
-        megabytes_s: MB of text per second; 0 where documents count.
-        documents_s: documents per second; 0 where bytes count.
-        reads_text: whether it reads documents, or columns alone.
-        written: bytes written per byte of text, intermediate runs included.
-        written_document: bytes written per document in addition.
-        operations: files of the store opened and written, per part.
+        stage: name of the stage.
+        megabytes_s: MB of text per second, or 0 if the work depends only on the number of documents.
+        documents_s: documents per second, or 0 if the work depends only on bytes.
+        reads_text: True if the stage reads documents, False if it reads only columns.
+        written: bytes written per byte of text, including intermediate runs.
+        written_document: additional bytes written per document.
+        operations: files opened or written in the store, per part.
     """
 
     stage: str
@@ -220,18 +220,18 @@ COMPONENT_BYTES = 8
 
 
 class CorpusScale(CorpusPrices):
-    """A corpus and the machines for it."""
+    """Size of a corpus, and the machines that process it."""
 
-    text_bytes: float = Field(gt=0, description="Text after extraction, bytes.")
-    html_bytes: float = Field(0, ge=0, description="HTML it is extracted from; 0: it is text already.")
-    document_bytes: float = Field(5300, gt=0, description="Mean length of a document.")
-    part_bytes: float = Field(256 * 2**20, gt=0, description="Text per part.")
-    cores: int = Field(1000, ge=1, description="Cores that work at the same time.")
-    gigabit_s_per_core: float = Field(0.3, gt=0, description="Network between storage and one core.")
+    text_bytes: float = Field(gt=0, description="Size of the text after extraction, in bytes.")
+    html_bytes: float = Field(0, ge=0, description="Size of the HTML source in bytes; 0 for plain text.")
+    document_bytes: float = Field(5300, gt=0, description="Mean length of a document, in bytes.")
+    part_bytes: float = Field(256 * 2**20, gt=0, description="Text per part, in bytes.")
+    cores: int = Field(1000, ge=1, description="Number of concurrent cores.")
+    gigabit_s_per_core: float = Field(0.3, gt=0, description="Bandwidth between storage and one core, in Gbit/s.")
 
 
 class StageEstimate(Frozen):
-    """One stage of the estimate."""
+    """Estimated cost of one stage."""
 
     stage: str
     tasks: int
@@ -243,7 +243,7 @@ class StageEstimate(Frozen):
 
 
 class CorpusEstimate(Frozen):
-    """Estimate of the whole corpus."""
+    """Estimated cost of the whole corpus."""
 
     documents: int
     parts: int
@@ -261,10 +261,10 @@ class CorpusEstimate(Frozen):
 
 
 def estimate(scale: CorpusScale, runs: Sequence[RunCosts] = ()) -> CorpusEstimate:
-    """Return the cost of every stage and of the whole corpus, on `scale.cores` cores.
+    """Return the estimated cost of every stage and of the whole corpus, on `scale.cores` cores.
 
     Args:
-        runs: take the rates of these finished runs, not those of `MEASURED`.
+        runs: finished runs whose rates are used; if empty, the rates in `MEASURED`.
     """
     documents, parts = scale.text_bytes / scale.document_bytes, max(1, round(scale.text_bytes / scale.part_bytes))
     if runs:
@@ -295,7 +295,7 @@ def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amo
     """Return the predicted and the actual cost of a finished run by stage.
 
     Args:
-        runs: whose rates to predict by; those of `MEASURED` without any.
+        runs: finished runs whose rates are used for the prediction; if empty, the rates in `MEASURED`.
     """
     if runs:
         found: Mapping[str, Amount] = predict(runs, run.text_bytes, run.parts)
@@ -305,7 +305,7 @@ def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amo
 
 
 def _like(run: RunCosts) -> dict[str, Amount]:
-    """Return the constants' prediction for a run, annotators as one stage."""
+    """Return the cost that `MEASURED` predicts for a run, with all annotators as one stage."""
     scale = CorpusScale(text_bytes=run.text_bytes, part_bytes=run.text_bytes / run.parts)
     absent = {f"{ANNOTATE}: {name}" for name, own in ANNOTATORS.items() if not own & set(run.annotators)}
     found = dict[str, Amount]()
@@ -342,7 +342,7 @@ def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> S
 
 
 def _columns(work: StageWork) -> float:
-    """Bytes per document that a stage without text reads: signatures' keys, ids, or all columns."""
+    """Return the bytes per document that a stage without text reads: signature keys, IDs, or all columns."""
     return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
 
 

@@ -1,4 +1,4 @@
-"""Every division of a recipe's run over a fleet of devices, ranked (`plinth run plan --devices 512xH100`)."""
+"""Ranking of all parallel layouts of a recipe's run on a fleet (`plinth run plan --devices 512xH100`)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Fleet(NamedTuple):
-    """A number of devices of one kind."""
+    """Devices of one kind, and their number."""
 
     size: int
     device: PlannedDevice
 
 
 class RecordedPlan(NamedTuple):
-    """Evidence of recorded runs for a plan."""
+    """Efficiency and pauses estimated from recorded runs, as evidence for a plan."""
 
     efficiency: Efficiency
     pauses: Pauses
@@ -46,7 +46,9 @@ class FleetPlan(NamedTuple):
 
 
 def ranked(made: TrainingPlan, recipe: Recipe, fleet: Fleet, workspace: Path, stall_s: float | None) -> FleetPlan:
-    """Rank every division of a recipe's run over a fleet; runs of the workspace, which need not exist, are evidence.
+    """Rank all parallel layouts of a recipe's run on a fleet, with the workspace's runs as evidence.
+
+    The workspace need not exist.
 
     Raises:
         RequestError: no layout divides the run among the devices.
@@ -70,16 +72,16 @@ def _indivisible(work: TrainingWork, devices: int) -> RequestError:
     some = next((count for count in halves if any(True for _ in legal(work, count))), 0)
     batch = counted(work.global_batch_sequences, "sequence")
     return RequestError(
-        f"nothing divides this run among {devices:,} devices",
+        f"no parallel layout divides this run among {devices:,} devices",
         found=f"batches of {batch} of {work.sequence_tokens:,} tokens, {work.model.layers} layers, "
         f"{work.model.heads} heads",
-        expected="data x tensor x pipeline x sequence ranks, of which each has work",
-        remedy=f"{counted(some, 'device')} can be used; for more, larger batches (training.global_batch_sequences)",
+        expected="data x tensor x pipeline x sequence ranks, so that each rank has work",
+        remedy=f"use {counted(some, 'device')}, or use larger batches (training.global_batch_sequences)",
     )
 
 
 def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
-    """Return the workload to rank: the recipe's training, in the plan's vocabulary and precision."""
+    """Return the workload to rank: the recipe's training with the plan's vocabulary size and precision."""
     from plinth.operation.ranking import TrainingWork
     from plinth.training import hooks
 
@@ -101,7 +103,7 @@ def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
 def fleet_of(
     text: str, table: Mapping[str, Device], workspace: Path, precision: Literal["fp32", "bf16"] | None
 ) -> Fleet:
-    """Parse `512xH100`, or `2xcpu`: this machine's measured processors, divided among the ranks.
+    """Parse a fleet such as `512xH100`. `2xcpu` means this machine's measured processors, divided among two ranks.
 
     Raises:
         RequestError: the text does not have this form, or the device is not known.
@@ -117,7 +119,7 @@ def fleet_of(
 
 
 def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Return the runs of a workspace and the names of runs that cannot be read. The workspace need not exist."""
+    """Return the runs of a workspace, and the names of runs that cannot be read. The workspace need not exist."""
     from plinth.operation.forecast import known
     from plinth.storage.workspace import Workspace
 
@@ -125,8 +127,10 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
 
 
 def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, runs: list[RecordedRun]) -> TrainingPlan:
-    """Return the plan with a wall-clock time from similar runs of the workspace, or unchanged if no such run is
-    recorded."""
+    """Return the plan with a wall-clock time from similar runs of the workspace.
+
+    The plan is unchanged if no similar run is recorded.
+    """
     from plinth_lab.planning.plan import speed
 
     training, work = recipe.training, workload(recipe, made)
@@ -135,7 +139,7 @@ def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, ru
 
 
 def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
-    """From the runs of a workspace, which need not exist."""
+    """Estimate efficiency and pauses from the runs of a workspace, which need not exist."""
     from plinth.operation import forecast
 
     runs, broken = recorded_runs(workspace)
@@ -171,7 +175,7 @@ def as_record(found: FleetPlan) -> dict[str, Any]:
 
 
 def show(found: FleetPlan, spot: bool, shown: int) -> None:
-    """Print a table of the fastest layouts, the cost of the fastest, and the checkpoint interval."""
+    """Print a table of the fastest layouts, cost and time of the fastest layout, and the checkpoint interval."""
     from plinth.launch.devices import PRICES
     from plinth.operation.ranking import span
     from plinth_jobs.cli import output
@@ -187,14 +191,14 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
     ]
     output.table(["division", "memory", "step", "held back by"], rows, right=["memory", "step"])
     alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in found.fewest)
-    less = "" if helped == alone else f"; {helped} with states in the host's memory"
-    lines = {"minimum": f"{alone} {name}{less}, of powers of two, whatever the time"}
+    less = "" if helped == alone else f"; {helped} with optimizer states in host memory"
+    lines = {"minimum": f"{alone} {name}{less} (powers of two; time is ignored)"}
     if fitting:
         low, high = (steps * seconds for seconds in span(fitting[0], said.efficiency))
         price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
         watts = count * device.watts
         clock = f"{output.duration(low)} to {output.duration(high)}"
-        lines |= {"wall clock": f"{clock}, {counted(steps, 'step')} of the first"}
+        lines |= {"wall clock": f"{clock} for {counted(steps, 'step')} in the first division"}
         if price:
             kind = "spot" if spot else "on demand"
             lines |= {"money": f"{low * price:,.0f} to {high * price:,.0f} dollars, {kind}"}
@@ -204,12 +208,12 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
         lines |= {"save every": _save_every(count, said.pauses)}
     output.facts(lines)
     if found.plan.precision == "fp32" and not planned.machine:
-        output.say("  - FP32 is counted at the peak of BF16, which it does not reach (--precision bf16)")
-    output.say(f"  - {said.efficiency.words()}; steps at the middle")
-    output.say("  - no latency, start-up, restarts, update but an offloaded one's; documents as long as rows")
-    for name_, source in zip(("a save's stall", "a restore", "failures"), said.pauses.sources, strict=True):
+        output.say("  - FP32 is counted at the peak of BF16, so it is slower than shown (--precision bf16)")
+    output.say(f"  - {said.efficiency.words()}; step times use the middle")
+    output.say("  - not counted: latency, start-up, restarts, optimizer updates unless offloaded; documents fill rows")
+    for name_, source in zip(("stall per save", "restore", "failures"), said.pauses.sources, strict=True):
         output.say(f"  - {name_}: {source}")
-    output.say("  - save intervals by Daly (2006)")
+    output.say("  - save interval: formula of Daly (2006)")
     output.say(f"  - {PRICES}")
     show_errors(said.runs, said.broken)
 
@@ -222,13 +226,13 @@ def _save_every(count: int, pauses: Pauses) -> str:
     every = spending.daly(pauses.stall_s, failure)
     lost = spending.waste(every, pauses.stall_s, pauses.restore_s, failure)
     return (
-        f"{output.duration(every)}: a failure each {output.duration(failure)}, {pauses.stall_s:.3g} s of stall a save, "
-        f"{pauses.restore_s:.3g} s to restore; they cost {lost:.2%} of the time"
+        f"{output.duration(every)}: one failure per {output.duration(failure)}, {pauses.stall_s:.3g} s of stall per "
+        f"save, {pauses.restore_s:.3g} s to restore; in total {lost:.2%} of the time"
     )
 
 
 def show_errors(runs: list[RecordedRun], broken: list[str]) -> None:
-    """Print the planner's errors for the runs of this workspace."""
+    """Print the planner's prediction errors for the recorded runs, and the runs that were left out."""
     from plinth.operation.forecast import errors
     from plinth_jobs.cli import output
 

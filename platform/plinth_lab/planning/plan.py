@@ -1,8 +1,9 @@
 """Estimates for the run that a recipe describes, with every assumption in words.
 
-Its speed is stated, or that of like runs of the workspace: a run's steps as wholes (computation, communication, input
-and host, but no saves) give FLOP/s by the planner's own count; that rate and the planned run's count give tokens per
-second. For the same model, division and batch it is the measured speed.
+The speed is stated, or taken from similar runs of the workspace. The whole steps of such a run (computation,
+communication, input and host, but no saves) give FLOP/s by the planner's own count. The measured FLOP/s and the FLOPs
+of the planned run give tokens per second. For the same model, parallel layout and batch, the result is the measured
+speed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from plinth.training.telemetry import machine_speed
 
 
 class RecordedSpeed(NamedTuple):
-    """Tokens per second of all ranks, and the runs that it is derived from, in words."""
+    """Tokens per second of all ranks, and a description of the runs that it is derived from."""
 
     tokens_per_second: float
     source: str
@@ -39,13 +40,15 @@ def speed(
     runs: Iterable[RecordedRun], work: ranking.TrainingWork, block: Parallel, micro: int, launch: Launch,
     device: str | None = None,
 ) -> RecordedSpeed | None:  # fmt: skip
-    """Return the median speed of similar runs on the same kind of device. If this machine has such runs, only these are
-    used.
+    """Return the median speed of similar runs on the same kind of device.
+
+    If this machine has such runs, only these runs are used.
 
     Args:
-        micro: sequences of a rank's micro batch.
-        launch: where ranks start; on this machine its device is meant, elsewhere that of the newest run.
-        device: by its name, where it was stated.
+        micro: number of sequences in a rank's micro batch.
+        launch: launch settings; without `device`, a local run uses this machine's device, another run that of the
+            newest recorded run.
+        device: name of the device, if the user stated it.
 
     Returns:
         None if no such run is recorded.
@@ -64,7 +67,7 @@ def speed(
 
 
 def _place(runs: list[RecordedRun], launch: Launch) -> tuple[str, str]:
-    """Return device and machine on which a run would train, if known."""
+    """Return the device and the machine that a run would train on, or empty strings if unknown."""
     if launch.kind != "local":
         return (runs[-1].device if runs else ""), ""
     gpus = hardware()[3]
@@ -76,7 +79,7 @@ NO_SPEED = "no wall clock: no speed was stated"
 
 
 class TrainingPlan(Frozen):
-    """The cost of a run. FLOPs cover the whole run; `wall_clock_s` is None when no speed is known."""
+    """Estimated cost of a training run. FLOPs cover the whole run; `wall_clock_s` is None if no speed is known."""
 
     recipe: str
     preset: str | None
@@ -112,7 +115,7 @@ class TrainingPlan(Frozen):
     assumptions: tuple[str, ...]
 
     def at(self, speed: RecordedSpeed) -> TrainingPlan:
-        """Return a copy with the speed of recorded runs, which its assumptions then name."""
+        """Return a copy of the plan with the speed of recorded runs, which is added to its assumptions."""
         rate, others = speed.tokens_per_second, tuple(line for line in self.assumptions if line != NO_SPEED)
         return self.model_copy(
             update={
@@ -134,14 +137,15 @@ def plan(
     table: Mapping[str, devices.Device] = devices.DEVICES,
     document_tokens: int | None = None,
 ) -> TrainingPlan:
-    """Plan a recipe's run.
+    """Estimate the cost of a recipe's run.
 
     Args:
-        tokens_per_second: speed of all ranks together, measured or assumed; gives the wall clock.
-        vocab_size: of the trained tokenizer; the recipe's when None.
-        precision: of the machine, where the recipe has `auto` (FP32 when None).
-        device: of `table`, to check whether the run fits.
-        document_tokens: mean length of documents, of which none is cut at a row's end; a row each when None.
+        tokens_per_second: speed of all ranks together, measured or assumed; it determines the wall clock.
+        vocab_size: vocabulary size of the trained tokenizer; if None, the recipe's vocabulary size.
+        precision: precision of the machine, if the recipe has `auto` (FP32 if None).
+        device: name in `table`, to check whether the run fits.
+        document_tokens: mean length of documents; no document is cut at the end of a row. If None, each row is one
+            document.
     """
     training, mixture = recipe.training, recipe.required_mixture()
     vocabulary = vocab_size or recipe.tokenizer.vocab_size
@@ -197,7 +201,7 @@ def plan(
 def _attention_flops(
     training: Training, vocab_size: int, sequence_tokens: int, document_tokens: int | None
 ) -> tuple[float, float]:
-    """Causal and hardware FLOPs per token, on GPUs."""
+    """Return causal FLOPs and hardware FLOPs per token, on GPUs."""
     model, block = training.model, training.parallel
     longest = document_tokens if model.document_mask and document_tokens else sequence_tokens
     keys = architectures.keys_per_token([min(longest, sequence_tokens)])
@@ -209,7 +213,7 @@ def _attention_flops(
 
 
 def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precision) -> dict[int, memory.Memory]:
-    """Return the memory by ZeRO stage, for the stages that the other parallel settings allow."""
+    """Return the memory per device by ZeRO stage, for the stages that the other parallel settings allow."""
     training, mixture = recipe.training, recipe.required_mixture()
     ranks, micro = training.launch.ranks, training.micro_batch_sequences
     found = {}
@@ -236,31 +240,31 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
 
 
 def _division(parallel: Parallel, ranks: int) -> str:
-    """Return the degrees that are not 1, in words."""
+    """Describe the parallel layout by its degrees above 1."""
     degrees = {"data": parallel.data_ranks(ranks)}
     degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
 
 
 def _state(training: Training) -> str:
-    """Return the optimizer's state, in words."""
+    """Describe the optimizer state that is kept in memory."""
     kinds = {"adamw": "Adam's state", "muon": "Muon's momentum and Adam's state"}
-    found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} counted as Adam's")
-    return found + (", the mean of the weights" if training.optimizer.ema_decay is not None else "")
+    found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} (counted as Adam's)")
+    return found + (", the moving average of the weights" if training.optimizer.ema_decay is not None else "")
 
 
 def _attention(training: Training) -> str:
-    """Return the path that attention takes, in words."""
+    """Describe the attention implementation that the run uses."""
     path, documents = training.parallel.attention, training.model.document_mask
     dense = "sdpa with dense masks" if documents else "sdpa"
     words = {"flex": "flex with block masks", "flash": "flash", "sdpa": dense}
     if path == "auto":
-        return "flex with block masks on GPUs where documents end within rows, else sdpa" if documents else dense
+        return "flex with block masks on GPUs if documents end within rows, else sdpa" if documents else dense
     return words[path]
 
 
 def _private(training: Training) -> str:
-    """Describe the time cost of privacy."""
+    """Describe the time cost of private training."""
     alone = training.global_batch_sequences / training.parallel.data_ranks(training.launch.ranks)
     return (
         f"private: a step is on average {alone:,.4g} forward and backward passes of one sequence per rank, for any "
@@ -272,10 +276,10 @@ def _private(training: Training) -> str:
 def _documents(training: Training, document_tokens: int | None) -> str:
     """Describe the assumed length of documents."""
     if not training.model.document_mask:
-        return "of the whole row before it"
+        return "in the row before it"
     if document_tokens is None:
-        return "as if each row were one document (--document-tokens states their mean)"
-    return f"of documents of {document_tokens:,} tokens each: fewer than where lengths differ"
+        return "with each row as one document (state the mean length with --document-tokens)"
+    return f"with documents of {document_tokens:,} tokens each (documents of different lengths need more)"
 
 
 def _assumptions(
@@ -286,27 +290,28 @@ def _assumptions(
     document_tokens: int | None,
 ) -> tuple[str, ...]:
     lines = [
-        "6 N D counts all parameters, embeddings included; backward costs twice forward",
-        "FLOPs as PaLM's count attention over the whole square; causal ones the keys that a token sees, "
+        "6 N D counts all parameters including embeddings; the backward pass costs twice the forward pass",
+        "FLOPs as PaLM counts include attention over the whole square; causal FLOPs include the keys that a token "
+        "sees, "
         + _documents(recipe.training, document_tokens)
-        + "; hardware ones what fused attention and recomputation do again",
-        f"memory is parameters, gradients, {_state(recipe.training)}, activations, logits and communication buckets; a "
-        "tenth of a device is left for the runtime and fragmentation",
-        "attention scores are recomputed; other activations are kept, but of blocks that the recipe recomputes",
-        "a last step that its batch does not fill is not run",
+        + "; hardware FLOPs also include recomputation, in fused attention and in blocks",
+        f"memory is parameters, gradients, {_state(recipe.training)}, activations, logits and communication buckets; "
+        "10% of a device is left for the runtime and fragmentation",
+        "attention scores are recomputed; other activations are kept, except in blocks that the recipe recomputes",
+        "a last step without a full batch is not run",
     ]
     lines.append(f"attention: {_attention(recipe.training)}")
     if recipe.training.fp32_matmul == "tf32":
-        lines.append("products of FP32 matrices are rounded to TF32; a device without it ends the run by name")
+        lines.append("FP32 matrix products are rounded to TF32; on a device without TF32 the run fails")
     if recipe.training.float8 != "none":
-        lines.append("products of FP8 layers are counted as others are, and a peak or speed that is stated as BF16's")
+        lines.append("FP8 layers are counted like BF16 layers, and a stated peak or speed is that of BF16")
     if hooks.one_by_one(recipe.training):
         lines.append(_private(recipe.training))
     if vocab_size is None:
-        lines.append("the tokenizer reaches the recipe's vocabulary size")
+        lines.append("the trained tokenizer has the recipe's vocabulary size")
     if recipe.training.precision == "auto":
         counted = precision or "fp32"
-        lines.append(f"precision auto is counted as {counted}; a device that has BF16 trains in it (--precision bf16)")
+        lines.append(f"precision auto is counted as {counted}; a device with BF16 trains in BF16 (--precision bf16)")
     lines.append(NO_SPEED if tokens_per_second is None else _at_speed(tokens_per_second, "stated"))
     return tuple(lines)
 

@@ -1,8 +1,8 @@
 """Scaling ladders: a law fitted to small runs predicts a larger run, with intervals.
 
-    law       L(N, D) = E + A / N^alpha + B / D^beta: optimum of a budget, with inference and repeated text in its price
+    law       L(N, D) = E + A / N^alpha + B / D^beta: optimum for a budget, with the cost of inference and repeated text
     fit       the law from a table of runs: variable projection, then the published objective; statuses, intervals
-    predict   loss and probes of a larger run, stored and compared with the truth; intervals of an optimum;
+    predict   loss and probes of a larger run, stored and compared with the measured values; intervals of an optimum;
               the best model that money buys on a fleet
     ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
 
@@ -29,18 +29,18 @@ _DRAWS = click.option("--draws", type=click.IntRange(min=100), default=4000, hel
 
 
 @group(
-    short_help="Fit a ladder of runs; predict a larger one.",
+    short_help="Fit a scaling law to small runs; predict a larger run.",
     epilog=examples(
         "plinth experiment scaling example > runs.csv", "plinth experiment scaling fit runs.csv --budget 1e21"
     ),
 )
 def scaling() -> None:
-    """Fit the law of a ladder of small runs; find the optimum of a budget; predict a larger run."""
+    """Fit a scaling law to a ladder of small runs, find the optimum for a budget, and predict a larger run."""
 
 
 @scaling.command(epilog=examples("plinth experiment scaling example > runs.csv"))
 def example() -> None:
-    """Print a synthetic table of runs: parameters, tokens, loss, one probe."""
+    """Print a synthetic table of runs with parameters, tokens, loss and one probe."""
     from plinth_jobs.cli import output
     from plinth_lab.scaling.fit import example as made
 
@@ -55,8 +55,8 @@ def example() -> None:
     ),
 )
 @_TABLE
-@click.option("--budget", type=_AMOUNT, help="FLOPs budget, including inference.")
-@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens of later inference.")
+@click.option("--budget", type=_AMOUNT, help="Budget in FLOPs, including inference.")
+@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens for later inference.")
 @click.option("--unique-tokens", type=_AMOUNT, help="Available unique tokens.")
 @_DRAWS
 @shared
@@ -70,7 +70,7 @@ def fit_command(
     draws: int,
     as_json: bool,
 ) -> None:
-    """Fit E + A / N^alpha + B / D^beta to the runs of TABLE (CSV: params, tokens, loss, and probes).
+    """Fit E + A / N^alpha + B / D^beta to the runs in TABLE (CSV: params, tokens, loss, and probes).
 
     Constants have 95% intervals. If they are not identifiable, the status is printed instead, and the exit code is 2.
     """
@@ -94,7 +94,7 @@ def fit_command(
     output.facts({"objective": f"{found.objective:.6g}", "condition": f"{found.condition:.3g}"})
     if best is not None and sure is not None:
         far = " (far outside of the runs)" if times > FAR else ""
-        output.heading(f"Optimum of {budget:.3g} FLOPs: {times:.3g} x the largest budget{far}")
+        output.heading(f"Optimum for {budget:.3g} FLOPs, {times:.3g} x the largest budget{far}")
         epochs = {} if best.epochs is None else {"epochs": f"{best.epochs:.3g}"}
         output.facts(
             {
@@ -117,14 +117,14 @@ def fit_command(
 @_TABLE
 @click.option("--params", type=_AMOUNT, required=True, help="Parameters of the larger run.")
 @click.option("--tokens", type=_AMOUNT, required=True, help="Training tokens of the larger run.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file of the prediction.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file for the prediction.")
 @_DRAWS
 @shared
 @json_option
 def predict_command(
     settings: Settings, table: Path, params: float, tokens: float, out: Path | None, draws: int, as_json: bool
 ) -> None:
-    """Predict loss and probes of a larger run, with 80% intervals for one run."""
+    """Predict loss and probes of a larger run, with 80% prediction intervals."""
     from plinth import fingerprint
     from plinth.storage.uris import write_file
     from plinth_jobs.cli import output
@@ -146,11 +146,14 @@ def predict_command(
 @scaling.command(epilog=examples("plinth experiment scaling compare foretold.json --loss 2.31 --probe probe=0.81"))
 @click.argument("prediction", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--loss", type=float, required=True, help="Measured loss of the run.")
-@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="Measured probe of the run. Repeatable.")
+@click.option("--probe", "probes", multiple=True, metavar="NAME=SCORE", help="Measured probe score. Repeatable.")
 @shared
 @json_option
 def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str, ...], as_json: bool) -> None:
-    """Compare a prediction with its run: error in percent, inside the interval or not."""
+    """Compare a stored prediction with a finished run.
+
+    The table has the error in percent, and whether the interval contains the measured value.
+    """
     from pydantic import ValidationError
 
     from plinth.errors import RequestError
@@ -174,12 +177,12 @@ def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str
 
 
 def interval(found: Estimate) -> str:
-    """Format a value with its interval."""
+    """Format an estimate with its interval."""
     return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
 
 
 def fitted_to(table: Path, draws: int) -> Fitted:
-    """Fit the law to a table's runs; print the lines of runs without a loss.
+    """Fit the law to the runs in a table, and print which lines are skipped because the run has no loss.
 
     Raises:
         RequestError: the table is invalid, or has too few runs.

@@ -1,17 +1,17 @@
 """Fit of the scaling law to a ladder's runs, with intervals, and a check that its constants are identifiable.
 
-Runs come as a table: columns `params`, `tokens`, `loss`, an optional `trunk`, and any number of probes.
+The runs come from a table with columns `params`, `tokens`, `loss`, an optional `trunk`, and any number of probes.
 
 The objective is as published (Hoffmann et al. 2203.15556, section D.2): Huber's function of the residuals of ln L,
-*summed* over runs; their mean ends optimizers early (Besiroglu et al. 2404.10102). Where to begin is found by variable
-projection: for each alpha and beta of a grid, E, A and B are one non-negative least squares problem. From the best
-points the exact objective is descended in all five constants (`descent`).
+*summed* over runs. The mean instead of the sum makes optimizers stop early (Besiroglu et al. 2404.10102). Starting
+points come from variable projection: for each alpha and beta in a grid, E, A and B solve one non-negative least squares
+problem. From the best points, the exact objective is minimized over all five constants (`descent`).
 
-Isoloss parabolas ("approach 2") decide nothing here: on grids that drift off the optimum they move it by 6 to 54%.
+Isoloss parabolas ("approach 2") are not used, because on grids that drift off the optimum they move it by 6 to 54%.
 
-Intervals are bootstrapped over runs with fractional weights (Rubin 1981; Xu et al. 2020): each draw weighs every run
-by an exponential variate, so that none leaves a ladder without one of its few sizes, as draws with replacement do.
-Horizons of one training are weighed as one (`ScalingRun.trunk`).
+Intervals are bootstrapped over runs with fractional weights (Rubin 1981; Xu et al. 2020). Each draw weights every run
+by an exponential variate, so no draw loses one of the few sizes, as draws with replacement can. All horizons of one
+training run share one weight (`ScalingRun.trunk`).
 
     R  runs
     K  draws
@@ -65,16 +65,16 @@ USABLE = ((CONVERGED,), (NO_FLOOR,))
 MEANING = {
     CONVERGED: "the objective has a minimum here",
     NOT_CONVERGED: "no minimum was reached",
-    ON_BOUND: "A or B is 0: the runs show no such term",
-    NO_FLOOR: "E is 0, the least that it can be: runs so small show no floor; the law holds near them, not far beyond",
+    ON_BOUND: "A or B is 0: the runs show no effect of parameters or of tokens",
+    NO_FLOOR: "E is 0, its minimum: runs of these sizes show no loss floor; the law is valid only near these sizes",
     GRID_EDGE: f"an exponent is at the edge of {EXPONENTS[0]} to {EXPONENTS[1]}: the runs do not bound it",
-    FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be separated from the terms",
-    ILL_CONDITIONED: "the constants trade against each other: other ones fit these runs as well",
+    FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be separated from the other terms",
+    ILL_CONDITIONED: "the constants trade against each other: other constants fit these runs equally well",
 }
 
 
 class ScalingRun(Frozen):
-    """One run of a ladder, or one horizon of a run. Runs with the same `trunk` are horizons of the same training."""
+    """Run of a ladder, or one horizon of a run. Runs with the same `trunk` are horizons of the same training run."""
 
     params: float = Field(gt=0, allow_inf_nan=False)
     tokens: float = Field(gt=0, allow_inf_nan=False)
@@ -84,7 +84,7 @@ class ScalingRun(Frozen):
 
     @property
     def flops(self) -> float:
-        """6 N D."""
+        """Training FLOPs, 6 N D."""
         return 6 * self.params * self.tokens
 
 
@@ -108,8 +108,11 @@ class ScalingFit(Frozen):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fit with the data for predictions: constants (E, A, B, alpha, beta), [5] and [K, 5], and residuals of ln L,
-    [R]."""
+    """Fitted law with the data for predictions.
+
+    `constants` are (E, A, B, alpha, beta), [5]; `drawn` are the constants of all bootstrap draws, [K, 5]; `residuals`
+    are the residuals of ln L, [R].
+    """
 
     fit: ScalingFit
     runs: tuple[ScalingRun, ...]
@@ -119,32 +122,34 @@ class Fitted:
 
     @property
     def law(self) -> ScalingLaw:
-        """The law.
+        """Fitted scaling law.
 
         Raises:
             RequestError: the law's constants are not identifiable.
         """
         if self.fit.law is None:
             raise RequestError(
-                "these runs determine no law",
+                "these runs do not determine a scaling law",
                 found="; ".join(f"{status}: {MEANING[status]}" for status in self.fit.statuses),
                 expected=CONVERGED,
-                remedy="add runs of other sizes and other numbers of tokens",
+                remedy="add runs with other sizes and other numbers of tokens",
             )
         return self.fit.law
 
     def losses(self, params: float, tokens: float) -> Floats:
-        """Return the loss under every draw, [K].
+        """Return the predicted loss under every bootstrap draw, [K].
 
-        Least squares pull the surface toward the runs, one for each constant, and a bootstrap takes what is left for
-        the noise. Draws are spread by that factor for the share of runs within delta; beyond it nothing is squared.
+        A least-squares fit pulls the surface toward the runs, so its residuals understate the noise, and so does a
+        bootstrap. Draws are spread by a factor that corrects this for the share of runs with residuals within delta.
         """
         value = loss_of(self.constants, params, tokens)
         return value + (loss_of(self.drawn, params, tokens) - value) * self.spread
 
     @property
     def spread(self) -> float:
-        """Factor of a draw's distance from the fit: for the constants, and for few trainings (G / (G - 1))."""
+        """Factor on a draw's distance from the fit, which corrects for fitted constants and for few training runs (G /
+        (G - 1)).
+        """
         near = float((np.abs(self.residuals) <= self.fit.delta).mean())
         trunks = self.fit.trunks
         few = 1.0 if trunks == len(self.runs) else float(np.sqrt(trunks / (trunks - 1)))
@@ -152,12 +157,12 @@ class Fitted:
 
     @property
     def floorless(self) -> Bools:
-        """Draws whose E is 0, [K]."""
+        """Mask of bootstrap draws whose E is 0, [K]."""
         return np.asarray(self.drawn[:, 0] < NOTHING * min(run.loss for run in self.runs))
 
     @property
     def noise(self) -> Floats:
-        """Residuals of ln L, [R], as large as those of runs that the constants were not fitted to."""
+        """Residuals of ln L, [R], scaled to the size that they have for runs outside the fit."""
         return self.residuals * self._lost
 
     @property
@@ -166,25 +171,27 @@ class Fitted:
         return float(np.sqrt(runs / (runs - 5)))
 
     def extrapolation(self, flops: float) -> float:
-        """Return a budget in multiples of the largest budget that was run."""
+        """Return a budget as a multiple of the largest budget among the fitted runs."""
         return flops / self.fit.largest_flops
 
 
 def loss_of(constants: Floats, params: float, tokens: float) -> Floats:
-    """L(N, D) of constants [..., 5]."""
+    """Return the loss L(N, D) under constants [..., 5]."""
     e, a, b, alpha, beta = np.moveaxis(constants, -1, 0)
     return np.asarray(e + a * params**-alpha + b * tokens**-beta)
 
 
 def weights_of(runs: Sequence[ScalingRun], draws: int, seed: int) -> Floats:
-    """Return the bootstrap weights, [K, R], which add up to R. Runs of the same training have the same weight."""
+    """Return the bootstrap weights, [K, R]; each row adds up to R. Horizons of the same training run have the same
+    weight.
+    """
     trunks = _trunks(runs)
     weights = np.random.default_rng(seed).dirichlet(np.ones(max(trunks) + 1), draws)[:, trunks]
     return np.asarray(weights / weights.sum(axis=1, keepdims=True) * len(runs))
 
 
 def _trunks(runs: Sequence[ScalingRun]) -> list[int]:
-    """Return the index of each run's training, [R]. A run without a trunk is its own training."""
+    """Return the index of the training run for each point, [R]. A point without a trunk is its own training run."""
     seen: dict[str | int, int] = {}
     return [seen.setdefault(run.trunk or at, len(seen)) for at, run in enumerate(runs)]
 
@@ -201,25 +208,25 @@ def budgets(flops: Sequence[float]) -> int:
 def fit(
     runs: Sequence[ScalingRun], *, delta: float = DELTA, draws: int = DRAWS, seed: int = 0, level: float = 0.95
 ) -> Fitted:
-    """Fit the law.
+    """Fit the scaling law to runs, with bootstrap intervals.
 
     Args:
-        runs: at least six, of at least three budgets.
-        delta: where Huber's function of a residual of ln L turns straight; published: 1e-3.
-        draws: of the bootstrap; 4,000 are published.
-        seed: of the draws.
-        level: of the intervals of the constants.
+        runs: at least six runs with at least three budgets.
+        delta: residual of ln L above which Huber's function is linear; the published value is 1e-3.
+        draws: number of bootstrap draws; the publication uses 4,000.
+        seed: random seed for the bootstrap.
+        level: confidence level for the intervals of the constants.
 
     Raises:
-        RequestError: too few runs or budgets.
+        RequestError: there are too few runs or budgets.
     """
     found = budgets([run.flops for run in runs])
     if found < FEWEST_BUDGETS or len(runs) < FEWEST_RUNS:
         raise RequestError(
             "too few runs to fit a scaling law",
             found=f"{len(runs)} runs of {found} budgets",
-            expected=f"at least {FEWEST_RUNS} runs of {FEWEST_BUDGETS} budgets (6 N D, a tenth apart)",
-            remedy="run more sizes, or keep more horizons of each",
+            expected=f"at least {FEWEST_RUNS} runs with {FEWEST_BUDGETS} budgets (6 N D, at least 10% apart)",
+            remedy="run more sizes, or keep more horizons per size",
         )
     surface, means = _surface(runs)
     whole = np.ones((1, len(runs)))
@@ -255,7 +262,10 @@ def _surface(runs: Sequence[ScalingRun]) -> tuple[Surface, tuple[float, float]]:
 
 
 def _starts(surface: Surface) -> Floats:
-    """Return the best points of the grid, [STARTS, 5]; relative residuals replace those of ln L and are linear."""
+    """Return the best starting points in the grid, [STARTS, 5].
+
+    The search uses relative residuals of L instead of residuals of ln L, since they are linear in E, A and B.
+    """
     from scipy.optimize import nnls
 
     found = []
@@ -272,7 +282,7 @@ def _starts(surface: Surface) -> Floats:
 
 
 def _constants(theta: Floats, means: tuple[float, float]) -> Floats:
-    """(E, A, B, alpha, beta), [..., 5], of theta about the means of ln N and ln D."""
+    """Return (E, A, B, alpha, beta), [..., 5], from theta, which is relative to the means of ln N and ln D."""
     p, q, s, alpha, beta = np.moveaxis(theta, -1, 0)
     terms = [np.exp(s), np.exp(p + alpha * means[0]), np.exp(q + beta * means[1]), alpha, beta]
     return np.asarray(np.stack(terms, axis=-1))
@@ -286,7 +296,7 @@ def _law(constants: Floats) -> ScalingLaw:
 def _statuses(
     runs: Sequence[ScalingRun], surface: Surface, theta: Floats, shares: Floats, condition: float, done: bool
 ) -> Iterator[str]:
-    """Yield the statuses of all problems of a fit, or `CONVERGED`."""
+    """Yield a status for each problem of a fit, or `CONVERGED` if there is no problem."""
     sizes = min(len({run.params for run in runs}), len({run.tokens for run in runs}))
     near = 1e-6 * (surface.high - surface.low)[3:]
     edge = (theta[3:] <= surface.low[3:] + near) | (theta[3:] >= surface.high[3:] - near)
@@ -303,8 +313,10 @@ def _statuses(
 
 
 def _shown(shares: Floats) -> Bools:
-    """Return a mask, [5], of the parameters (p, q, s, alpha, beta) to check: all except s if E is 0. Shares of terms
-    are [3, R]."""
+    """Return a mask, [5], of the parameters (p, q, s, alpha, beta) whose terms matter for the loss.
+
+    A term matters if its share of the loss, [3, R], is large enough in some run. Exponents always count.
+    """
     terms = shares.max(axis=1) >= NOTHING
     return np.concatenate([terms, [True, True]])
 
@@ -328,17 +340,19 @@ TRUNK = "trunk"
 
 @dataclass(frozen=True)
 class RunTable:
-    """Runs that ended with a loss, and lines of runs that did not, with their loss as it was written."""
+    """Runs that ended with a loss, and table lines of runs that did not, each with its loss as written."""
 
     runs: tuple[ScalingRun, ...]
     failed: tuple[tuple[int, str], ...]
 
 
 def read_table(text: str) -> RunTable:
-    """Return the runs of a CSV. A loss that is empty or not finite is a failed run; an empty probe was not scored.
+    """Parse a table of runs in CSV.
+
+    A run whose loss is empty or not finite counts as failed. An empty probe was not scored.
 
     Raises:
-        RequestError: a column is missing, or a value is not a number; names the line.
+        RequestError: a column is missing, or a value is not a number; the message names the line.
     """
     reader = csv.DictReader(io.StringIO(text))
     names = [name.strip() for name in reader.fieldnames or ()]
@@ -361,13 +375,13 @@ def read_table(text: str) -> RunTable:
         wrong += [name for name, value in probes.items() if not math.isfinite(value)]
         if wrong:
             found = cells[wrong[0]]
-            raise RequestError(f"line {line} of the table: {wrong[0]}", found=found, expected="a number above 0")
+            raise RequestError(f"line {line} of the table: bad {wrong[0]}", found=found, expected="a number above 0")
         runs.append(ScalingRun(**sizes, loss=loss, probes=probes, trunk=cells.get(TRUNK, "")))
     return RunTable(tuple(runs), tuple(failed))
 
 
 def example() -> str:
-    """Return a table drawn from the corrected Chinchilla law with 0.2% noise: five sizes, four horizons, one probe."""
+    """Return an example table: the corrected Chinchilla law with 0.2% noise, five sizes, four horizons, one probe."""
     draw = np.random.default_rng(0)
     lines = ["params,tokens,loss,probe"]
     for params in (30e6, 60e6, 120e6, 250e6, 500e6):

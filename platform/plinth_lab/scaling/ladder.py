@@ -1,26 +1,26 @@
-"""The design of a ladder, and a ladder as an experiment.
+"""Design of a scaling ladder, and a ladder as an experiment.
 
-Sizes by horizons, hyperparameters by rule, as overlays of a recipe, priced before they run. Rules of OLMo-core's ladder
-(`model_ladder/wsds_chinchilla_run_configurator.py`, after Porian et al. 2406.19146), for N parameters without
-embeddings:
+A ladder has runs for all sizes and horizons, as overlays of a recipe. Hyperparameters follow rules, and the FLOPs are
+known before the runs start. The rules come from OLMo-core's ladder (`model_ladder/wsds_chinchilla_run_configurator.py`,
+after Porian et al. 2406.19146), for N parameters without embeddings:
 
     batch    2048 x 160 (N / 108M)^(2/3) tokens
     rate     0.0047 (N / 108M)^(-1/3) / 2
-    beta2    0.95 from batches of 524,288 tokens on, 0.99 below
+    beta2    0.95 for batches of at least 524,288 tokens, 0.99 below
     warm-up  N tokens
     decay    the last tenth, linear
     horizon  0.5, 1, 2, 4 ... times 20 N tokens
 
-With `mup_base_dim` the rate is one number for all widths, and muP scales it. OLMo-core takes all horizons out of one
-run that decays and warms up again; here each horizon is a run of its own, and is priced as one.
+With `mup_base_dim` all widths have the same learning rate, and muP scales it. OLMo-core gets all horizons from one run
+that decays and warms up again. Here each horizon is a separate run with its own cost.
 
-As an experiment, the law of the smaller sizes predicts the one that is held out:
+As an experiment, a law fitted to the smaller sizes predicts the held-out size:
 
     runs of the smaller sizes -> horizons -> law -> forecast, stored before the held-out size starts
-    run of the held-out size -> horizons -> the truth next to the forecast
+    run of the held-out size -> horizons -> measured loss next to the forecast
 
-A run that decays at several horizons (`training.optimizer.horizons`) gives a point of the law at each of them, and at
-its end; checkpoints between them, of a rate that has not fallen, are not points.
+A run that decays at several horizons (`training.optimizer.horizons`) gives a point for the law at each horizon and at
+its end. Checkpoints between horizons give no points, since their learning rate has not decayed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LARGE_BATCH = 524_288
 
 
 class LadderDesign(Frozen):
-    """Sizes and horizons of a ladder."""
+    """Sizes and horizons of a scaling ladder."""
 
     sizes: tuple[PresetName, ...] = Field(min_length=1)
     horizons: tuple[float, ...] = Field((0.5, 1.0, 2.0, 4.0), min_length=1)  # in multiples of `tokens_per_parameter` N
@@ -59,14 +59,14 @@ class LadderDesign(Frozen):
     @model_validator(mode="after")
     def _both_of_mup(self) -> LadderDesign:
         if (self.mup_base_dim is None) != (self.mup_lr is None):
-            raise ValueError("muP takes both: mup_base_dim and mup_lr, the rate that was tuned at that width")
+            raise ValueError("muP needs both mup_base_dim and mup_lr, the learning rate tuned at that width")
         if any(horizon <= 0 for horizon in self.horizons):
-            raise ValueError("a horizon is above 0")
+            raise ValueError("every horizon must be above 0")
         return self
 
 
 class Rung(Frozen):
-    """One run of a ladder. `flops` are exact training FLOPs; `overlay` holds keys of a recipe."""
+    """One run of a scaling ladder. `flops` are exact training FLOPs; `overlay` has the recipe keys of the run."""
 
     name: str
     params: int  # all of them: N of the law
@@ -76,23 +76,23 @@ class Rung(Frozen):
 
 
 def rungs(design: LadderDesign) -> tuple[Rung, ...]:
-    """Return the runs of a ladder, by size, then horizon."""
+    """Return the runs of a ladder, sorted by size, then horizon."""
     return tuple(_rung(design, size, horizon) for size in design.sizes for horizon in sorted(design.horizons))
 
 
 def price(ladder: tuple[Rung, ...]) -> int:
-    """Return the FLOPs of the whole ladder."""
+    """Return the total training FLOPs of a ladder."""
     return sum(rung.flops for rung in ladder)
 
 
 def batch_tokens(params: int) -> int:
-    """Tokens of a step, before they are whole sequences."""
+    """Return the tokens per step, before they are rounded to whole sequences."""
     tokens: float = 2048 * 160 * (params / REFERENCE) ** (2 / 3)
     return round(tokens)
 
 
 def learning_rate(params: int) -> float:
-    """Peak rate; half of Porian et al.'s, as OLMo-core has it for WSD."""
+    """Return the peak learning rate: half of Porian et al.'s rate, as OLMo-core uses it for WSD."""
     return float(0.0047 * (params / REFERENCE) ** (-1 / 3) / 2)
 
 
@@ -135,14 +135,14 @@ BACKTEST_DRAWS = 1_000
 
 
 class LadderOutcome(Frozen):
-    """Measured loss of a size at a horizon, with its prediction from the other sizes."""
+    """Measured loss of a size at a horizon, with the prediction from the other sizes."""
 
     run: ScalingRun
     outcome: PredictedOutcome
 
 
 class LadderForecast(Frozen):
-    """Prediction of the held-out size from the smaller sizes, by horizon. If `fit` is None, `why` has the reason."""
+    """Prediction for the held-out size from the other sizes, by horizon. If `fit` is None, `why` has the reason."""
 
     held_out: str
     runs: tuple[ScalingRun, ...]
@@ -154,7 +154,7 @@ class LadderForecast(Frozen):
 
 
 def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
-    """Return the points for the law from a run of an experiment, or an empty list if the run did not finish."""
+    """Return the points that a run gives for the law, one per horizon, or an empty list if the run did not finish."""
     if made.stats["status"] != "finished":
         return []
     found = []
@@ -167,7 +167,7 @@ def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
 
 
 def size(arm: Arm) -> int:
-    """N of a run: all its parameters, by the vocabulary that the recipe asks for."""
+    """Return the number of all parameters of a run, for the vocabulary size in the recipe."""
     return parameters(arm.recipe.training.model, arm.recipe.tokenizer.vocab_size).total
 
 
@@ -176,8 +176,8 @@ def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *
 
     Args:
         arms: all runs of the experiment.
-        made: manifests of those of the other sizes, by asset.
-        draws: of the bootstrap.
+        made: manifests of the runs of the other sizes, by asset.
+        draws: number of bootstrap draws.
     """
     runs = tuple(point for one in arms if one.size != held_out for point in horizons(one, made[one.asset]))
     target = next(one for one in arms if one.size == held_out)
@@ -194,7 +194,7 @@ def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *
 
 
 def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tuple[LadderOutcome, ...]:
-    """Predict the largest size of these runs from the others, to judge a forecast before its truth is known.
+    """Predict the largest size of these runs from the others, to judge a forecast before its result is known.
 
     The result is empty if the other sizes determine no law.
     """
@@ -208,7 +208,7 @@ def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tupl
 
 
 def outcomes(foretold: LadderForecast, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> list[LadderOutcome]:
-    """Return every horizon of the held-out runs with its prediction."""
+    """Return the measured loss of the held-out size at every horizon, with its prediction."""
     held = [point for one in arms if one.size == foretold.held_out for point in horizons(one, made[one.asset])]
     return [
         LadderOutcome(run=point, outcome=outcome)

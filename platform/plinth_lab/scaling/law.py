@@ -1,16 +1,16 @@
-"""The law of loss over parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta, and its optima.
+"""Scaling law of loss over parameters and tokens, L(N, D) = E + A / N^alpha + B / D^beta, and its optima.
 
     N  parameters
-    D  tokens trained on, repeated ones included
-    U  unique tokens; D' tokens that are worth as much as D when no token is repeated
-    C  FLOPs: 6 N D of training (Hoffmann et al. 2203.15556), 2 N of a token of inference (Sardana et al. 2401.00448)
+    D  training tokens, including repeated tokens
+    U  unique tokens; D' unique tokens that are worth as much as D tokens with repetition
+    C  FLOPs: 6 N D for training (Hoffmann et al. 2203.15556), 2 N per inference token (Sardana et al. 2401.00448)
 
-All optima share one condition. Along a curve of equal cost, parameters and tokens bring the same where
+All optima share one condition. Along a curve of equal cost, parameters and tokens have equal benefit if
 
     alpha A N^-alpha = beta B D'^-beta (d ln D' / d ln D) (1 + I / 3D),
 
-with I the tokens of inference. Its left side falls with N; on a curve of equal cost, or of equal loss, its right side
-rises. So there is one root, and it is found to rounding.
+with I inference tokens. The left side falls with N; on a curve of equal cost or equal loss, the right side rises. So
+there is exactly one root, which is found to rounding precision.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _VAST = 1e300
 class DataReuse(Frozen):
     """Value of repeated tokens: D' = U + U R* (1 - exp(-(D/U - 1) / R*)) (Muennighoff et al. 2305.16264).
 
-    The same paper lets surplus parameters lose worth too; that half of it is left out here.
+    In the same paper, surplus parameters also lose value; this part is not implemented.
     """
 
     unique_tokens: float = Field(gt=0)
     worth: float = Field(WORTH_OF_REPETITION, gt=0)
 
     def effective(self, tokens: float) -> float:
-        """D' of D."""
+        """Return D', the number of unique tokens that D tokens with repetition are worth."""
         if tokens <= self.unique_tokens:
             return tokens
         repeated = tokens / self.unique_tokens - 1
         return self.unique_tokens * (1 - self.worth * math.expm1(-repeated / self.worth))
 
     def tokens(self, effective: float) -> float:
-        """D of D'; infinite from `limit` on."""
+        """Return D, the tokens with repetition that are worth D' unique tokens; infinite from `limit` on."""
         if effective <= self.unique_tokens:
             return effective
         if effective >= self.limit:
@@ -64,11 +64,11 @@ class DataReuse(Frozen):
 
     @property
     def limit(self) -> float:
-        """Upper limit for any number of repetitions."""
+        """Upper limit of D' for any number of repetitions."""
         return self.unique_tokens * (1 + self.worth)
 
     def elasticity(self, tokens: float) -> float:
-        """d ln D' / d ln D: 1 until tokens repeat."""
+        """Return d ln D' / d ln D, which is 1 until tokens repeat."""
         if tokens <= self.unique_tokens:
             return 1.0
         repeated = tokens / self.unique_tokens - 1
@@ -76,7 +76,10 @@ class DataReuse(Frozen):
 
 
 class Allocation(Frozen):
-    """Optimal allocation of a budget, or the cheapest one for a loss; FLOPs of training and inference are separate."""
+    """Optimal parameters and tokens for a FLOPs budget, or the cheapest ones that reach a loss.
+
+    FLOPs for training and inference are separate.
+    """
 
     params: float
     tokens: float
@@ -96,7 +99,7 @@ class Allocation(Frozen):
 
 
 class ScalingLaw(Frozen):
-    """L(N, D) = E + A / N^alpha + B / D^beta, in the unit of the losses that it was fitted to."""
+    """Scaling law L(N, D) = E + A / N^alpha + B / D^beta, in the unit of the losses that it was fitted to."""
 
     E: float = Field(ge=0)
     A: float = Field(ge=0)
@@ -105,36 +108,36 @@ class ScalingLaw(Frozen):
     beta: float = Field(gt=0)
 
     def loss(self, params: Amount, tokens: Amount) -> Amount:
-        """Return the loss of N parameters after D tokens."""
+        """Return the predicted loss for N parameters and D training tokens."""
         loss: Amount = self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta
         return loss
 
     @property
     def exponent(self) -> float:
-        """a of N* ~ C^a."""
+        """Exponent a of the optimal number of parameters, N* ~ C^a."""
         return self.beta / (self.alpha + self.beta)
 
     @property
     def ratio(self) -> float:
-        """G of N* = G (C/6)^a and D* = (C/6)^(1 - a) / G."""
+        """Factor G in N* = G (C/6)^a and D* = (C/6)^(1 - a) / G."""
         self._has_optimum()
         return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
 
     def optimum(self, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the allocation with the lowest loss for a budget of FLOPs, for training and inference together.
+        """Return the allocation with the lowest loss for a FLOPs budget, which covers training and inference.
 
         Args:
-            flops: 6 N D + 2 N I.
-            inference_tokens: I, tokens that the model will read and write once trained.
-            reuse: how much text there is; None: enough.
+            flops: budget, 6 N D + 2 N I.
+            inference_tokens: I, the tokens that the model will read and write after training.
+            reuse: available unique text; if None, text is unlimited.
 
         Raises:
-            RequestError: the budget is not above 0, or A or B is 0, so that one of N and D costs and brings nothing.
+            RequestError: the budget is not above 0, or A or B is 0, so that parameters or tokens have no benefit.
         """
         self._has_optimum()
         if not (math.isfinite(flops) and flops > 0 and math.isfinite(inference_tokens) and inference_tokens >= 0):
             raise RequestError(
-                "a budget of FLOPs is a finite number above 0, tokens of inference one not below 0",
+                "the FLOPs budget must be finite and above 0, and the inference tokens must not be negative",
                 found=f"{flops:g} and {inference_tokens:g}",
             )
 
@@ -146,8 +149,9 @@ class ScalingLaw(Frozen):
         return self._allocated(params, tokens(params), inference_tokens, reuse)
 
     def cheapest(self, loss: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the allocation with the fewest FLOPs that reaches a loss (Sardana et al. 2401.00448 with
-        `inference_tokens`).
+        """Return the allocation with the fewest FLOPs that reaches a loss.
+
+        With `inference_tokens`, the FLOPs include inference (Sardana et al. 2401.00448).
 
         Raises:
             RequestError: no number of parameters and tokens reaches the loss, or A or B is 0.
@@ -155,7 +159,7 @@ class ScalingLaw(Frozen):
         self._has_optimum()
         floor = self.E + (0.0 if reuse is None else self.B * reuse.limit**-self.beta)
         if not loss > floor:
-            text = "" if reuse is None else f" with {reuse.unique_tokens:.3g} unique tokens, however often repeated"
+            text = "" if reuse is None else f" with {reuse.unique_tokens:.3g} unique tokens at any repetition"
             raise RequestError(f"no model reaches this loss{text}", found=f"{loss:g}", expected=f"above {floor:.6g}")
 
         def tokens(params: float) -> float:
@@ -174,7 +178,7 @@ class ScalingLaw(Frozen):
             raise RequestError(
                 "this law has no optimum: one of its terms is 0",
                 found=f"A = {self.A:g}, B = {self.B:g}",
-                remedy="fit it to runs that differ more in parameters and in tokens",
+                remedy="fit the law to runs that differ more in parameters and in tokens",
             )
 
     def _balanced(
@@ -185,10 +189,10 @@ class ScalingLaw(Frozen):
         inference_tokens: float,
         reuse: DataReuse | None,
     ) -> float:
-        """N at which more parameters and more tokens bring the same for their cost."""
+        """Return the number of parameters at which more parameters and more tokens have equal benefit per cost."""
 
         def surplus(log_params: float) -> float:
-            """ln of what parameters bring over what tokens bring; falls with N."""
+            """Return the log ratio of the benefit of parameters to the benefit of tokens, which falls with N."""
             seen = tokens(math.exp(log_params))
             if seen <= 0:
                 return -_VAST
@@ -254,7 +258,7 @@ _VALUES = 1 << 14
 
 @dataclass(frozen=True)
 class Surface:
-    """Constants of a descent: coordinates and ln L, [R], and bounds of theta, [5]."""
+    """Data and bounds of a fit: coordinates and ln L of the runs, [R], and bounds of theta, [5]."""
 
     n: Floats
     d: Floats
@@ -263,7 +267,7 @@ class Surface:
     high: Floats
 
     def parts(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Shares of the three terms in the loss, [3, K, R], and residuals of ln L, [K, R]."""
+        """Return the shares of the three terms in the loss, [3, K, R], and the residuals of ln L, [K, R]."""
         terms = np.empty((3, len(theta), len(self.n)))
         np.subtract(theta[:, 0, None], theta[:, 3, None] * self.n, out=terms[0])
         np.subtract(theta[:, 1, None], theta[:, 4, None] * self.d, out=terms[1])
@@ -274,12 +278,12 @@ class Surface:
         return shares / total, self.log_loss - most - np.log(total)
 
     def slopes(self, shares: Floats) -> Floats:
-        """d ln L / d theta, [K, R, 5]."""
+        """Return the gradient d ln L / d theta, [K, R, 5]."""
         return np.stack([*shares, -self.n * shares[0], -self.d * shares[1]], axis=-1)
 
 
 def huber(residuals: Floats, delta: float) -> Floats:
-    """Half the square up to delta, straight beyond it."""
+    """Return Huber's function: half the square of residuals up to delta, linear above."""
     size = np.abs(residuals)
     return np.where(size <= delta, 0.5 * residuals**2, delta * (size - 0.5 * delta))
 
@@ -287,14 +291,15 @@ def huber(residuals: Floats, delta: float) -> Floats:
 def descend(
     surface: Surface, theta: Floats, weights: Floats, deltas: tuple[float, ...]
 ) -> tuple[Floats, Floats, Bools]:
-    """Minima for each weighting, through a row of deltas that ends with the one that counts.
+    """Minimize the objective for each weighting of the runs. Several values of delta are used in order.
 
     Args:
-        theta: where each begins, [K, 5].
-        weights: [K, R].
+        theta: starting points, [K, 5].
+        weights: weights of the runs, [K, R].
+        deltas: values of Huber's delta; the last one defines the objective.
 
     Returns:
-        theta [K, 5], the objective [K], and whether each has converged, [K].
+        theta [K, 5], the objective [K], and a mask of converged fits, [K].
     """
     rows = max(1, _VALUES // max(1, len(surface.n)))
     found = []
@@ -334,7 +339,7 @@ def _descend(surface: Surface, theta: Floats, weights: Floats, delta: float) -> 
 
 
 def _curvature(surface: Surface, theta: Floats, weights: Floats, delta: float) -> tuple[Floats, Floats, Floats]:
-    """Gradient [K, 5], Hessian [K, 5, 5], and the scale of each parameter, [K, 5]."""
+    """Return the gradient [K, 5], the Hessian [K, 5, 5], and the scale of each parameter, [K, 5]."""
     shares, residuals = surface.parts(theta)
     slopes = surface.slopes(shares)
     pull = weights * np.clip(residuals, -delta, delta)
@@ -356,7 +361,7 @@ def _curvature(surface: Surface, theta: Floats, weights: Floats, delta: float) -
 
 
 def _step(gradient: Floats, hessian: Floats, scale: Floats, damping: Floats, stuck: Bools) -> Floats:
-    """Return the damped Newton step, [K, 5]; parameters that press against a bound stay."""
+    """Return the damped Newton step, [K, 5]. Parameters at a bound do not move if the gradient pushes them outward."""
     free = ~stuck
     scaled = hessian / (scale[:, :, None] * scale[:, None, :]) * (free[:, :, None] & free[:, None, :])
     scaled += np.eye(5) * np.where(stuck, 1.0, damping[:, None])[:, :, None]

@@ -1,8 +1,8 @@
-"""Prediction of a larger run: its loss, and its probes, from loss to probe by a sigmoid (Bhagia et al. 2412.04403).
+"""Prediction for a larger run: its loss, and its probe scores by a sigmoid of the loss (Bhagia et al. 2412.04403).
 
-A prediction is made and stored before the run, and compared with the truth when the run has ended. Its interval is for
-one new run: the bootstrap of the law, and the residuals of the runs that it was fitted to. Intervals of the best
-parameters and tokens for a budget come from the optimum of every bootstrap draw.
+A prediction is stored before the run starts, and is compared with the measured values when the run has ended. The
+interval is for one new run: it combines the bootstrap of the law with the residuals of the runs that the law was fitted
+to. Intervals of the best parameters and tokens for a budget come from the optimum of every bootstrap draw.
 
     R  runs
     K  draws
@@ -34,7 +34,7 @@ _BLOCK = 256
 
 
 class PredictedOutcome(Frozen):
-    """A measured value and its prediction."""
+    """Measured value, with its prediction and the error."""
 
     measure: str
     predicted: Estimate
@@ -44,7 +44,7 @@ class PredictedOutcome(Frozen):
 
 
 class ScalingPrediction(Frozen):
-    """Predicted results of a run of this size and length."""
+    """Predicted loss and probe scores of a run with a given size and length."""
 
     params: float
     tokens: float
@@ -58,11 +58,11 @@ class ScalingPrediction(Frozen):
 
     @property
     def digest(self) -> str:
-        """Identity of the prediction."""
+        """Digest that identifies the prediction."""
         return fingerprint.digest(self)
 
     def compare(self, loss: float, probes: Mapping[str, float] | None = None) -> tuple[PredictedOutcome, ...]:
-        """Compare measured values with the prediction: loss first, then predicted probes.
+        """Compare measured values with the prediction. The loss comes first, then the predicted probes.
 
         Raises:
             RequestError: a probe was not predicted, or a value is 0 or not finite.
@@ -74,7 +74,7 @@ class ScalingPrediction(Frozen):
             raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
         wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
         if wrong:
-            raise RequestError(f"no error can be stated of {wrong[0]}", found=truths[wrong[0]], expected="not 0")
+            raise RequestError(f"{wrong[0]} has no relative error", found=truths[wrong[0]], expected="not 0")
         return tuple(
             PredictedOutcome(
                 measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
@@ -85,7 +85,7 @@ class ScalingPrediction(Frozen):
 
 
 def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVEL) -> ScalingPrediction:
-    """Predict a run of N parameters and D tokens.
+    """Predict loss and probes of a run with N parameters and D tokens.
 
     Raises:
         RequestError: the runs determine no law.
@@ -111,10 +111,11 @@ def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVE
 
 
 def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: float) -> Estimate:
-    """Return the loss with its interval; low enough for a law without a floor, where draws have none.
+    """Return the predicted loss with its interval. The lower end allows for a law without a loss floor.
 
-    E cannot be below 0, so that noise raises the floor of some draws and lowers that of none: compared with them, those
-    without a floor are too deep in the lower tail. Where they would reach into it, they have an interval of their own.
+    E cannot be below 0, so noise can raise the floor of a draw but never lower it below 0. Draws with a floor then make
+    draws without a floor (E = 0) look too extreme. If these draws reach the lower tail, they get an interval of their
+    own, and the lower of the two ends is used.
     """
     record, none = fitted.fit, fitted.floorless
     found = prediction(value, drawn, noise, n=record.runs, seed=record.seed, level=level)
@@ -128,31 +129,31 @@ def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) 
     """Return the predicted probe score at a loss, or the reason why there is no prediction."""
     at = [i for i, run in enumerate(fitted.runs) if name in run.probes]
     if len(at) < FEWEST_RUNS:
-        return f"only {len(at)} runs have it; expected {FEWEST_RUNS}"
+        return f"only {len(at)} runs have this probe; expected {FEWEST_RUNS}"
     runs = [fitted.runs[i] for i in at]
     losses, scores = np.array([run.loss for run in runs]), np.array([run.probes[name] for run in runs])
     record = fitted.fit
     weights = np.vstack([np.ones(len(fitted.runs)), weights_of(fitted.runs, record.draws, record.seed)])[:, at]
     values, residuals = sigmoid(losses, scores, weights, np.concatenate([[loss], drawn]))
     if not np.isfinite(values).all():
-        return "no sigmoid between 0 and 1 that falls with the loss fits it"
+        return "no sigmoid between 0 and 1 that falls with the loss fits this probe"
     noise = residuals * np.sqrt(len(at) / (len(at) - 4))
     return prediction(float(values[0]), values[1:], noise, n=len(at), seed=record.seed, level=level)
 
 
 def sigmoid(losses: Floats, scores: Floats, weights: Floats, wanted: Floats) -> tuple[Floats, Floats]:
-    """Scores at the losses wanted, by least squares: floor + height / (1 + exp(k (loss - middle))).
+    """Return least-squares predictions of a score by the sigmoid floor + height / (1 + exp(k (loss - middle))).
 
-    For each middle and steepness k of a grid, floor and height are one linear problem, solved for all weightings at
-    once. Floor and ceiling lie within 0 and 1, and a score falls as the loss rises.
+    For each middle and steepness k in a grid, floor and height are one linear problem, solved for all weightings at
+    once. Floor and ceiling are between 0 and 1, and a score falls as the loss rises.
 
     Args:
-        losses, scores: of the runs, [R].
-        weights: [K, R]; the first weighting gives the residuals.
+        losses, scores: measured values of the runs, [R].
+        weights: weights of the runs, [K, R]; the first weighting gives the residuals.
         wanted: a loss for each weighting, [K].
 
     Returns:
-        Scores [K], not finite where no candidate is allowed, and residuals [R].
+        Predicted scores [K] (not finite if no candidate is allowed), and residuals [R].
     """
     span = max(float(losses.max() - losses.min()), 1e-9)
     middles = np.linspace(losses.min() - 2 * span, losses.max() + span, MIDDLES)
@@ -182,7 +183,7 @@ def sigmoid(losses: Floats, scores: Floats, weights: Floats, wanted: Floats) -> 
 
 
 def _logistic(losses: Floats, middle: Floats, steep: Floats) -> Floats:
-    """1 / (1 + exp(k (loss - middle))), without overflow."""
+    """Return 1 / (1 + exp(k (loss - middle))) without overflow."""
     return np.asarray(0.5 - 0.5 * np.tanh(0.5 * steep * (losses - middle)))
 
 
@@ -198,10 +199,12 @@ class Optimum(Frozen):
 def optimum(
     fitted: Fitted, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None, level: float = 0.95
 ) -> Optimum:
-    """N* and D* with intervals. Draws whose A or B is 0 have no optimum; they are left out and not counted.
+    """Return the optimal parameters N* and tokens D* for a budget, with intervals.
+
+    Bootstrap draws whose A or B is 0 have no optimum, and are left out.
 
     Raises:
-        RequestError: the runs determine no law, or neither it nor any draw has an optimum.
+        RequestError: the runs determine no law, or neither the law nor any draw has an optimum.
     """
     best = fitted.law.optimum(flops, inference_tokens=inference_tokens, reuse=reuse)
     if inference_tokens == 0 and reuse is None:
@@ -209,7 +212,7 @@ def optimum(
     else:
         found = _searched(fitted, flops, inference_tokens, reuse)
     if not len(found):
-        raise RequestError("no draw of the bootstrap has an optimum", remedy="add runs of other sizes")
+        raise RequestError("no bootstrap draw has an optimum", remedy="add runs of other sizes")
 
     def interval(value: float, drawn: Floats) -> Estimate:
         own = value * (drawn / value) ** fitted.spread
@@ -223,7 +226,10 @@ def optimum(
 
 
 def _closed(drawn: Floats, flops: float) -> Floats:
-    """N* and D* of draws, [K, 2]: G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4)."""
+    """Return N* and D* of bootstrap draws, [K, 2], in closed form.
+
+    The formulas are G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4).
+    """
     _, A, B, alpha, beta = drawn[(drawn[:, 1:3] > 0).all(axis=1)].T
     params = (alpha * A / (beta * B)) ** (1 / (alpha + beta)) * (flops / 6) ** (beta / (alpha + beta))
     return np.stack([params, flops / (6 * params)], axis=1)
@@ -253,20 +259,19 @@ UTILISATION = (0.38, 0.48)
 
 
 class BoughtModel(Frozen):
-    """Model bought at a utilization; `loss` and `extrapolation` are set if the law is fitted to own runs."""
+    """Best model for a budget at one utilization. `loss` and `extrapolation` are None without a law of own runs."""
 
     utilisation: float
     flops: float
     best: Allocation
-    preset: str = Field(description="The preset nearest in parameters.")
+    preset: str = Field(description="Preset with the nearest number of parameters.")
     preset_parameters: int
     loss: Estimate | None = None
     extrapolation: float | None = None
 
 
 class Purchase(Frozen):
-    """Device hours for the money, wall-clock time of all devices together, and the model at the lowest and highest
-    utilization."""
+    """Device hours and wall-clock time that a budget buys, and the best model at the lowest and highest utilization."""
 
     devices: int
     dollars: float
@@ -287,22 +292,22 @@ def purchase(
     reuse: DataReuse | None = None,
     fitted: Fitted | None = None,
 ) -> Purchase:
-    """Return the best model that dollars buy on a number of devices.
+    """Return the best model that a budget in dollars buys on a number of devices.
 
     Args:
-        spot: at the price of devices that may be taken away.
-        tokens: exact number of training tokens; None: the optimum of the law.
-        inference_tokens: that the model will read and write later; their FLOPs count, their money does not come from
-            these dollars.
-        reuse: how much text there is; None: enough.
-        fitted: the law of one's own runs; None: `CORRECTED`.
+        spot: True to use the price of preemptible devices.
+        tokens: exact number of training tokens; if None, the optimum of the law.
+        inference_tokens: tokens that the model will read and write later. Their FLOPs affect the optimum, but these
+            dollars do not pay for them.
+        reuse: available unique text; if None, text is unlimited.
+        fitted: law fitted to the user's own runs; if None, `CORRECTED`.
 
     Raises:
         RequestError: the device has no price, the runs determine no law, or the law has no optimum.
     """
     price = device.spot_hour if spot else device.on_demand_hour
     if price <= 0:
-        raise RequestError("the device has no price", found=f"{price:g} an hour", remedy="state one: --device-table")
+        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="set one in --device-table")
     hours = dollars / price
     peak = hours * 3600 * device.bf16_flops
     found = (_bought(share, share * peak, tokens, inference_tokens, reuse, fitted) for share in UTILISATION)
@@ -340,7 +345,7 @@ def _bought(
 
 
 def _presets() -> dict[str, int]:
-    """Parameters of every preset with its own vocabulary."""
+    """Return the number of parameters of every preset with its own vocabulary."""
     return {
         name: parameters(Model.model_validate(shape.fields()), shape.vocab_size).total
         for name, shape in PRESETS.items()

@@ -1,10 +1,10 @@
-"""Value of a new source, from a bounded sample, and from runs with it and without it.
+"""Value of a new source, from a bounded sample, and from runs with the source and without it.
 
     sample      a bounded sample of a new source, processed by the pipeline up to the policy; its overlap with the
                 corpus: near duplicates and known word n-grams
     proxy       the gain of a byte model on held-out text from the sample, compared with the same amount of corpus text
     assessment  the report: overlap, verdicts, proxy, with intervals
-    question    the key `source` of an experiment: price and share, and its arms; samples that decide it; its file
+    question    the key `source` of an experiment: price and share, and its arms; samples that decide the question
     verdict     the verdict: buy, do not buy, or not decided, by corrected intervals; its tile on the index page
 
 Also here: the command `plinth corpus source`, which loads the other modules when it runs.
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
-    """Show the verdict of an experiment about a source, and rewrite its page.
+    """Show the verdict of an experiment on a source, and rewrite the experiment's page.
 
     Raises:
-        MissingError: the experiment was not run, or changed later.
+        MissingError: the experiment was not run, or changed after its run.
     """
     from plinth_jobs.cli import output
     from plinth_lab.experiments import run as experiments
@@ -48,7 +48,7 @@ def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
 
 
 def say_verdict(found: Mapping[str, Any]) -> None:
-    """Print the verdict with reason, gains, regressions and prices."""
+    """Print the verdict on a source with reason, gains, regressions and prices."""
     from plinth_jobs.cli import output
     from plinth_lab.source_value.verdict import SourceVerdict, priced
 
@@ -86,7 +86,7 @@ KINDS = ("warc", "html", "pdf", "latex", "jsonl", "parquet", "text", "tree")
     epilog=examples("plinth corpus source value /data/forum.jsonl --kind jsonl --licence CC-BY-4.0"),
 )
 def source() -> None:
-    """Evaluate new sources."""
+    """Estimate the value of new sources."""
 
 
 @source.command(
@@ -102,23 +102,23 @@ def source() -> None:
 @click.argument("new", metavar="BUCKET|PATH|URI")
 @shared
 @recipe_option
-@click.option("--kind", type=click.Choice(KINDS), help="Kind of the reader; required for a path.")
-@click.option("--licence", help="SPDX expression or `per-document`; required for a path.")
-@click.option("--text-field", default="text", show_default=True, help="Text field of JSONL and Parquet.")
-@click.option("--suffix", "suffixes", multiple=True, help="File suffixes to read, of trees and text.")
-@click.option("--policy", "policy", default="default", show_default=True, help="Policy to apply to a path.")
+@click.option("--kind", type=click.Choice(KINDS), help="Input format; required for a path.")
+@click.option("--licence", help="License as SPDX expression, or `per-document`; required for a path.")
+@click.option("--text-field", default="text", show_default=True, help="Name of the text field in JSONL and Parquet.")
+@click.option("--suffix", "suffixes", multiple=True, help="File suffix to read (tree, text). Repeatable.")
+@click.option("--policy", "policy", default="default", show_default=True, help="Policy for a path.")
 @click.option(
-    "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Size of the sample."
+    "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Sample size in MB."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the sample.")
-@click.option("--price", type=click.FloatRange(min=0), help="Price of the whole source.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the sample.")
+@click.option("--price", type=click.FloatRange(min=0), help="One-time price for the whole source.")
 @click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
-@click.option("--train", is_flag=True, help="Train arms without and with the source, and decide; stores its text.")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: source share.")
-@click.option("--test", metavar="JSONL", help="--train: test text, here or in input/.")
-@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: minimum gain, in bits per byte.")
-@click.option("--anneal", metavar="RUN:STEP", help="--train: also anneal both arms from it.")
-@click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: tokens of each annealing.")
+@click.option("--train", is_flag=True, help="Train runs with and without the source to decide; stores its text.")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: source's share.")
+@click.option("--test", metavar="JSONL", help="--train: file with test text, here or in input/.")
+@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: required gain, in bits per byte.")
+@click.option("--anneal", metavar="RUN:STEP", help="--train: also anneal from this checkpoint.")
+@click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: tokens per annealing run.")
 @click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: runs per arm.")
 @click.option("--side-by-side", type=click.IntRange(1, 256), default=1, help="--train: concurrent runs.")
 @click.option("--show", "shown", is_flag=True, help="Show the verdict of an earlier --train.")
@@ -149,11 +149,12 @@ def value(
     """Run a sample of a source through the pipeline and compare it with the corpus; nothing is stored.
 
     The source is a bucket of the recipe that has not been run yet, or a path with --kind and --licence. The result
-    has the accepted share, the shares of text and of word 5-grams new to the corpus, bytes per token, the gain in
-    D_eff, and the bits per byte of a small byte model trained with it or with more of the corpus.
+    shows the accepted share, the shares of text and of word 5-grams that are new to the corpus, bytes per token, and
+    the gain in D_eff. The command also compares a small byte model trained with the sample and with more corpus text,
+    in bits per byte.
 
-    --train runs an experiment: arms without and with the source at equal tokens, with the verdict buy, do not buy or
-    not decided. If interrupted, run the same command again to continue.
+    With --train, the command runs an experiment with and without the source at equal tokens. The verdict is buy, do not
+    buy or not decided. If the command is interrupted, run it again to continue.
     """
     from plinth_lab.source_value import question as source_question
 
@@ -211,7 +212,7 @@ def _show_sample(new: str, found: dict[str, Any], price: float | None, currency:
     if tokens is not None:
         output.facts({"a million effective tokens": priced(tokens.per_token, currency, 1e6)})
     train = f"`plinth corpus source value {new} --train`"
-    return output.say(f"\n{train}, with the same options, compares runs with and without it")
+    return output.say(f"\n{train}, with the same options, compares runs with and without the source")
 
 
 def _bucket(
@@ -223,7 +224,7 @@ def _bucket(
     text_field: str,
     suffixes: tuple[str, ...],
 ) -> Bucket:
-    """Return a path as a bucket, with the minimum terms for training and the recipe's uses."""
+    """Return a bucket for a path, with the minimum terms for training and for the recipe's uses."""
     from pydantic import ValidationError
 
     from plinth.corpus.sources.parameters import Bucket
@@ -233,7 +234,7 @@ def _bucket(
         have = ", ".join(recipe.corpus.buckets)
         raise MissingError(
             f"{new} is not a bucket of the recipe",
-            expected=f"one of {have}; or a path with --kind and --licence",
+            expected=f"one of {have}, or a path with --kind and --licence",
             remedy=f"plinth corpus source value {new} --kind jsonl --licence SPDX",
         )
     if policy not in recipe.corpus.policies:
@@ -265,8 +266,8 @@ def _show(new: str, found: dict[str, Any]) -> None:
             "documents": sample["documents"],
             "parsed": f"{accepted['parsed']:.1%} of the records",
             "kept by the policy": _share(accepted["kept"]),
-            "in the corpus already": f"{_share(accepted['duplicates_of_corpus'])} of what is kept",
-            "repeated in itself": f"{_share(accepted['duplicates_in_itself'])} of what is kept",
+            "in the corpus already": f"{_share(accepted['duplicates_of_corpus'])} of kept documents",
+            "repeated in the sample": f"{_share(accepted['duplicates_in_itself'])} of kept documents",
             "accepted": f"{_share(accepted['accepted'])} of documents, {_share(accepted['accepted_bytes'])} of text",
         }
     )
@@ -274,8 +275,8 @@ def _show(new: str, found: dict[str, Any]) -> None:
         output.table(("reason", "documents"), [tuple(row.values()) for row in found["reasons"]], right=("documents",))
     own, held = density["new_ngrams"], density["new_ngrams_of_held_out"]
     facts = {
-        "text the corpus lacks": _share(density["unique_text"]),
-        "new word 5-grams": f"{_share(own)}; held-out text of the corpus has {_share(held)}",
+        "text new to the corpus": _share(density["unique_text"]),
+        "new word 5-grams": f"{_share(own)}; in held-out text of the corpus {_share(held)}",
     }
     if found["tokenizer"]:
         rate = found["tokenizer"]["bytes_per_token"]
@@ -302,7 +303,7 @@ def _gain(effective: dict[str, Any]) -> dict[str, str]:
 def _show_proxy(proxy: dict[str, Any]) -> None:
     from plinth_jobs.cli import output
 
-    output.heading("bits per byte of held-out text, small byte model")
+    output.heading("bits per byte of held-out text under a small byte model")
     columns = ("slice", "corpus", "+source", "+more", "diff", "from", "to")
     rows = [
         (
@@ -318,8 +319,8 @@ def _show_proxy(proxy: dict[str, Any]) -> None:
     ]
     output.table(columns, rows, right=columns[1:])
     output.say(
-        f"{output.size(proxy['base_bytes'])} of the corpus, and {output.size(proxy['added_bytes'])} added: of the "
-        "source, or more of the corpus. Below zero, the source is the better addition."
+        f"The model reads {output.size(proxy['base_bytes'])} of the corpus, then {output.size(proxy['added_bytes'])} "
+        "of the source or of the corpus. If the difference is below zero, the source helps more."
     )
 
 

@@ -1,4 +1,4 @@
-"""Value of a new source, from a bounded sample, with intervals.
+"""Assessment of a new source from a bounded sample, with intervals.
 
     acceptance   shares of the sample that parse, pass the policy, and are not duplicates
     density      share of the kept text that is new to the corpus; share of new word n-grams, compared with that of
@@ -7,10 +7,10 @@
     effective    text and tokens that the whole source would add to D_eff, with its factors
     proxy        bits per byte of held-out slices for a small byte model, with the sample added to a piece of the
                  corpus, and with the same amount of other corpus text instead
-    test         documents of the test text in the sample
+    test         number of test documents in the sample
 
-Intervals are 95% bootstrap intervals over documents (`evaluation.statistics.ratio`). They do not cover differences
-between files; use another seed for that.
+Intervals are 95% bootstrap intervals over documents (`evaluation.statistics.ratio`). The intervals do not cover
+differences between files; use another seed to see these differences.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ HELD = 0.8
 
 @dataclass(frozen=True)
 class ReferenceCorpus:
-    """The corpus that a source is measured against, by bucket."""
+    """Published corpus that a source is compared with, by bucket."""
 
     documents: Mapping[str, Manifest]
     signatures: Mapping[str, Manifest]
@@ -80,7 +80,7 @@ def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
     whole = [b for b in buckets if b != without and all(f"{b}/{kind}" in made for kind in kinds[:4])]
     if not whole:
         raise MissingError(
-            "there is no corpus to measure a source against",
+            "there is no corpus to compare the source with",
             found="no bucket with curated text",
             remedy="run the pipeline first: `plinth run --select funnel`",
         )
@@ -100,21 +100,21 @@ def assess(
     seed: int = 1,
     test: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """All measures of the module's list, for a source that is described like a bucket.
+    """Return all measures in the module's list for a source that is described like a bucket.
 
     Args:
         bucket: sources and policy.
-        corpus: of the recipe: policies, deduplication.
-        annotators: their parameters by name, as the pipeline has them.
-        have: what the source is measured against.
-        sample_bytes: read of the source.
-        corpus_bytes: read of curated text.
-        seed: of what is chosen, and of the bootstrap.
-        test: documents that no arm of an experiment may train on.
+        corpus: corpus section of the recipe, with policies and deduplication.
+        annotators: parameters by annotator, as in the pipeline.
+        have: corpus that the source is compared with.
+        sample_bytes: number of bytes to read from the source.
+        corpus_bytes: number of bytes to read from curated text.
+        seed: random seed for the sample and the bootstrap.
+        test: test documents that no arm of an experiment may train on.
 
     Returns:
-        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`, and `test` where there is one.
-        A measure with an interval is `{"value", "low", "high"}`.
+        `sample`, `acceptance`, `reasons`, `density`, `tokenizer`, `effective`, `proxy`, and `test` if test text is
+        given. A measure with an interval is `{"value", "low", "high"}`.
 
     Raises:
         SourceError: the source cannot be read. MissingError: see `known`.
@@ -146,7 +146,7 @@ def assess(
 
 @dataclass(frozen=True)
 class _Facts:
-    """The sample's documents: texts, their lengths in bytes, and whether the policy keeps them; [D]."""
+    """Documents in the sample, [D]: texts, lengths in bytes, and a mask of documents that the policy keeps."""
 
     texts: pa.LargeStringArray
     size: Floats
@@ -154,7 +154,7 @@ class _Facts:
 
 
 def _read(own: Context, sample: SourceSample) -> _Facts:
-    """Return the sample in memory: it is bounded by its size."""
+    """Read the whole sample into memory, which is possible because the sample size is limited."""
     columns = [read_table(own.store, part, ["text"]).column("text") for part in sample.documents.named("part-")]
     keep = [read_table(own.store, part, ["keep"]).column("keep") for part in sample.policy.named("part-")]
     texts = pa.concat_arrays([pa.array([], pa.large_string()), *(c for one in columns for c in one.chunks)])
@@ -172,7 +172,7 @@ def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[
 
 
 def _share(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
-    """Return the same ratio if `above` is part of `below`, so the ratio and its interval are between 0 and `scale`."""
+    """Return the ratio as in `_ratio`, limited to the range from 0 to `scale`. `above` is a part of `below`."""
     found = _ratio(above, below, seed)
     return {name: scale * min(max(end, 0.0), 1.0) for name, end in found.items()}
 
@@ -194,7 +194,7 @@ def _acceptance(
 
 
 def _reasons(sample: SourceSample) -> list[dict[str, Any]]:
-    """Reasons of removal of records and documents, the most frequent first."""
+    """Return the most frequent reasons for which records and documents were removed, with counts."""
     refused = sample.documents.stats["rejects"].items()
     rejects = {reason if reason in EXCLUSIONS else f"{reason} (not parsed)": n for reason, n in refused}
     counted = {**rejects, **sample.policy.stats["dropped"]}
@@ -225,8 +225,7 @@ def _density(
 
 
 def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) -> dict[str, Any]:
-    """Return the bytes per token of the sample and of every bucket, or an empty dictionary if there is no tokenizer
-    yet."""
+    """Return the bytes per token of the sample and of every bucket, or an empty dictionary without a tokenizer."""
     trained = ctx.refs.published("tokenizer")
     if trained is None or not have.shards:
         return {}
@@ -255,7 +254,7 @@ def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) 
 
 
 def _held(facts: _Facts, test: Sequence[str]) -> dict[str, int]:
-    """Count the documents of the test text, and those among them that are in the sample."""
+    """Return the number of test documents, and the number of these that are in the sample."""
     batches = (facts.texts.slice(at, 1024) for at in range(0, len(facts.texts), 1024))
     total, fresh = new_ngrams([pa.array(test, pa.large_string())], known_ngrams(batches))
     return {"documents": len(test), "held": int(((total > 0) & (total - fresh >= HELD * total)).sum())}
@@ -266,7 +265,8 @@ def _effective(
 ) -> dict[str, Any]:
     """Extrapolate the sample to the whole source, and compare it with the corpus.
 
-    Tokens take both intervals at their worse ends. Where no text is accepted, the corpus's rate counts its tokens.
+    The interval for tokens combines the worse ends of both intervals (bytes, and bytes per token). If no text is
+    accepted, the corpus's bytes per token are used.
     """
     scale = facts.size.sum() / sample.share if len(facts.size) else 0.0
     gained = _share(accepted * facts.size, facts.size, seed, scale)
@@ -285,10 +285,10 @@ def _effective(
 
 
 def _factors(sample: SourceSample, facts: _Facts, accepted: Bools, tokens: float) -> dict[str, float]:
-    """Factors of D_eff, as of the funnel: their product is the tokens that are accepted.
+    """Return the factors of D_eff as in the funnel. The product of these factors is the number of accepted tokens.
 
     Args:
-        tokens: of all text that parsed.
+        tokens: number of tokens in all text that parsed.
     """
     parsed, failed = len(facts.size), damage(sample.documents.stats["rejects"])
     whole, kept, ours = (float((flags * facts.size).sum()) for flags in (np.ones(parsed), facts.kept, accepted))

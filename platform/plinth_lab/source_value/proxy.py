@@ -2,18 +2,19 @@
 
     base     a piece of the corpus
     with     base + the sample
-    instead  base + as many further bytes of the corpus
+    instead  base + the same number of other bytes from the corpus
 
-`with - base` measures whether the sample helps at all, `with - instead` whether it helps more than more of the same:
-the question before money is spent. Slices are the held-out texts of the buckets, and a held-back tenth of the sample.
+`with - base` measures whether the sample helps at all. `with - instead` measures whether the sample helps more than
+other corpus text, which is the question before a purchase. Slices are the held-out texts of the buckets, and a
+held-back tenth of the sample.
 
-The model is trained in seconds: interpolated Witten-Bell (1991) over contexts of zero to `ORDER - 1` bytes, as
-`evaluation.slices.tables.Trigram`, with counts in hashed tables so that the memory is the same for any text (Talbot and
-Osborne 2007 study the cost of collisions; here every model compared has the same tables, so they cost all alike):
+The model trains in seconds. The model is an interpolated Witten-Bell model (1991) over contexts of zero to `ORDER - 1`
+bytes, as in `evaluation.slices.tables.Trigram`. Counts are in hashed tables, so memory is the same for any text. Talbot
+and Osborne 2007 study the cost of hash collisions; here all compared models have the same tables and the same cost:
 
     p(c | h) = (count(h c) + kinds(h) p(c | shorter h)) / (total(h) + kinds(h))
 
-It is a proxy: it learns vocabulary, spelling and phrases from a text, not facts.
+The model is only a proxy: it learns vocabulary, spelling and phrases from a text, but no facts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ U32 = NDArray[np.uint32]
 
 
 class ByteModel:
-    """Counts of byte n-grams up to `ORDER`; 240 MiB whatever the text."""
+    """Byte n-gram model with counts up to `ORDER`. The tables take 240 MiB for any amount of text."""
 
     def __init__(self) -> None:
         size = 1 << TABLE_BITS
@@ -50,32 +51,32 @@ class ByteModel:
         self.trained_bytes = 0
 
     def train(self, texts: Iterable[bytes]) -> ByteModel:
-        """Count texts; each begins without context."""
+        """Count the n-grams of texts. Each text starts without context."""
         for text in texts:
             count_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes += len(text)
         return self
 
     def forget(self, texts: Sequence[bytes]) -> ByteModel:
-        """Undo the last `train(texts)` exactly: a second model would double the memory."""
+        """Undo the last `train(texts)` exactly. A second model would double the memory."""
         for text in reversed(texts):
             uncount_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes -= len(text)
         return self
 
     def bits(self, text: bytes) -> float:
-        """Total -log2 p of a text's bytes."""
+        """Return the total -log2 p of a text's bytes."""
         return total_bits(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
 
 
 @compiled
 def count_text(text: U8, counts: U32, contexts: U32) -> None:
-    """Count the n-grams of a text, which begins without context."""
+    """Count the n-grams of a text, which starts without context."""
 
 
 @compiled
 def uncount_text(text: U8, counts: U32, contexts: U32) -> None:
-    """Undo `count_text` of the text that was counted last."""
+    """Undo `count_text` for the text that was counted last."""
 
 
 @compiled
@@ -92,7 +93,7 @@ OWN_SLICE = "the source itself"
 
 
 def shuffled(parts: Sequence[Part], seed: int) -> list[Part]:
-    """Return the data files in an order that depends on their content and the seed."""
+    """Return the parts in a random order that depends only on their content and the seed."""
     return sorted(parts, key=lambda part: random.Random(f"{seed}:{part.blob.sha256}").random())
 
 
@@ -104,13 +105,13 @@ def deltas(
     Args:
         texts: accepted documents of the sample.
         curated: the corpus, by bucket.
-        limit: most bytes of the corpus to read.
-        seed: of what is chosen.
+        limit: maximum number of corpus bytes to read.
+        seed: random seed for the choice of corpus text.
 
     Returns:
         `base_bytes`, `added_bytes`, and `slices`: name -> documents, bytes, `base`, `with`, `instead` (bits per
         byte), `helps` (`with - base`) and `beats_more_of_the_same` (`with - instead`), each with value and
-        interval; negative is better. Empty where there is nothing to add.
+        interval; negative is better. Empty if there is no text to add.
     """
     encoded = [text.encode() for text in texts]
     held, added = encoded[::HELD_BACK], [one for i, one in enumerate(encoded) if i % HELD_BACK]
@@ -138,7 +139,7 @@ def deltas(
 
 
 def _pieces(ctx: Context, curated: Mapping[str, Manifest], limit: int, seed: int) -> tuple[list[bytes], list[bytes]]:
-    """Two pieces of the corpus, alike: every document that is read falls in one, in the other, or in none."""
+    """Return two disjoint random pieces of the corpus, for `base` and for `instead`."""
     parts = _turns({bucket: shuffled(one.named("part-"), seed) for bucket, one in curated.items()}, limit)
     share = max(1, limit // max(1, len(parts)))
     there = sum(min(share, int(part.stats.get("text_bytes", share))) for part in parts)
@@ -156,7 +157,7 @@ def _pieces(ctx: Context, curated: Mapping[str, Manifest], limit: int, seed: int
 
 
 def _turns(parts: Mapping[str, Sequence[Part]], limit: int) -> list[Part]:
-    """Take parts of all buckets in turns, up to a number of bytes: small buckets are not left out."""
+    """Take parts from all buckets in turn up to a number of bytes, so that small buckets are included."""
     chosen: list[Part] = []
     held = 0
     for row in zip_longest(*parts.values()):
@@ -174,7 +175,7 @@ def _held(ctx: Context, curated: Manifest) -> Iterator[bytes]:
 
 
 def _until(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield texts up to a number of bytes; the last may exceed it."""
+    """Yield texts until a number of bytes is reached. The last text may exceed this number."""
     held = 0
     while held < size:
         text = next(texts, None)
@@ -186,12 +187,12 @@ def _until(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _bits(model: ByteModel, slices: Mapping[str, Sequence[bytes]]) -> dict[str, Floats]:
-    """Bits of each text [D] of each slice."""
+    """Return the loss in bits of each text, [D], by slice."""
     return {name: np.array([model.bits(text) for text in texts]) for name, texts in slices.items()}
 
 
 def _measured(bits: Mapping[str, Floats], texts: Sequence[bytes], seed: int) -> dict[str, Any]:
-    """Bits per byte of a slice by model, and the gains."""
+    """Return the bits per byte of a slice under each model, and the gains from the sample."""
     sizes = np.array([len(text) for text in texts], dtype=np.float64)
     found: dict[str, Any] = {"documents": len(texts), "bytes": int(sizes.sum())}
     found |= {name: float(own.sum() / sizes.sum()) for name, own in bits.items()}

@@ -1,19 +1,19 @@
-"""The key `source` of an experiment's file: is this source worth its price?
+"""Key `source` in an experiment file, which asks if a source is worth its price.
 
-Two arms, `without` and `with` the source, at two uses, as sizes of the experiment:
+The experiment has two arms, `without` and `with` the source. The sizes of the experiment are two uses of the source:
 
     proxy    from new weights, with a share of the source in every phase of the recipe's mixture
     anneal   from a mid-run checkpoint, with a share of the source in the last phase, while the rate falls to 0
 
-Both arms of a use train the same number of tokens, and have the tokenizer of the text that is there already.
+In each use, both arms train on the same number of tokens, with the tokenizer of the text without the source.
 
-A sample may decide before anything is trained. A source that is too small for its share, or that has the test text, is
-refused by name. One that has enough text, of which too little is new, is answered: no run could have its share of new
-text. So is one whose text the tokenizer breaks into too many tokens: the pipeline would not publish a tokenizer for
-such a bucket, and no run with it would start.
+A sample may decide the question before anything is trained. An error names a source that is too small for its share, or
+that contains the test text. If a source has enough text but too little new text, the answer is no, since no run could
+have its share of new text. The answer is also no if the tokenizer splits its text into too many tokens: the pipeline
+would not publish a tokenizer for such a bucket, so no run with it could start.
 
-`plinth corpus source value --train` writes the question as the file of an experiment,
-`workspace/experiments/value-NAME/question.yaml`, which `plinth experiment run` and `show` accept too.
+`plinth corpus source value --train` writes the question as an experiment file,
+`workspace/experiments/value-NAME/question.yaml`, which `plinth experiment run` and `show` also accept.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ PLAIN = {"name", "fraction", "weights", "to_weights"}
 
 
 class Annealing(Frozen):
-    """Both arms once more from a mid-run checkpoint, at a rate that falls to 0."""
+    """Second use of the source: both arms continue from a mid-run checkpoint while the learning rate falls to 0."""
 
-    checkpoint: str = Field(min_length=1, description="`RUN:STEP` of this workspace, as `training.initial.checkpoint`.")
+    checkpoint: str = Field(min_length=1, description="`RUN:STEP` in this workspace, as `training.initial.checkpoint`.")
     tokens: int = Field(gt=0, description="Annealing tokens per arm.")
-    share: float | None = Field(None, gt=0, lt=1, description="Share of the source. Default: that of the other use.")
-    lr: float | None = Field(None, gt=0, description="Initial learning rate. Default: the recipe's peak.")
-    optimizer: Literal["kept", "fresh"] = Field("kept", description="As `training.initial.optimizer`.")
+    share: float | None = Field(None, gt=0, lt=1, description="Share of the source (default: `source.share`).")
+    lr: float | None = Field(None, gt=0, description="Initial learning rate (default: the recipe's peak).")
+    optimizer: Literal["kept", "fresh"] = Field("kept", description="Optimizer state, as `training.initial.optimizer`.")
 
 
 class SourceQuestion(Source):
-    """A source as a recipe describes it, its price, and its share of the training text."""
+    """Source as described in a recipe, with its price and its share of the training text."""
 
-    policy: str = Field("default", description="Name of the recipe's policy for its documents.")
-    price: float = Field(ge=0, allow_inf_nan=False, description="One-time price of the whole source.")
+    policy: str = Field("default", description="Name of the recipe's policy for the source's documents.")
+    price: float = Field(ge=0, allow_inf_nan=False, description="One-time price for the whole source.")
     currency: str = Field("USD", min_length=1, max_length=8, description="Currency of the price.")
-    share: float = Field(gt=0, lt=1, description="Share of the source in the tokens of the arm `with`.")
+    share: float = Field(gt=0, lt=1, description="Share of the source in the training tokens of the arm `with`.")
     least_gain: float = Field(
         0.0,
         ge=0,
@@ -72,26 +72,26 @@ class SourceQuestion(Source):
     anneal: Annealing | None = Field(None, description="Also test by annealing from a mid-run checkpoint.")
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Both arms; `overlay` has what they change."""
+        """Return both arms with empty overlays. The method `overlay` returns what each arm changes."""
         return {WITHOUT: {}, WITH: {}}
 
     def base(self) -> str:
-        """Return the arm that the other is compared with."""
+        """Return the name of the base arm, which has no source."""
         return WITHOUT
 
     def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the sizes of the experiment: the sizes in the file, or a single one, and the annealing."""
+        """Return the sizes of the experiment: the sizes in the file or a single one, and the annealing if requested."""
         return {**(given or {PROXY: {}}), **({ANNEAL: self._annealing()} if self.anneal else {})}
 
     def share_of(self, size: str) -> float:
-        """Return the share of the source at a size."""
+        """Return the share of the source in training tokens at a size."""
         return (self.anneal.share if self.anneal and size == ANNEAL else None) or self.share
 
     def overlay(self, recipe: Recipe, size: str, arm: str) -> dict[str, Any]:
-        """Keys of an arm at a size over the recipe of that size.
+        """Return the recipe keys that an arm changes at a size.
 
         Raises:
-            RecipeError: the recipe has no mixture, one in which a share cannot be set, or a bucket of this name.
+            RecipeError: the recipe has no mixture, a mixture in which no share can be set, or a bucket of this name.
         """
         phases = self._phases(recipe)
         if size == ANNEAL:
@@ -122,13 +122,13 @@ class SourceQuestion(Source):
     def _phases(self, recipe: Recipe) -> list[Phase]:
         if recipe.mixture is None:
             raise RecipeError(
-                f"the recipe {recipe.name} has no mixture, of which the source could be a share",
+                f"the recipe {recipe.name} has no mixture in which the source could have a share",
                 expected="a section `mixture` with phases and their weights",
             )
         if BUCKET in recipe.corpus.buckets:
             raise RecipeError(
-                f"the recipe {recipe.name} has a bucket {BUCKET}, the name of the source in the arm `{WITH}`",
-                remedy="rename it in a copy of the recipe",
+                f"the recipe {recipe.name} has a bucket {BUCKET}; the source in the arm `{WITH}` needs this name",
+                remedy="rename the bucket in a copy of the recipe",
             )
         for phase in recipe.mixture.phases:
             said = {name for name in phase.model_fields_set if getattr(phase, name) != Phase.model_fields[name].default}
@@ -140,7 +140,7 @@ class SourceQuestion(Source):
                 raise RecipeError(
                     f"the share of the source cannot be set in phase {phase.name} of the recipe {recipe.name}",
                     found=", ".join(odd),
-                    expected="weights by bucket or stream, and nothing that changes them",
+                    expected="only weights by bucket or stream",
                     remedy="write such phases under `common: {mixture: {phases: …}}` of the experiment",
                 )
         return list(recipe.mixture.phases)
@@ -156,7 +156,7 @@ class SourceQuestion(Source):
 
 
 def written(source: Source) -> dict[str, Any]:
-    """Return a source as a recipe has it, with the fields that a dump leaves out because validation has read them."""
+    """Return a source as recipe keys, including fields that a plain dump leaves out."""
     found = source.model_dump(mode="json", include=set(Source.model_fields), exclude_unset=True)
     return found | ({"fields": dict(source.fields)} if source.fields else {})
 
@@ -166,39 +166,39 @@ def _plain(phase: Phase) -> dict[str, Any]:
 
 
 def needed(share: float, tokens: int, max_epochs: float) -> int:
-    """Return new tokens that a run needs for a share of its text."""
+    """Return the number of new tokens that a run needs for a share of the source in its text."""
     return math.ceil(share * tokens / max_epochs)
 
 
 def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
-    """Refuse a source that cannot be evaluated.
+    """Require that a source can be evaluated.
 
     Args:
-        found: of `value.assess`.
-        needs: tokens that its share needs, by size.
+        found: result of `assessment.assess`.
+        needs: number of tokens that the source's share needs, by size.
 
     Raises:
-        RequestError: it holds documents of the test text, or has too little text for its share.
+        RequestError: the source contains test documents, or has too little text for its share.
     """
     if held := found.get("test", {}).get("held", 0):
         raise RequestError(
             "the source overlaps the test text",
-            found=f"{held} of {found['test']['documents']} documents of the test text are in the sample",
-            expected="test text that the source does not have: the arm with it would be scored on what it was given",
-            remedy="take other test text, or remove these documents from the source",
+            found=f"{held} of {found['test']['documents']} test documents are in the sample",
+            expected="test text outside the source, since the arm with the source would train on it",
+            remedy="use other test text, or remove these documents from the source",
         )
     nominal, most = found["effective"]["factors"]["nominal_tokens"], max(needs.values())
     if nominal < most:
         raise RequestError(
             "the source is too small for its share",
-            found=f"{nominal:,.0f} tokens, of which nothing has been dropped yet",
+            found=f"{nominal:,.0f} tokens before any document is dropped",
             expected=f"at least {most:,}",
             remedy="lower `source.share`, train fewer tokens, or allow more passes with mixture.max_epochs",
         )
 
 
 def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: float) -> str:
-    """Return the reason if no arm needs training, or an empty string.
+    """Return the reason why no arm needs training, or an empty string if the question is open.
 
     Args:
         least_rate: minimum bytes per token of every bucket in the tokenizer's audit.
@@ -207,20 +207,23 @@ def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: floa
     if most < need:
         nominal = found["effective"]["factors"]["nominal_tokens"]
         return (
-            f"of its {nominal:,.0f} tokens at most {most:,.0f} pass the policy and are new (95%), and its share of a "
-            f"run needs {need:,}"
+            f"at most {most:,.0f} of the source's {nominal:,.0f} tokens pass the policy and are new (95%), but its "
+            f"share of a run needs {need:,}"
         )
     rate = found["tokenizer"]["bytes_per_token"] if found["tokenizer"] else {"value": 0.0}
     if rate["value"] > 0 and rate["high"] < least_rate:
         return (
-            f"its text has at most {rate['high']:.3g} bytes per token (95%) under the tokenizer of the text without "
-            f"it, and a bucket must have {least_rate:g} (tokenizer.min_bytes_per_token)"
+            f"the source's text has at most {rate['high']:.3g} bytes per token (95%) under the current tokenizer, but "
+            f"a bucket needs {least_rate:g} (tokenizer.min_bytes_per_token)"
         )
     return ""
 
 
 def most_new(found: Mapping[str, Any]) -> float:
-    """Upper end of the 95% interval of its effective tokens; of a sample without any, by the documents of it."""
+    """Return the upper end of the 95% interval of the source's effective tokens.
+
+    If the sample has no effective tokens, the bound follows from its number of documents.
+    """
     tokens, documents = found["effective"]["tokens"], found["sample"]["documents"]
     if tokens and tokens["value"] > 0:
         return float(tokens["high"])
@@ -242,20 +245,20 @@ def name_of(source: str) -> str:
 
 
 def path_of(workspace: Path, source: str) -> Path:
-    """Return the path of the question's file."""
+    """Return the path of the experiment file about a source."""
     return workspace / "experiments" / name_of(source) / FILE
 
 
 def asked(workspace: Path, source: str) -> Path:
-    """Return the file of an earlier question.
+    """Return the existing experiment file about a source.
 
     Raises:
-        MissingError: there is none.
+        MissingError: there is no such file.
     """
     path = path_of(workspace, source)
     if not path.is_file():
         raise MissingError(
-            f"nothing was trained to value {source}",
+            f"no training run has evaluated {source}",
             found=f"no {path}",
             remedy=f"plinth corpus source value {source} --price PRICE --share SHARE --test FILE --train",
         )
@@ -265,28 +268,28 @@ def asked(workspace: Path, source: str) -> Path:
 def write(
     workspace: Path, source: str, bucket: Bucket, recipe: Path, test: str | None, given: Mapping[str, Any], seeds: int
 ) -> Path:
-    """Write the file of a question; the same words give the same file.
+    """Write the experiment file about a source. The same arguments give the same file.
 
     Args:
-        source: as it was named.
-        bucket: the source and the policy that judges it.
-        test: JSONL of the test text.
-        given: keys of `source` in addition to those of the bucket: `price`, `share`, and others that were given.
+        source: name as given by the user.
+        bucket: the source and its policy.
+        test: JSONL file with the test text.
+        given: keys of `source` in addition to the bucket's keys: `price`, `share`, and other options of the user.
 
     Raises:
-        RequestError: no test text, price or share was named, or the bucket has several sources.
+        RequestError: test text, price or share is missing, or the bucket has several sources.
     """
     lacking = [f"--{name}" for name in ("price", "share") if given.get(name) is None] + ([] if test else ["--test"])
     if lacking:
         raise RequestError(
-            "a source cannot be valued by training without " + " and ".join(lacking),
-            expected="its price, its share of the text of a run, and test text that no arm trains on",
+            "a source cannot be evaluated by training without " + " and ".join(lacking),
+            expected="the source's price, its share of a run's text, and test text that no arm trains on",
             remedy=f"plinth corpus source value {source} --price 20000 --share 0.2 --test test.jsonl --train",
         )
     if len(bucket.sources) > 1:
         raise RequestError(
-            f"{source} has {len(bucket.sources)} sources, and one is valued at a time",
-            remedy="name the path of one of them, with --kind and --licence",
+            f"{source} has {len(bucket.sources)} sources; the command evaluates one at a time",
+            remedy="give the path of one source, with --kind and --licence",
         )
     (own,) = bucket.sources
     described = written(own) | {"policy": bucket.policy}
@@ -304,5 +307,5 @@ def write(
 
 
 def _place(workspace: Path, test: str) -> str:
-    """Return a local file as it is; anything else is below `input/`."""
+    """Return the absolute path of a local file. Other names are relative to `input/` and returned unchanged."""
     return str(Path(test).absolute()) if "://" not in test and Path(test).is_file() else test

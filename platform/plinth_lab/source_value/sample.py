@@ -1,14 +1,14 @@
-"""A bounded sample of a source that is not in the corpus yet, and the share of the sample that the corpus already has.
+"""Bounded sample of a source that is not in the corpus yet, and the share of the sample that the corpus already has.
 
-Files are listed, not read; those with the smallest keyed hashes of their names are taken until the sample is full,
-and of files that can be split, pieces. The sample is processed up to the policy in a scratch store that is removed at
-the end, since text that the user has not acquired must not stay.
+Files are listed without reading them. The files with the smallest keyed hashes of their names are taken until the
+sample is full; only pieces are taken from files that can be split. The sample is processed up to the policy in a
+scratch store. The scratch store is deleted at the end, since text that the user has not acquired must not be kept.
 
-A document of the sample counts as a duplicate when a document of the corpus shares a band key with it and their
-signatures agree in at least the recipe's threshold. Documents that a policy or deduplication dropped are not part of
-the corpus; those that protected sets dropped are: their near duplicates are dropped in any bucket. With K hashes the
-agreement estimates the Jaccard similarity with a standard error of at most 1 / (2 sqrt K), 0.047 for 112: an estimate,
-where the pipeline itself verifies every pair.
+A document in the sample counts as a duplicate if a corpus document shares a band key with it and the agreement of their
+signatures reaches the recipe's threshold. Documents that a policy or deduplication dropped are not part of the corpus.
+Documents that protected sets dropped count as part of the corpus, since their near duplicates are dropped in any
+bucket. With K hashes, the agreement estimates the Jaccard similarity with a standard error of at most 1 / (2 sqrt K),
+0.047 for 112. The agreement is only an estimate, while the pipeline verifies every pair.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ Annotators = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class SourceSample:
-    """The sample, and its results in the pipeline.
+    """Sample of a source, and its results in the pipeline.
 
     Args:
-        files, source_bytes: taken.
-        of_files, of_bytes: of the whole source.
+        files, source_bytes: number of files and bytes in the sample.
+        of_files, of_bytes: number of files and bytes in the whole source.
         documents, policy: manifests in the scratch store.
-        annotations: by annotator.
+        annotations: manifests by annotator, in the scratch store.
     """
 
     files: int
@@ -77,13 +77,13 @@ class SourceSample:
 
     @property
     def share(self) -> float:
-        """Share of the source's bytes that was read."""
+        """Share of the source's bytes that is in the sample."""
         return self.source_bytes / self.of_bytes if self.of_bytes else 1.0
 
 
 @contextmanager
 def scratch(ctx: Context) -> Iterator[Context]:
-    """Open a context of the same engine on a store that is removed at the end."""
+    """Open a context with the same engine and a temporary store, which is deleted at the end."""
     ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="value-", dir=ctx.workspace.tmp))
     try:
@@ -95,19 +95,19 @@ def scratch(ctx: Context) -> Iterator[Context]:
 def take(
     ctx: Context, scratch: Context, bucket: Bucket, corpus: Corpus, annotators: Annotators, size: int, seed: int
 ) -> SourceSample:
-    """Read, annotate and judge a sample.
+    """Take a sample of a source, annotate it, and apply the policy.
 
     Args:
-        ctx: where models and lists of annotators are published.
-        scratch: where the sample is written.
-        bucket: the source, and the policy that judges it.
-        annotators: their parameters by name, as the pipeline has them.
-        size: source bytes to take, at least one file or piece.
-        seed: key of the hash that chooses.
+        ctx: context with the published models and lists of annotators.
+        scratch: context whose store receives the sample.
+        bucket: the source and its policy.
+        annotators: parameters by annotator, as in the pipeline.
+        size: number of source bytes to take, at least one file or piece.
+        seed: key of the hash that chooses files.
 
     Raises:
-        SourceError: nothing is there, or it cannot be read.
-        MissingError: an annotator's model or list has not been made.
+        SourceError: the source is empty or cannot be read.
+        MissingError: the model or list of an annotator has not been built.
     """
     taken, of_files, of_bytes = _choose(ctx, bucket, size, seed)
     params = corpus.documents.model_copy(update={"part_bytes": PART_BYTES})
@@ -139,7 +139,7 @@ def take(
 
 
 def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
-    """Return the illegal-content gate of the recipe, its lists copied into the scratch store."""
+    """Return the recipe's gate against illegal content, with its lists copied to the scratch store."""
     name = corpus.illegal.lists
     if name is None:
         return None
@@ -150,7 +150,10 @@ def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
 
 
 def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Inventory, int, int]:
-    """Files or pieces of all sources with the smallest hashes, and how many files and bytes there are."""
+    """Choose the files or pieces of all sources with the smallest hashes.
+
+    Return the chosen files, and the number of all files and of all their bytes.
+    """
     listed = [
         (index, source, str(name), int(held or 0))
         for index, source in enumerate(bucket.sources)
@@ -197,7 +200,7 @@ def _rank(seed: int, name: str) -> bytes:
 def _annotated(
     ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
 ) -> Manifest:
-    """Run one annotator over the sample, after the annotators in `before`, with models and lists of the workspace."""
+    """Run one annotator over the sample, after the annotators in `before`, with the workspace's models and lists."""
     chosen = annotate.annotator(name)
     resources = {key: ctx.refs.current(key) for key in chosen.needs(annotate.parameters(name, raw))}
     for resource in resources.values():
@@ -220,7 +223,10 @@ PROTECTED = pa.array(PROTECTED_REASONS)
 
 @dataclass(frozen=True)
 class SampleSignatures:
-    """Signatures [D, K] of the sample's documents, and their band keys [D, bands]; a text without words has none."""
+    """MinHash signatures [D, K] of the sample's documents, and their band keys [D, bands].
+
+    A text without words has no signature, and `filled` is False for it.
+    """
 
     signatures: U32
     filled: npt.NDArray[np.bool_]
@@ -228,7 +234,7 @@ class SampleSignatures:
 
 
 def signed(texts: Iterable[pa.Array], params: MinHash) -> SampleSignatures:
-    """Signatures of the sample, batch by batch."""
+    """Return the MinHash signatures of the sample, computed batch by batch."""
     a, b = permutations(params.bands * params.rows, params.seed)
     pairs = [signatures(batch, params.shingle_words, a, b) for batch in texts]
     width = params.bands * params.rows
@@ -238,7 +244,7 @@ def signed(texts: Iterable[pa.Array], params: MinHash) -> SampleSignatures:
 
 
 def inside(sample: SampleSignatures, threshold: float) -> npt.NDArray[np.bool_]:
-    """Documents [D] that duplicate an earlier one of the sample."""
+    """Return a mask [D] of documents that duplicate an earlier document in the sample."""
     later = np.zeros(len(sample.filled), dtype=np.bool_)
     for band in range(sample.keys.shape[1]):
         keys = np.where(sample.filled, sample.keys[:, band], np.arange(len(later), dtype=np.uint64))
@@ -259,11 +265,11 @@ def against(
     signed_: Mapping[str, Manifest],
     verdicts: Mapping[str, Manifest],
 ) -> Floats:
-    """Return the greatest agreement [D] of each document with one of the corpus; 0 without candidate."""
+    """Return for each document [D] the highest agreement with any corpus document, or 0 without a candidate."""
     places = slots(documents, signatures=signed_, verdicts=verdicts)
     ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))
-    with ctx.progress.meter("sample against the corpus", sum(slot.documents.rows for slot in places)) as meter:
+    with ctx.progress.meter("comparing with the corpus", sum(slot.documents.rows for slot in places)) as meter:
         for slot, found in zip(places, ctx.engine.map(ask, places), strict=True):
             np.maximum(best, found, out=best)
             meter.advance(slot.documents.rows)
@@ -271,7 +277,10 @@ def against(
 
 
 def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) -> Floats:
-    """Compare with one part of the corpus: its signatures and its verdicts."""
+    """Return the highest agreement [D] with the documents in one part of the corpus.
+
+    Dropped corpus documents are skipped, except those that protected sets dropped.
+    """
     best, width = np.zeros(len(sample.filled)), params.bands * params.rows
     owners = np.flatnonzero(sample.filled)
     flat = sample.keys[owners].reshape(-1)
@@ -296,13 +305,13 @@ def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) ->
 
 
 def known_ngrams(texts: Iterable[pa.Array]) -> U64:
-    """Return the sorted set of word n-gram hashes of texts; 8 bytes for every different one."""
+    """Return the sorted set of word n-gram hashes in texts. The set takes 8 bytes per distinct n-gram."""
     found = [np.unique(ngram_hashes(batch, NGRAM_WORDS)[1]) for batch in texts]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
 def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
-    """Return the number of distinct n-grams of each text [D], and the number of these that are not known [D]."""
+    """Return the number of distinct word n-grams in each text [D], and how many of them are not in `known` [D]."""
     total: list[int] = []
     fresh: list[int] = []
     for batch in texts:
@@ -317,7 +326,7 @@ def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
 
 
 def batches_of(store: Store, parts: Iterable[Part], limit: int | None = None) -> Iterator[pa.Array]:
-    """Yield texts of parts, batch by batch, up to a number of bytes."""
+    """Yield the texts in parts, batch by batch, until a number of bytes is reached."""
     held = 0
     for part in parts:
         for batch in iter_batches(store, part, ["text"]):

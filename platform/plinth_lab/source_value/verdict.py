@@ -1,24 +1,25 @@
-"""The verdict on a source: buy, do not buy, or not decided, by intervals that are corrected for multiple comparisons.
+"""Verdict on a source: buy, do not buy, or not decided, by intervals that are corrected for multiple comparisons.
 
-A use is a size of the experiment: the arms from new weights, the arms that anneal. Its gain is the bits per byte of the
-base less those of the arm with the source, with an interval over seeds and documents at 1 - 5% / uses (Bonferroni).
+A use is a size of the experiment: training from new weights, or annealing. The gain of a use is the bits per byte of
+the base arm minus the bits per byte of the arm with the source. The interval of the gain covers seeds and documents at
+the level 1 - 5% / uses (Bonferroni).
 
-    buy          at some use the whole interval is above the least gain, and nothing else got worse
-    do not buy   at every use the whole interval is at or below it; or the sample showed that too little is new
-    not decided  all else; the smallest gain that four of five such experiments would have seen is given with it
+    buy          for some use the whole interval is above the minimum gain, and no other measure got worse
+    do not buy   for every use the whole interval is at or below the minimum gain; or the sample has too little new text
+    not decided  all other cases; the verdict then states the gain that four of five such experiments would detect
 
-A source that gains nothing is bought in at most 5% of experiments, however many uses: one two-sided test of each, of
-which half of the errors are on this side. Of 400 simulated experiments at two uses with three seeds it was bought in
-0.5% where documents vary most, and in 1% where trainings do.
+A source without any gain is bought in at most 5% of experiments, for any number of uses. Each use has one two-sided
+test, and only half of its errors are on this side. In 400 simulated experiments with two uses and three seeds, such a
+source was bought in 0.5% if documents vary most, and in 1% if training runs vary most.
 
-*Changes*: probes, memorization, toxicity and personal data of both arms, paired item by item and seed by seed
-(`evaluation.comparison.pairs`); items are summed by what was sampled, as a prompt or a template. The interval is over
-seeds and over these; p is corrected by Holm over all measures of all uses. A person has to weigh what got worse: the
-verdict is then open.
+*Changes*: probes, memorization, toxicity and personal data of both arms are paired by item and seed
+(`evaluation.comparison.pairs`). Items are summed by sampling unit, such as a prompt or a template. The interval covers
+seeds and these units; p-values are Holm-corrected over all measures and uses. If a measure got worse, a person has to
+weigh it, so the verdict is not decided.
 
-*Prices*: of an effective token, P / (N rho_parse rho_quality (1 - r_dup)), N the tokens of all its text; of a bit per
-byte, P / gain. Both fall as the amount rises, so that the ends of an interval change places. Padding (r_pad) belongs to
-a run, not to a source, and is not included.
+*Prices*: an effective token costs P / (N rho_parse rho_quality (1 - r_dup)), with N the tokens in all text of the
+source. A bit per byte costs P / gain. Both prices fall as the amount rises, so the ends of an interval change places.
+Padding (r_pad) belongs to a run and is not included.
 
     K  seeds
     C  clusters
@@ -46,7 +47,7 @@ from plinth_lab.source_value.question import WITH, WITHOUT, SourceQuestion
 
 
 class PriceRange(Frozen):
-    """A price with its interval. A value is None if the price has no bound, because the amount could be 0."""
+    """Price with its interval. A value is None if the price has no upper bound, because the amount could be 0."""
 
     value: float | None
     low: float | None
@@ -54,13 +55,13 @@ class PriceRange(Frozen):
 
 
 class TokenPrice(Frozen):
-    """Effective tokens of a whole source, their factors, and their price.
+    """Effective tokens of a whole source, with their factors and their price.
 
     Args:
-        nominal_tokens: of all its text, also what does not parse.
-        rho_parse, rho_quality, r_dup: as of D_eff.
+        nominal_tokens: tokens in all text of the source, including text that does not parse.
+        rho_parse, rho_quality, r_dup: factors of D_eff.
         tokens, low, high: effective tokens with their interval.
-        per_token: the price of one.
+        per_token: price of one effective token.
     """
 
     nominal_tokens: float
@@ -74,20 +75,23 @@ class TokenPrice(Frozen):
 
 
 def ranged(price: float, value: float, low: float, high: float) -> PriceRange:
-    """Return the price of one unit of `value` units, from `low` to `high`; amounts of 0 or less have no price."""
+    """Return the price per unit for `value` units, with its range for `low` to `high` units.
+
+    An amount of 0 or less has no price.
+    """
     cheap, middle, dear = (price / one if one > 0 else None for one in (high, value, low))
     return PriceRange(value=middle, low=cheap, high=dear)
 
 
 def of_gain(price: float, gain: Estimate | None) -> PriceRange | None:
-    """Return the price per bit per byte gained, or None if the gain could be 0."""
+    """Return the price per bit per byte gained, or None if the interval of the gain includes 0."""
     if gain is None or not gain.excludes() or gain.value <= 0:
         return None
     return ranged(price, gain.value, gain.low, gain.high)
 
 
 def of_tokens(price: float, found: Mapping[str, Any]) -> TokenPrice:
-    """Price of an effective token by what a sample showed (`value.assess`)."""
+    """Return the price of an effective token, from the results of a sample (`assessment.assess`)."""
     factors, tokens = found["effective"]["factors"], found["effective"]["tokens"]
     ends = {name: float(tokens.get(name, 0.0)) for name in ("value", "low", "high")}
     return TokenPrice(
@@ -97,12 +101,12 @@ def of_tokens(price: float, found: Mapping[str, Any]) -> TokenPrice:
 
 
 def amount(money: float) -> str:
-    """Money in four digits, or whole where it has more."""
+    """Format an amount of money with four digits, or as a whole number from 1,000 on."""
     return f"{money:,.0f}" if money >= 1000 else f"{money:,.4g}"
 
 
 def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
-    """Return a price with its interval in words; `no bound` if nothing may be bought for it."""
+    """Format a price with its interval in words. The result is `no bound` if the amount could be 0."""
     if price is None:
         return "–"
     ends = (price.value, price.low, price.high)
@@ -120,7 +124,7 @@ Table = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 class MeasuredPair(NamedTuple):
-    """Both arms of a use with a seed, as measured, by asset."""
+    """Measurements of both arms at one use with one seed, by asset."""
 
     use: str
     seed: int
@@ -129,7 +133,10 @@ class MeasuredPair(NamedTuple):
 
 
 class SourceChange(Frozen):
-    """Difference of a measure with and without the source. `worse`: significantly worse with it, by corrected p."""
+    """Difference of a measure with and without the source.
+
+    `worse` is True if the arm with the source is significantly worse, by the corrected p-value.
+    """
 
     use: str
     kind: str
@@ -145,7 +152,7 @@ class SourceChange(Frozen):
 
 
 def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceChange], list[str]]:
-    """Return all changes, corrected, and what could not be measured, with the reasons."""
+    """Return all changes with corrected p-values, and the reasons for measures that are missing."""
     found: list[SourceChange] = []
     problems: list[str] = []
     for use in dict.fromkeys(one.use for one in pairs):
@@ -160,10 +167,10 @@ def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceCha
 def _read(
     store: Store, asset: str, own: Sequence[MeasuredPair], measures: dict[tuple[str, str], list[Pairs]]
 ) -> list[str]:
-    """Add the pairs of an asset of every seed to `measures`; return the reasons if there are none."""
+    """Add an asset's paired values for every seed to `measures`. Return the reasons if there are none."""
     both = [one for one in own if asset in one.with_source and asset in one.without_source]
     if not both:
-        return [f"{asset}: the recipe does not ask for it"] if own else []
+        return [f"{asset}: not enabled in the recipe"] if own else []
     read, found = reader(asset), list[Pairs]()
     assert read is not None
     try:
@@ -188,7 +195,7 @@ def _line(use: str, measured: Sequence[Pairs]) -> SourceChange | None:
 
 
 def table(measured: Sequence[Pairs]) -> Table:
-    """Return the values of both arms by seed and cluster, for items that every seed has."""
+    """Return the values of both arms by seed and cluster, for items that all seeds share."""
     rows = [_rows(one) for one in measured]
     common = sorted(set(rows[0]).intersection(*rows[1:]))
     names = {rows[0][item][0]: None for item in common}
@@ -205,7 +212,7 @@ def table(measured: Sequence[Pairs]) -> Table:
 
 
 def _rows(pairs: Pairs) -> dict[tuple[str, int], tuple[str, float, float, float]]:
-    """Cluster, weight and both values of each item; the n-th of an item that occurs again is another."""
+    """Return cluster, weight and both values of each item. Repeated items are numbered."""
     found: dict[tuple[str, int], tuple[str, float, float, float]] = {}
     counts: dict[str, int] = {}
     columns = ("item", "cluster", "weight", "a", "b")
@@ -216,7 +223,10 @@ def _rows(pairs: Pairs) -> dict[tuple[str, int], tuple[str, float, float, float]
 
 
 def corrected(lines: Sequence[SourceChange]) -> list[SourceChange]:
-    """Lines with Holm's p over all that can be tested, and which arm is better by it."""
+    """Return the changes with Holm-corrected p-values, and whether the arm with the source is better or worse.
+
+    The correction covers all changes that can be tested.
+    """
     found = list(lines)
     family = [at for at, one in enumerate(found) if not {DEGENERATE, DOCUMENTS_ONLY} & set(one.change.flags)]
     if not family:
@@ -245,8 +255,8 @@ FEWEST: Final = 2
 class SourceGain(Frozen):
     """Bits per byte gained at a use, positive if the source helps, or None if no pair of runs has scores.
 
-    `smallest` is the gain that four of five such experiments would have found; `per_bit` the price of a bit per byte,
-    where the interval excludes 0; `lacking` names runs without scores.
+    `smallest` is the gain that four of five such experiments would detect. `per_bit` is the price of a bit per byte, if
+    the interval excludes 0. `lacking` names runs without scores.
     """
 
     use: str
@@ -261,20 +271,21 @@ class SourceGain(Frozen):
 
     @property
     def claims(self) -> bool:
-        """True if a claim follows from the interval: it covers seeds and documents, and has a width."""
+        """True if the interval supports a claim: it covers seeds and documents, and its width is above 0."""
         return self.gain is not None and not {DEGENERATE, DOCUMENTS_ONLY} & set(self.gain.flags)
 
 
 class SourceVerdict(Frozen):
-    """The verdict and its evidence.
+    """Verdict on a source, with its evidence.
 
     Args:
-        verdict, reason: in words.
-        price, currency, least_gain, share: as asked, the share by use.
-        level: of the interval of each gain.
-        gains: by use.
-        changes: of probes, memorization, toxicity and personal data; `unmeasured` lists missing ones with reasons.
-        tokens: the price of an effective token.
+        verdict, reason: result, and its explanation in words.
+        price, currency, least_gain, share: values from the question; `share` is by use.
+        level: confidence level for the interval of each gain.
+        gains: gain by use.
+        changes: changes of probes, memorization, toxicity and personal data; `unmeasured` lists missing measures with
+            reasons.
+        tokens: price of an effective token.
     """
 
     verdict: Answer
@@ -298,13 +309,13 @@ def verdict(
     changes: Sequence[SourceChange] = (),
     unmeasured: Sequence[str] = (),
 ) -> SourceVerdict:
-    """Return the verdict from the sample and the runs.
+    """Return the verdict on a source, from its sample and the runs.
 
     Args:
-        sizes: of the experiment: the uses.
-        sample: stats of the sample: `value.assess`, and `refusal` where nothing was trained.
-        scores: of all runs, those that failed too.
-        changes, unmeasured: of `models.changes`.
+        sizes: sizes of the experiment, which are the uses.
+        sample: stats of the sample: `assessment.assess`, and `refusal` if nothing was trained.
+        scores: scores of all runs, including failed runs.
+        changes, unmeasured: results of `changes`.
 
     Raises:
         IntegrityError: runs were scored on different text.
@@ -346,7 +357,7 @@ def _decided(
     above = [f"{one.use}: {_said(one)}" for one in known if one.gain and one.gain.low > least]
     if above and worse:
         got = ", ".join(f"{one.measure} ({one.use})" for one in worse)
-        return NOT_DECIDED, f"it gains ({'; '.join(above)}), and this got worse, which a person weighs: {got}"
+        return NOT_DECIDED, f"the source helps ({'; '.join(above)}), but a person must weigh what got worse: {got}"
     if above:
         return BUY, "; ".join(above)
     if len(known) == len(gains) and all(one.gain and one.gain.high <= least for one in known):
@@ -362,20 +373,20 @@ def _said(one: SourceGain) -> str:
 
 
 def _open(one: SourceGain, least: float) -> str:
-    """Return the reason why a use does not decide."""
+    """Return the reason why a use does not decide the question."""
     if one.gain is None:
         return "not measured: " + ("; ".join(one.lacking) or "no run")
     if one.documents < FEWEST:
-        return f"{one.documents} documents of the test text are left: of the others the text of some run may hold parts"
+        return f"{one.documents} test documents are left, since training text of some run may contain the others"
     if not one.claims:
         return "too few seeds: one pair of runs does not show training noise"
     seen = "" if one.smallest is None else f"; minimum detectable effect {one.smallest:.2g}"
-    held = f"at or below {least:g}" if one.gain.high <= least else f"the interval holds {least:g}"
+    held = f"at or below {least:g}" if one.gain.high <= least else f"the interval includes {least:g}"
     return f"{_said(one)}, {held}{seen}"
 
 
 def _tile(ctx: Context) -> StateTile:
-    """Return the tile with the verdicts on trained sources (`plinth corpus source value … --train`)."""
+    """Return the index page's tile with the verdicts on sources that were evaluated by training."""
     from plinth_lab.experiments.arms import PREFIX
 
     published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]

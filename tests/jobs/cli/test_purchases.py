@@ -17,7 +17,7 @@ def test_a_budget_is_answered_without_a_recipe(tmp_path: Path, capsys: pytest.Ca
     assert [one["best"]["tokens"] for one in found["models"]] == [1e12, 1e12]
     assert call(words[:-1]) == 0
     shown = capsys.readouterr().out
-    assert "the loss is not yours" in shown
+    assert "so your loss will differ" in shown
     assert "utilization" in shown
 
 

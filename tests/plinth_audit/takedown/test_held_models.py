@@ -64,11 +64,11 @@ def test_two_candidates_one_of_them_rolled_back_one_of_them_tainted(ctx: Context
     release(ctx, "1", FIRST, "rollback", previous="2")
     found = models_of(ctx, [run(FIRST), run(SECOND)])
     states = {one.what: (one.where, one.state) for one in remaining_models(found, [SECOND])}
-    assert states["release demo/1"] == ("champion; wherever it was loaded", NOT_TAINTED)
-    assert states["release demo/2"] == ("rolled back; wherever it was loaded", TAINTED)
+    assert states["release demo/1"] == ("champion; every machine that loaded it", NOT_TAINTED)
+    assert states["release demo/2"] == ("rolled back; every machine that loaded it", TAINTED)
     assert [states[f"candidate {digest[:12]}"][1] for digest in (FIRST, SECOND)] == [NOT_TAINTED, TAINTED]
     ends = {one.what: one.until for one in remaining_models(found)}
-    assert "loading it is refused" in ends["release demo/2"]
+    assert "new loads are rejected" in ends["release demo/2"]
     assert "promote a successor" in ends["release demo/1"]
 
 
@@ -81,7 +81,7 @@ def test_an_export_is_listed_where_it_is_and_where_it_was_deleted(ctx: Context, 
     assert {one.what: (one.where, one.until) for one in listed} == {
         "export demo/0": (f"{places[0]}, and copies of it", "until you delete it"),
         "export demo/1": (
-            f"copies of {places[1]}, which is not there any more", "unknown: ask the people who received it"
+            f"copies of {places[1]}, which no longer exists", "unknown: ask the people who received it"
         ),
         "export demo/2": ("s3://bucket/models, and copies of it", "until you delete it"),
     }  # fmt: skip

@@ -78,7 +78,7 @@ def test_cost_is_known_before_anything_runs(tmp_path: Path) -> None:
         ("  plain: {}", "  plain: {evaluation: {max_bytes_per_slice: 7}}", r"words\.yaml:\d+  arm .* changes eval"),
         ("release: null", "corpus: {holdout: {fraction: 0.5}}", r"words\.yaml:17  arm no-release changes corpus\.ho"),
         ("release: null", "corpus: {protected: {sets: {own: {path: x}}}}", "changes corpus.protected"),
-        ("base: plain", "base: other", "base: other is none of the arms"),
+        ("base: plain", "base: other", "base: there is no arm other"),
         ("[3, 5]", "[3, 3]", "duplicate seed"),
         ("more-prose:", "More:", "arms.More"),
         ("release: null", "releases: null", r"words\.yaml:17  releases: unknown key"),

@@ -56,5 +56,5 @@ def test_points_of_a_curve_are_spread_evenly(count: int, chosen: list[int]) -> N
 def test_a_set_of_the_recipe_is_not_taken_for_the_test_text(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("extends: tiny\ncorpus: {protected: {sets: {prose: {path: other.jsonl, fields: [a, b]}}}}\n")
-    with pytest.raises(RecipeError, match="has a protected set prose of its own"):
+    with pytest.raises(RecipeError, match="already has a protected set prose"):
         load(tmp_path, "recipe: tiny", "recipe: own.yaml")

@@ -121,7 +121,7 @@ def test_arms_share_and_a_failed_one_is_a_result(corpus: Path, tmp_path: Path, w
     file.write_text(FILE % "[1, 2]")
     changed = plinth(workspace, "experiment", "show", file, check=False)
     assert changed.returncode == 3
-    assert "changed after its run" in changed.stderr
+    assert "changed after its last run" in changed.stderr
     file.write_text(FILE % "[1]")
 
     # the workspace's own references are untouched, and the failed run is asked for again by name alone

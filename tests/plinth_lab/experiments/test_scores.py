@@ -24,8 +24,8 @@ COLUMNS = ("documents", "slices", "bytes", "bits")
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"bits": np.ones(1)}, "not of one set of documents"),
-        ({"slices": np.array(["x"])}, "not of one set of documents"),
+        ({"bits": np.ones(1)}, "have columns of different lengths"),
+        ({"slices": np.array(["x"])}, "have columns of different lengths"),
         ({"documents": np.array(["a", "a"])}, "have a duplicate document"),
         ({"bytes": np.array([3.0, 0.0])}, "without bytes"),
         ({"bytes": np.array([3.0, np.nan])}, "without bytes"),

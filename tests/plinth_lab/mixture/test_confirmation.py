@@ -166,8 +166,8 @@ def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"seeds": [1, 2, 3]}, "chose the proposal"),
-        ({"arms": {"prior": {}, "proposed": {}}}, "a confirms defines the arms"),
+        ({"seeds": [1, 2, 3]}, "for the proposal; expected other seeds"),
+        ({"arms": {"prior": {}, "proposed": {}}}, "a confirms already defines the arms"),
     ],
 )
 def test_a_file_that_would_confirm_by_itself_is_refused(swarm: Swarm, changed: dict[str, object], said: str) -> None:

@@ -130,7 +130,7 @@ def test_the_best_of_a_kernel_is_no_worse_than_a_grid() -> None:
 
 
 def test_what_cannot_be_said_is_refused() -> None:
-    with pytest.raises(RequestError, match="caps of repetition"):
+    with pytest.raises(RequestError, match="caps on repetition"):
         propose(SWARM, runs(law, 0), dict.fromkeys(NAMES, 0.2))
     assert propose(SWARM, runs(law, 0)[:3], {}).refusal == "3 runs have scores, and a surrogate needs 4"
     with pytest.raises(RequestError, match="at least 4 runs"):

@@ -152,7 +152,7 @@ def test_plan_by_hand() -> None:
 @pytest.mark.parametrize(
     ("path", "documents", "says"),
     [
-        ("auto", True, "flex with block masks on GPUs where documents end within rows, else sdpa"),
+        ("auto", True, "flex with block masks on GPUs if documents end within rows, else sdpa"),
         ("auto", False, "sdpa"),
         ("sdpa", True, "sdpa with dense masks"),
         ("flex", True, "flex with block masks"),

@@ -107,4 +107,4 @@ def test_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert call(["corpus", "scale"]) == call(["corpus", "scale", "1TB", "--check", str(tmp_path)]) == 2
     Workspace(tmp_path).ensure()
     assert call(["corpus", "scale", "--check", str(tmp_path)]) == 3
-    assert "no costs of a run" in capsys.readouterr().err
+    assert "no recorded costs of a run" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_one_ratio_of_tokens_to_parameters_determines_no_law() -> None:
     found = fit(runs, draws=2)
     assert module.ILL_CONDITIONED in found.fit.statuses
     assert found.fit.law is None
-    with pytest.raises(RequestError, match="determine no law"):
+    with pytest.raises(RequestError, match="do not determine a scaling law"):
         _ = found.law
 
 

@@ -40,14 +40,15 @@ def test_a_source_that_overlaps_the_test_text_or_is_too_small() -> None:
 def test_too_little_that_is_new_is_an_answer() -> None:
     enough = {"value": 60.0, "low": 40.0, "high": 100.0}
     assert question.refusal(sample(1000, enough), {"proxy": 100}, 1.5) == ""
-    assert question.refusal(sample(1000, enough), {"proxy": 101}, 1.5).startswith("of its 1,000 tokens at most 100 ")
+    said = question.refusal(sample(1000, enough), {"proxy": 101}, 1.5)
+    assert said.startswith("at most 100 of the source's 1,000 tokens ")
 
 
 def test_text_that_the_tokenizer_takes_apart_is_an_answer_where_the_whole_interval_is_below_the_bound() -> None:
     enough = {"value": 60.0, "low": 40.0, "high": 100.0}
     said = question.refusal(sample(1000, enough, rate=1.0), {"proxy": 100}, 1.5)
-    assert said.startswith("its text has at most 1.1 bytes per token (95%)")
-    assert "a bucket must have 1.5" in said
+    assert said.startswith("the source's text has at most 1.1 bytes per token (95%)")
+    assert "a bucket needs 1.5" in said
     assert question.refusal(sample(1000, enough, rate=1.4), {"proxy": 100}, 1.5) == ""
     assert question.refusal(sample(1000, enough, rate=3.5), {"proxy": 100}, 1.5) == ""
 

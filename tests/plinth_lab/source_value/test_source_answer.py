@@ -77,7 +77,7 @@ def test_runs_and_sample_make_the_verdict_and_the_page(ctx: Context, asked: tupl
     assert found.gains[0].gain is not None
     assert found.gains[0].gain.value == pytest.approx(0.5, abs=0.02)
     assert found.unmeasured == tuple(
-        f"{name}: the recipe does not ask for it"
+        f"{name}: not enabled in the recipe"
         for name in ("probes", "fairness", "memorisation/canaries", "memorisation/extraction", "pii/outputs")
     )
     assert made.inputs[sample.asset] == sample.digest
@@ -90,7 +90,7 @@ def test_a_sample_that_answers_stops_every_run(ctx: Context, asked: tuple[Experi
     experiment, runs = asked
     nothing = {**ALL, "effective": {**ALL["effective"], "tokens": {}}}
     sample = answer.sample_of(experiment, runs, nothing)
-    assert sample.stats["refusal"].startswith("of its 1,000,000 tokens at most 0 ")
+    assert sample.stats["refusal"].startswith("at most 0 of the source's 1,000,000 tokens ")
     ctx.refs.save(sample)
     stages = wiring.of(experiment, runs)
     assert [stages[0].asset, stages[-1].asset] == ["experiment/forum/sample", "experiment/forum/effects"]
@@ -122,5 +122,5 @@ def test_the_command_line_writes_an_experiment(tmp_path: Path) -> None:
     assert runs[1].recipe.corpus.buckets["new"].sources[0].text_field == "body"
     with pytest.raises(RequestError, match="without --price and --share and --test"):
         source_question.write(*where, None, {}, 2)
-    with pytest.raises(MissingError, match="nothing was trained to value other"):
+    with pytest.raises(MissingError, match="no training run has evaluated other"):
         source_question.asked(tmp_path, "other")

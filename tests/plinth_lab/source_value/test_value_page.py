@@ -55,7 +55,7 @@ def test_what_got_worse_and_the_least_gain() -> None:
     found, made = drawn(0.05, worse=True)
     assert found.verdict == NOT_DECIDED
     assert 'Verdict: <span class="">not decided</span>' in made
-    assert "a person weighs: toxicity (proxy)" in made
+    assert "a person must weigh what got worse: toxicity (proxy)" in made
     assert '<div class="value">1</div><div class="note">of 1 measures</div>' in made
     assert drawn(0.0)[1].count("<svg") == made.count("<svg") == 2
 

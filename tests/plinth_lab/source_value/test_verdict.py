@@ -112,14 +112,14 @@ def test_one_document_decides_nothing_and_the_reason_is_not_the_seeds(monkeypatc
     monkeypatch.setitem(globals(), "DOCUMENTS", 1)
     found = asked({"proxy": 0.9})
     assert found.verdict == NOT_DECIDED
-    assert found.reason.startswith("proxy: 1 documents of the test text are left")
+    assert found.reason.startswith("proxy: 1 test documents are left")
 
 
 def test_what_got_worse_is_left_to_a_person() -> None:
     assert asked({"proxy": 0.3}, changes=[change()]).verdict == BUY
     found = asked({"proxy": 0.3}, changes=[change(worse=True)])
     assert found.verdict == NOT_DECIDED
-    assert "a person weighs: toxicity (proxy)" in found.reason
+    assert "a person must weigh what got worse: toxicity (proxy)" in found.reason
     assert asked({"proxy": -0.3}, changes=[change(worse=True)]).verdict == DO_NOT_BUY
 
 
