@@ -252,7 +252,7 @@ def apache(
     """
     program = shutil.which("apache2", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
-        raise MissingError("no Apache on this machine", remedy="install it (Debian: apache2)")
+        raise MissingError("no Apache on this machine", remedy="install Apache (Debian: apache2)")
     log, people = folder / "apache.log", folder / "people"
     write_bytes(people, _account(front), mode=0o644)  # hashes only; Apache reads it as another user
     lines = [f"LoadModule {name}_module {MODULES}/mod_{name}.so" for name in LOADED]
@@ -287,7 +287,7 @@ def _account(front: Front) -> bytes:
     """Format the line of an htpasswd file, with the bcrypt hash of the password."""
     program = shutil.which("htpasswd")
     if program is None:
-        raise MissingError("no htpasswd on this machine", remedy="install it (Debian: apache2-utils)")
+        raise MissingError("no htpasswd on this machine", remedy="install htpasswd (Debian: apache2-utils)")
     command = [program, "-niB", front.person]
     done: subprocess.CompletedProcess[bytes] = processes.run(
         command, input=front.password.encode(), capture_output=True, check=True

@@ -1,4 +1,4 @@
-"""Dagster instance of a workspace, and its alerts: failed jobs and findings of sensors, one per line in `alerts.jsonl`."""
+"""Dagster instance of a workspace, and alerts: failed jobs and sensor findings, one per line in `alerts.jsonl`."""
 
 from __future__ import annotations
 

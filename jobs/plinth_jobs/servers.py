@@ -40,7 +40,7 @@ LOCATION = "plinth_jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow and the address of the pages."""
+    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow, address of the pages."""
     # Dagster takes the first entry of the path for the working directory, and imports nothing from there.
     path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
@@ -213,7 +213,7 @@ def _free_from(port: int) -> int:
         with socket.socket() as probe:
             if probe.connect_ex((HOST, each)) != 0:
                 return each
-    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are in use", remedy="stop the programs that listen on these ports")
+    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are in use", remedy="stop the programs on these ports")
 
 
 def _require_free(port: int, what: str, option: str) -> None:
@@ -222,5 +222,5 @@ def _require_free(port: int, what: str, option: str) -> None:
             raise PlinthError(
                 f"port {port} on {HOST} is in use",
                 expected=f"a free port for the {what}",
-                remedy=f"stop the program that listens on this port, or choose another {option}",
+                remedy=f"stop the program on this port, or choose another {option}",
             )

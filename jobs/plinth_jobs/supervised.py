@@ -186,7 +186,7 @@ class SharedProcess:
         return int(self._process.pid)
 
     def poll(self) -> int | None:
-        """Return None while the process runs, then -1, because only the parent of a process can read its exit status."""
+        """Return None while the process runs, then -1, because only the parent process can read its exit status."""
         try:
             alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:

@@ -106,7 +106,7 @@ def warc_record(address: str, html: bytes) -> bytes:
 
 
 def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
-    """Render pages in one process until it ends. Return the last name that the process started, and the rendered pages."""
+    """Render pages in one process until it ends. Return the last name that it started, and the rendered pages."""
     # The user's environment is not passed on, because pages show defaults that are computed from it. The fixed hash
     # seed gives sets a fixed order.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
@@ -216,7 +216,7 @@ def language(name: str) -> str:
 
 
 def page_text(path: Path) -> str:
-    """Return the text of a page. The result is empty if the page cannot be read or rendered, or has a legacy encoding."""
+    """Return the text of a page; empty if the page cannot be read or rendered, or has a legacy encoding."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
