@@ -309,7 +309,7 @@ def impact(ctx: Context, target: str) -> Impact:
 
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
-    """Return the checkpoints that these manifests measure. Gates of these checkpoints read the manifests as evidence."""
+    """Return the checkpoints that these manifests measure. Gates of the checkpoints read the manifests as evidence."""
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
@@ -337,7 +337,7 @@ def _frozen(ctx: Context, mark: taint.Taint, saved: SavedEdges) -> frozenset[str
 
 
 def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[VersionRow]) -> tuple[ConsumerRow, ...]:
-    """Return the consumers of these model versions, and the models derived from these checkpoints, with their owners."""
+    """Return the consumers of the versions' models, and the models derived from the checkpoints, with their owners."""
     affected = {f"{row.model}/{row.version}" for row in known}
     found = []
     for one in concerned(ctx, checkpoints, {row.model for row in known}):

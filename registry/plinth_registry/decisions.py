@@ -182,7 +182,7 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
     if stage is None:
         return "waits until the current canary is promoted or withdrawn: `plinth release canary`"
     promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
-    return f"the approval sensor promotes this to {stage} while `plinth up` runs; to promote now: {promote}"
+    return f"the approval sensor promotes version {status.version} to {stage} while `plinth up` runs; or use {promote}"
 
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:

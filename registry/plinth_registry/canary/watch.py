@@ -339,7 +339,7 @@ def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
 
 
 def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
-    """Return the stream of all held-out text first, then the streams of its slices and of the probes, sorted by name."""
+    """Return the stream of all held-out text first, then the streams of its slices and of probes, sorted by name."""
     found: list[tuple[int, PairedStream]] = []
     for one in pairs:
         if one.kind not in KINDS or not one.rows.num_rows:
