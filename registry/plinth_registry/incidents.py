@@ -99,7 +99,7 @@ def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
     with audit_log.audited(ctx, AuditedAction("close incident", f"incident {number}", by, reason)):
         found = find(ctx, number)
         if found.closed is not None:
-            raise MissingError(f"incident {number} was closed at {found.closed}")
+            raise MissingError(f"incident {number} is already closed since {found.closed}")
         if not reason.strip():
             raise RequestError("closing an incident needs a reason", remedy="state the fix and how it was verified")
         _append(ctx, {"action": "close", "incident": number, "text": reason.strip(), "by": by}, COMPLIANCE)

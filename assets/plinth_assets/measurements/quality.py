@@ -59,7 +59,9 @@ class PiiPolicy(Frozen):
         0.02, gt=0, le=1, description="Limit on the upper bound in training text, overall and per bucket."
     )
     min_documents: int = Field(
-        150, ge=1, description="Buckets with fewer documents are listed, not gated (0 of 150 gives a bound of 2%)."
+        150,
+        ge=1,
+        description="Buckets with fewer documents are listed but not gated (0 of 150 gives a bound of 2%).",
     )
     max_output_share: float = Field(0.05, gt=0, le=1, description="Limit on the upper bound in unprompted samples.")
     max_memorised_share: float = Field(

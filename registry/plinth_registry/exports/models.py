@@ -214,7 +214,7 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
-    """Yield the name in the export, the signing role and the bytes of each signed statement about a release."""
+    """Yield the export name, signing role and bytes of each signed statement about a release."""
     trust, own = Trust.of(ctx.workspace), found.candidate
     beside = own.directory.name
     files = {f"{EVIDENCE}/provenance.slsa.json": signing.slsa_path(own.directory)}

@@ -198,7 +198,7 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
 
 def _is_of_exports(name: str) -> bool:
-    """Return True if a gate applies to exports. A gate that cannot be loaded counts as a gate of candidates and fails."""
+    """Return True if a gate applies to exports. A gate that cannot be loaded counts as a candidate gate and fails."""
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False

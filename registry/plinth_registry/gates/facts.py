@@ -201,7 +201,7 @@ class Evidence(Frozen):
     lineage: CheckResult | None = None
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
-    champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if nothing is released.")
+    champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if there is none.")
     first_release: Literal["allowed", "refused"] = Field("allowed", description="Policy for the first release.")
     parent: str | None = Field(None, description="Digest of the initial checkpoint; empty for random weights.")
     expected_slices: tuple[str, ...] = ()

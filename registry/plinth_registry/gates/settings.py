@@ -145,7 +145,7 @@ class PrometheusPolicy(Frozen):
     canary: str = Field(min_length=1, description="Expression of the canary's value.")
     champion: str = Field(min_length=1, description="Expression of the champion's value.")
     step_s: int = Field(
-        60, ge=1, description="Seconds between pairs. Below the rate window of the expressions, pairs are correlated."
+        60, ge=1, description="Seconds between pairs; at least the rate window, otherwise pairs are correlated."
     )
 
 
@@ -174,7 +174,7 @@ class TrialPolicy(Frozen):
     margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a share of the champion's value.")
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the false alarm rate for an equally good canary.")
     least: int = Field(100, ge=2, description="Minimum number of observations per stream.")
-    higher_is_better: tuple[str, ...] = Field((), description="Streams where higher is better; in all others, lower is better.")
+    higher_is_better: tuple[str, ...] = Field((), description="Names of streams in which higher is better.")
     feeds: Mapping[str, FeedPolicy] = Field(
         default_factory=dict,
         description="Metrics of the release owner, by name, in addition to signed evidence.",
