@@ -114,9 +114,8 @@ def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
         reverse=True,
     )
     named = ", ".join(f"{count:,} by {reason}" for count, reason in reasons[:EMPTIED_REASONS])
-    removed = f"removed: {named}" if named else "none was removed"
-    records = counted(found, "record")
-    return f"bucket {bucket} has no training documents left; of {records} in its sources, {removed}"
+    removed = f"; removed: {named}" if named else ""
+    return f"bucket {bucket} has no training documents left; {counted(found, 'record')} in its sources{removed}"
 
 
 def _present_funnel(ctx: Context, made: Manifest) -> dict[str, Any]:

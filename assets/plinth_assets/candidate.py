@@ -243,7 +243,7 @@ def _headline(inputs: Inputs) -> tuple[Fact, ...]:
     overall = inputs["evaluation"].stats["overall"]
     note = f"95% interval {overall['low']:.3f} to {overall['high']:.3f}; gzip -9 {overall['gzip']:.2f}"
     tokens = Fact(label="tokens trained", value=f"{inputs['run'].stats['tokens']:,}")
-    return (tokens, Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+    return (tokens, Fact(label="bits per byte, held-out text", value=f"{overall['model']:.3f}", note=note))
 
 
 def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:

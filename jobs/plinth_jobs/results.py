@@ -143,7 +143,7 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
     if about.evaluation:
         overall = about.evaluation.stats["overall"]
         note = f"95%: {interval(overall, 3)}; gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
-        facts.append(report.Fact(label="bits per byte, held-out", value=f"{overall['model']:.3f}", note=note))
+        facts.append(report.Fact(label="bits per byte, held-out text", value=f"{overall['model']:.3f}", note=note))
     return tuple(facts)
 
 

@@ -182,7 +182,8 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
     if stage is None:
         return "waits until the current canary is promoted or withdrawn: `plinth release canary`"
     promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
-    return f"the approval sensor promotes version {status.version} to {stage} while `plinth up` runs; or use {promote}"
+    sensor = f"the approval sensor promotes the candidate to {stage} while `plinth up` runs"
+    return f"{sensor}; to promote now: {promote}"
 
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:

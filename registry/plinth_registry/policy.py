@@ -66,7 +66,7 @@ def load(path: Path) -> GatePolicy:
 
 
 def digest(policy: GatePolicy) -> str:
-    """Return the SHA-256 of a policy with its defaults filled in. Comments and the order of keys have no effect on it."""
+    """Return the SHA-256 of a policy with its defaults filled in. Comments and the order of keys do not affect it."""
     return fingerprint.digest(policy.model_dump(mode="json"))
 
 

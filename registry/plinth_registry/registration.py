@@ -162,15 +162,13 @@ def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str =
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:
-    """Return MLflow's record of the model (logged model) for the candidate with this key, or None if there is none yet."""
+    """Return MLflow's record of the model for the candidate with this key, or None if there is none yet."""
     found = client.search_logged_models([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
     return found[0] if found else None
 
 
 def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
-    """Return MLflow's record of the model, to which metrics are bound, and create it if needed. Weights are stored
-    elsewhere.
-    """
+    """Return MLflow's record of the model, to which metrics are bound, and create it if needed."""
     model = logged_model(client, run.info.experiment_id, key)
     if model is None:
         model = client.create_logged_model(
@@ -341,7 +339,7 @@ _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
 
 def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
     """Write the link to the workspace's pages to the recipe's experiment and models in MLflow. Return the names of the
-    changed ones.
+    experiments and models that were changed.
     """
     changed = []
     experiment = client.get_experiment_by_name(recipe.name)

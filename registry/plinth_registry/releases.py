@@ -265,8 +265,8 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
         expired: True to accept an expired head, which may belong to an old history.
 
     Raises:
-        SignatureError: a record is missing (including the newest), was changed, or was not signed by the promoter; or the
-            head has expired.
+        SignatureError: a record is missing (including the newest), was changed, or was not signed by the promoter, or
+            the head has expired.
     """
     found = RELEASES.records(ctx)
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)

@@ -90,7 +90,7 @@ def generate(
         found = loaded.generate(asked, sampling, spread=True)
     if rejects:
         output.line(
-            f"{file}: skipped {rejects} line{'s' * (rejects > 1)} that are not a JSON object with a prompt", err=True
+            f"{file}: skipped {rejects} line{'s' * (rejects > 1)} without a JSON object with a prompt", err=True
         )
     if as_json:
         rows: list[dict[str, Any]] = [

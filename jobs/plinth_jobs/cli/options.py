@@ -187,7 +187,7 @@ def recipe_option(function: F) -> F:
         type=PackagedFile("recipes"),
         expose_value=False,
         callback=_store,
-        help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
+        help="Recipe: a file, or the name of a packaged recipe. Default: the recipe last run in this workspace.",
     )(set_option(function))
 
 

@@ -210,11 +210,11 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
         except SignatureError:
             continue
         return role
-    raise SignatureError(f"no authorized signature on {where}", found=kind, expected="a signature by the role of its type")
+    raise SignatureError(f"no authorized signature on {where}", found=kind, expected="a signature by its type's role")
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
-    """Yield the export name, signing role and bytes of each signed statement about a release."""
+    """Yield the name, role and bytes of each signed statement about a release."""
     trust, own = Trust.of(ctx.workspace), found.candidate
     beside = own.directory.name
     files = {f"{EVIDENCE}/provenance.slsa.json": signing.slsa_path(own.directory)}

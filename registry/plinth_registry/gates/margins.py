@@ -36,7 +36,7 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
         return missing(name, "the champion is unknown")
     if not evidence.champion:
         state: GateState = "not applicable" if evidence.first_release == "allowed" else "failed"
-        reason = f"no champion to compare with; the policy says that a first release is {evidence.first_release}"
+        reason = f"no champion to compare with; a first release is {evidence.first_release} by the policy"
         return GateResult(name=name, state=state, reason=reason)
     found = evidence.of("comparison", ComparisonFacts)
     if found is None:

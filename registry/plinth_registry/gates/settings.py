@@ -145,7 +145,9 @@ class PrometheusPolicy(Frozen):
     canary: str = Field(min_length=1, description="Expression of the canary's value.")
     champion: str = Field(min_length=1, description="Expression of the champion's value.")
     step_s: int = Field(
-        60, ge=1, description="Seconds between pairs; at least the rate window, otherwise pairs are correlated."
+        60,
+        ge=1,
+        description="Seconds between pairs; below the rate window, pairs are correlated.",
     )
 
 
@@ -153,7 +155,7 @@ class FeedPolicy(Frozen):
     """Metric of the release owner, from appended JSON lines or two queries. The metric is unsigned."""
 
     lines: str | None = Field(
-        None, min_length=1, description="JSON Lines file, or folder of `*.jsonl`; relative to the workspace, or absolute."
+        None, min_length=1, description="File or folder of `*.jsonl`; relative to the workspace, or absolute."
     )
     prometheus: PrometheusPolicy | None = Field(None, description="Prometheus server with both values.")
 

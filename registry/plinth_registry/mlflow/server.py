@@ -213,7 +213,7 @@ def _default_signals() -> None:
 
 
 def is_own(workspace: Workspace, uri: str) -> bool:
-    """Return True if this address belongs to the workspace's own server, which a child process gets in its environment."""
+    """Return True if this address belongs to the workspace's own server, which child processes get as a variable."""
     state = _read(workspace)
     return state is not None and state.uri == uri.rstrip("/")
 

@@ -37,7 +37,7 @@ class LoginSettings(Frozen):
     """Login method, and the owner of the server's signing key."""
 
     kind: Literal["password", "proxy"] = "password"
-    signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key, which is enrolled as `approver` in the root.")
+    signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key for the role `approver`.")
     header: str = Field(
         "X-Forwarded-Email",
         pattern=r"^[A-Za-z][A-Za-z0-9-]*$",
