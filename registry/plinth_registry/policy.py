@@ -350,7 +350,7 @@ def load_signed(
         what: kind of file, for errors.
         page: document that describes the keys of the file.
         more: function that finds problems that the record itself cannot find.
-        unknown: function that explains an unknown key, if more can be said about it.
+        unknown: function that explains an unknown key, or returns an empty string.
 
     Raises:
         RecipeError: the file cannot be read or is invalid; the error lists every problem with its line and key.

@@ -118,8 +118,8 @@ def return_canary(
         version: version of the release that must be on trial, or None for any version.
 
     Raises:
-        MissingError: another version is on trial, or no canary is on trial and the last release change was no rollback
-            of a canary.
+        MissingError: another version is on trial, or no canary is on trial and the last release change did not roll
+            back a canary.
     """
     name = recipe.required_release().name
     asked = AuditedAction("return", f"canary of {name}", by, reason)

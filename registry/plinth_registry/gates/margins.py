@@ -257,7 +257,7 @@ def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
 
 
 def _named(line: PairedLine, name: str) -> str:
-    """Return the name of a slice, with a label if the slice is of the parent's text."""
+    """Return the name of a slice, with a label if the slice belongs to the parent's text."""
     return name if line.kind == OWN_SLICES else f"{name} of the parent's text"
 
 
