@@ -6,14 +6,14 @@
 
 Stages by subject, upstream first, with their logic:
 
-    sources        plinth/corpus/sources, documents/, lists/: source files, lists of the user, documents
+    sources        plinth/corpus/sources, documents/, lists/: source files, the user's lists, documents
     annotate       plinth/corpus/annotate, models/, slices/: models, annotators, error rates of learned gates
     dedup          plinth/corpus/dedup: exact, near, semantic, lines, substring
-    verdicts       plinth/corpus/protected, policy/, slices/, curate: removal by learned rules; verdicts of rules;
-                   held-out text, protected sets, one decision per document, the text
+    verdicts       plinth/corpus/protected, policy/, slices/, curate: removal rates of learned rules; verdicts of
+                   policies; held-out text, protected sets, one decision per document, curated text
     tokens         plinth/tokens, corpus/canaries: tokenizer, shards, packing, planted texts, mixture
     accounts       plinth/corpus, provenance/ledger/: funnel and ledger
-    initial        plinth/training/initial, sampled_text, registry: existing models and text sampled from them
+    initial        plinth/training/initial, sampled_text, registry: existing models, and text sampled from them
     training       plinth/training: the run and its checkpoint
     candidate      plinth/report, registry: data card, evaluation page; candidate and release
 

@@ -1,5 +1,5 @@
-"""`funnel` and `ledger`: documents and bytes in and out of every stage and bucket, with the effective token budget;
-and one row per document with all its data, for any engine that reads Parquet.
+"""`funnel` and `ledger`. The funnel counts documents and bytes into and out of every stage and bucket, and the
+effective token budget. The ledger has one row per document with all its data, for any engine that reads Parquet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EMPTIED_REASONS = 3
 
 
 def funnel_stages(recipe: Recipe) -> list[Stage]:
-    """Return the account of the whole corpus."""
+    """Return the funnel stage, which accounts for the whole corpus."""
     return [
         Stage(
             asset="funnel",
@@ -48,7 +48,8 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
             version=funnel.VERSION,
             params={},
             group="report",
-            description="Documents and bytes through every stage, by bucket and reason; D_eff with its factors.",
+            description="Documents and bytes in and out of every stage, by bucket and removal reason; effective tokens "
+            "with their factors.",
             owner=shared_owner(recipe),
             suite=_suite_funnel,
             present=_present_funnel,
@@ -57,7 +58,7 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _deps(recipe: Recipe) -> tuple[str, ...]:
-    """Return the inputs; tokens and padding are counted if the recipe has a mixture."""
+    """Return the input assets of the funnel; tokens and padding are counted if the recipe has a mixture."""
     corpus = each(recipe, "sources", "documents", "verdicts", "curated")
     return corpus if recipe.mixture is None else (*corpus, *each(recipe, "shards"), "mixture")
 
@@ -70,7 +71,9 @@ def _make_funnel(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 
 def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that nothing is lost: a stage's output is the next one's input; input less output is the removed number."""
+    """Check that no document is lost: each stage's output is the next stage's input, and the difference between input
+    and output is the number of removed documents.
+    """
     rows = []
     for bucket, account in made.stats["buckets"].items():
         stages_ = account["stages"]
@@ -99,7 +102,7 @@ def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
-    """Describe the stages and rules that removed all documents of a bucket, most first."""
+    """Describe the stages and rules that removed all documents of a bucket, sorted by their number of documents."""
     found = account["stages"][0]["documents_in"]
     reasons = sorted(
         (
@@ -111,8 +114,8 @@ def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
         reverse=True,
     )
     named = ", ".join(f"{count:,} by {reason}" for count, reason in reasons[:EMPTIED_REASONS])
-    removed = f"removed: {named}" if named else "the sources have none"
-    return f"bucket {bucket} has no training documents left; of {counted(found, 'record')} {removed}"
+    removed = f"; removed: {named}" if named else ""
+    return f"bucket {bucket} has no training documents left; {counted(found, 'record')} in its sources{removed}"
 
 
 def _present_funnel(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -152,12 +155,12 @@ def _volume(row: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _known(value: int | None) -> tuple[Any]:
-    """Return a dash for an unknown value."""
+    """Return the value in a 1-tuple, with a dash for an unknown value."""
     return ("-" if value is None else value,)
 
 
 def ledger_stages(recipe: Recipe) -> list[Stage]:
-    """Return the ledger of the whole corpus."""
+    """Return the ledger stage, which covers the whole corpus."""
     kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated")
     placed = () if recipe.mixture is None else (*each(recipe, "shards"),)
     mixed = () if recipe.mixture is None else ("mixture",)
@@ -169,7 +172,7 @@ def ledger_stages(recipe: Recipe) -> list[Stage]:
             version=ledger.VERSION,
             params={},
             group="report",
-            description="Every document with source, terms, scores, duplicates, verdict, edits, weight and shard.",
+            description="Every document with source, license, scores, duplicates, verdict, edits, weight and shard.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=BASE,
@@ -180,7 +183,7 @@ def ledger_stages(recipe: Recipe) -> list[Stage]:
 
 
 def shared_stages(recipe: Recipe) -> dict[str, str]:
-    """Return stages over all buckets that verdicts are derived from, by their column name."""
+    """Return the assets that cover all buckets and from which verdicts are derived, by their column name."""
     buckets = recipe.corpus.buckets
     deps = [dep for stage in curate_stages(recipe) if stage.asset.endswith("/verdicts") for dep in stage.deps]
     keys = dict.fromkeys(dep for dep in deps if dep.partition("/")[0] not in buckets)
@@ -189,7 +192,7 @@ def shared_stages(recipe: Recipe) -> dict[str, str]:
 
 
 def _planted(recipe: Recipe) -> tuple[str, ...]:
-    """Return curated text and shards of planted text, in a recipe with a mixture."""
+    """Return the assets with curated text and shards of canaries, if the recipe has a mixture."""
     return planted(recipe, "curated", "shards") if recipe.mixture is not None else ()
 
 
@@ -212,7 +215,9 @@ def _make_ledger(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 
 def _suite_ledger(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every document has its row, and every training document its place in shards, else in curated text."""
+    """Check that every document has a row, and that every training document is found in the shards, or in the curated
+    text if there are no shards.
+    """
     documents = [one for key, one in inputs.items() if key.endswith("/documents")]
     last = "/shards" if "mixture" in inputs else "/curated"
     places = [one for key, one in inputs.items() if key.endswith(last) and not key.startswith(f"{CANARIES}/")]

@@ -1,5 +1,5 @@
-"""`models/{name}`, `{bucket}/{annotator}`, `slices/{gate}`: models trained on the pipeline's own buckets; one sidecar
-of scores, labels or spans per bucket and annotator; error rates of learned gates, with blocking limits.
+"""`models/{name}`, `{bucket}/{annotator}` and `slices/{gate}`: models trained on the pipeline's own buckets; one
+sidecar of scores, labels or spans per bucket and annotator; error rates of learned gates, with blocking limits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEST = {"test": True}
 
 
 def model_stages(recipe: Recipe) -> list[Stage]:
-    """Return one asset per model of the recipe."""
+    """Return one stage per model of the recipe."""
     return [_stage_models(recipe, name, raw) for name, raw in recipe.corpus.models.items()]
 
 
@@ -77,7 +77,7 @@ def _present_models(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def annotation_stages(recipe: Recipe) -> list[Stage]:
-    """Return every annotator over every bucket."""
+    """Return one stage for every annotator on every bucket."""
     annotators = annotator_parameters(recipe)
     return [
         _stage_annotate(name, bucket.owner, annotator, annotators)
@@ -87,7 +87,7 @@ def annotation_stages(recipe: Recipe) -> list[Stage]:
 
 
 def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Return parameters of the recipe's annotators; the license gate's list is the corpus's own."""
+    """Return the parameters of the recipe's annotators. The license gate gets the corpus's own list of licenses."""
     params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
     if "licence" in params:
         own = recipe.corpus.rights().licences.model_dump(mode="json", exclude_none=True)
@@ -96,7 +96,9 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
-    """Return the stage of an annotator; the first one to run reads the text for all whose inputs are ready."""
+    """Return the stage of an annotator. The first annotator to run reads the text for all annotators whose inputs are
+    ready.
+    """
     annotator, params = annotate.annotator(name), annotators[name]
     resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
@@ -148,7 +150,7 @@ def _suite_annotate(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def slice_stages(recipe: Recipe) -> list[Stage]:
-    """Return one evaluation per gate of the recipe."""
+    """Return one stage per learned gate of the recipe, which measures the gate's error rates."""
     return [_stage_slices(recipe, name, params) for name, params in recipe.corpus.slices.items()]
 
 
@@ -179,7 +181,7 @@ def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
 
 
 def reviewed(ctx: Context) -> str:
-    """Return the identity of the labels of reviewers so far."""
+    """Return the digest of all labels that reviewers have recorded so far."""
     return reviews.digest(ctx.workspace)
 
 
@@ -204,7 +206,7 @@ def _make_slices(
 
 
 def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs) -> dict[str, Manifest]:
-    """Return labeled sets that the gate's models have learned from, by asset key."""
+    """Return the labeled lists on which the gate's models were trained, by asset key."""
     found = {}
     for model in (key for key in keys if key.startswith("models/")):
         for one in recipe.corpus.models[model.removeprefix("models/")].get("labelled") or ():
@@ -213,8 +215,9 @@ def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs)
 
 
 def _suite_slices(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
-    """Check the thresholds of all documents and of every slice with enough of them; the user's lists must have enough
-    good and bad documents to be informative."""
+    """Check the error rates over all documents and over every slice with at least `min_documents` documents. The user's
+    lists must have enough good and bad documents to be informative.
+    """
     rows = [
         {
             "slice": name,

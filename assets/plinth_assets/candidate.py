@@ -1,4 +1,4 @@
-"""The end of the pipeline: `data_card` and `evaluation_page`, then `candidate` and `release`."""
+"""Last stages of the pipeline: `data_card` and `evaluation_page`, then `candidate` and `release`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SUBJECTS = {
 
 
 def card_stages(recipe: Recipe) -> list[Stage]:
-    """Return the card of the whole corpus."""
+    """Return the data card stage of the whole corpus."""
     measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
     gates = [f"slices/{name}" for name in recipe.corpus.slices]
     compared = [protected.ASSET] if compares(recipe) else []
@@ -71,7 +71,7 @@ def card_stages(recipe: Recipe) -> list[Stage]:
                 "reference": list(reference_of(recipe)),
             },
             group="report",
-            description="Text by bucket with the screening applied, in Markdown.",
+            description="Data card: text by bucket with the filters applied to it, in Markdown.",
             owner=shared_owner(recipe),
             present=lambda ctx, made: {"card": markdown(card_text(ctx, made))},
         )
@@ -79,7 +79,7 @@ def card_stages(recipe: Recipe) -> list[Stage]:
 
 
 def card_text(ctx: Context, made: Manifest) -> str:
-    """Return the card's page."""
+    """Return the Markdown text of the data card."""
     return ctx.store.read_bytes(made.parts[0].blob).decode()
 
 
@@ -120,7 +120,9 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
 
 
 def _card_items(inputs: Inputs) -> Iterator[str]:
-    """Yield the items of each protected set by status. Items with common text are listed by name."""
+    """Yield one line per protected set: the number of its items by contamination status, and the names of items that
+    are common text.
+    """
     made = inputs.get(protected.ASSET)
     for name, own in made.stats["sets"].items() if made is not None else ():
         counts = ", ".join(f"{own[status]} {status}" for status in comparison.STATUSES)
@@ -129,14 +131,16 @@ def _card_items(inputs: Inputs) -> Iterator[str]:
 
 
 def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) -> Iterator[str]:
-    """Yield rules and edits of a policy that read the columns of some annotators."""
+    """Yield the rules and edits of a policy that read columns of the named annotators."""
     compiled, own = compile_policy(policy, annotators), tuple(f"{name}." for name in named)
     yield from (rule.text for _, rule in compiled.rules if any(name.startswith(own) for name in rule.columns))
     yield from (f"{column} replaced" for _, column in compiled.edits if column.startswith(own))
 
 
 def _card_evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
-    """Yield error rates on labeled text, digests of ready models, and removal rates on trusted text."""
+    """Yield evidence for an annotator: error rates on labeled text, digests of pretrained models, and removal rates on
+    trusted text.
+    """
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
     for gate in gates:
         made = inputs.get(f"slices/{gate}")
@@ -166,7 +170,7 @@ EVALUATION_PAGE, PAGE_VERSION, PAGE_FILE = "evaluation_page", "3", "evaluation.h
 
 
 def page_stages(recipe: Recipe) -> list[Stage]:
-    """Return the page of the checkpoint."""
+    """Return the evaluation page stage of the checkpoint."""
     return [
         Stage(
             asset=EVALUATION_PAGE,
@@ -179,7 +183,7 @@ def page_stages(recipe: Recipe) -> list[Stage]:
             version=PAGE_VERSION,
             params={"name": recipe.name, "description": recipe.description},
             group="report",
-            description="All measurements of the checkpoint with interval, control and noise, on one page.",
+            description="One page with all measurements of the checkpoint: intervals, controls and noise.",
             owner=shared_owner(recipe),
             kinds=("html",),
             present=partial(_present, recipe),
@@ -188,19 +192,19 @@ def page_stages(recipe: Recipe) -> list[Stage]:
 
 
 def page_path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
-    """Return the file of the page of a checkpoint, by its digest."""
+    """Return the path of a checkpoint's evaluation page, from the checkpoint's digest."""
     return ctx.workspace.reports / f"{recipe.name}-checkpoint-{checkpoint[:12]}-evaluation.html"
 
 
 def show_page(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
-    """Write the page to the folder of pages; return its path."""
+    """Write the evaluation page to the workspace's folder of pages; return its path."""
     target = page_path(ctx, recipe, made.stats["checkpoint"])
     write_bytes(target, ctx.store.read_bytes(made.parts[0].blob))
     return target
 
 
 def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
-    """Yield assets that have a section, and the function that builds it."""
+    """Yield each asset that has a section on the page, with the function that builds the section."""
     for one in measurements(recipe):
         if one.section:
             yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
@@ -239,11 +243,11 @@ def _headline(inputs: Inputs) -> tuple[Fact, ...]:
     overall = inputs["evaluation"].stats["overall"]
     note = f"95% interval {overall['low']:.3f} to {overall['high']:.3f}; gzip -9 {overall['gzip']:.2f}"
     tokens = Fact(label="tokens trained", value=f"{inputs['run'].stats['tokens']:,}")
-    return (tokens, Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+    return (tokens, Fact(label="bits per byte, held-out text", value=f"{overall['model']:.3f}", note=note))
 
 
 def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:
-    """Yield held-out slices and probes over the run, if it was validated."""
+    """Yield the curves of held-out slices and probes over training steps, if the run was validated."""
     names = sorted({name for look in looks for name in look["slices"]})
     slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
     asked = probe_curves.curves(looks)
@@ -255,20 +259,20 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
         yield Section(
             key="curves",
             title="During the run",
-            lead="The same measurements during training: slices on samples of their text, probes on their samples.",
+            lead="The same measurements during training, on samples of each slice's text and of each probe's items.",
             curves=tuple(groups),
         )
 
 
 def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
-    """Return the measured points; there may be none."""
+    """Return a curve of the measured points, without the missing values. The curve may be empty."""
     known = [(step, value) for step, value in points if value is not None]
     steps, values = tuple(step for step, _ in known), tuple(value for _, value in known)
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
 def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
-    """Return commands, and the page of the comparison of the checkpoint `compared`, if there is one."""
+    """Return suggested commands and, if the checkpoint `compared` has one, a link to its comparison page."""
     against = f"every slice, item and span compared with {recipe.evaluation.against}"
     pages = (Next(what=against, link=comparison_stage.page_name(recipe, compared)),) if compared else ()
     return (
@@ -291,7 +295,7 @@ RELEASE = Step(name="release", version=VERSION)
 
 
 def release_stages(recipe: Recipe) -> list[Stage]:
-    """Return the candidate, and its release after approval."""
+    """Return the candidate stage, and the release stage that runs after approval."""
     if recipe.release is None:
         return []
     owner, name = shared_owner(recipe), recipe.release.name
@@ -308,7 +312,7 @@ def release_stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params={"release": name},
             group="registry",
-            description=f"The checkpoint as a signed version of `{name}-candidate`, with its evidence.",
+            description=f"The checkpoint, registered as a signed version of `{name}-candidate` with its evidence.",
             owner=owner,
             kinds=("mlflow",),
             present=_present_candidate,
@@ -366,13 +370,13 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
 
 
 def _scored(recipe: Recipe) -> tuple[str, ...]:
-    """Return assets whose scores MLflow shows with the model."""
+    """Return the assets whose scores MLflow shows next to the model."""
     shown = [one for one in measurements(recipe) if one.scores]
     return tuple(stage.asset for one in shown for stage in one.stages(recipe) if one.has(stage.asset))
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:
-    """Return the digest of all promotions; a release made or rolled back elsewhere makes this asset stale."""
+    """Return the digest of all promotions. A promotion or rollback by another process makes this asset stale."""
     return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
 
 
@@ -380,7 +384,7 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
     """Promote approved candidates.
 
     Raises:
-        GateError: there is no release yet, and no candidate may be released.
+        GateError: there is no release yet, and no candidate can be released.
     """
     for promoted in api.promote_if_approved(ctx, recipe):
         say(f"{promoted.model} version {promoted.version}: {promoted.action}")

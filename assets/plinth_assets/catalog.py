@@ -63,10 +63,10 @@ ADDED = Catalogue("plinth.stages", "stages", Stages, {})
 
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return all stages of the recipe, upstream first; a section that the recipe lacks has none.
+    """Return all stages of the recipe, upstream first. A section that is missing in the recipe adds no stages.
 
     Raises:
-        ExtensionError: stages of another package cannot be loaded, or two stages make the same asset.
+        ExtensionError: the stages of another package cannot be loaded, or two stages produce the same asset.
     """
     has = recipe.mixture is not None
     makers: list[Callable[[Recipe], Sequence[Stage]]] = [make for make in OURS if has or make not in (*TOKENS, *MODEL)]
@@ -75,7 +75,7 @@ def stages(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Return the stages in their order, each after its inputs."""
+    """Return the stages sorted so that each stage follows the stages that produce its inputs."""
     waiting, done = dict[str, Stage](), list[Stage]()
     for stage in given:
         if waiting.setdefault(stage.asset, stage) is not stage:
@@ -98,10 +98,11 @@ def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:
-    """Return the named assets with all their inputs; `*` in a name matches any letters. No names: all.
+    """Return the named assets with all their upstream assets. `*` in a name matches any characters. If there are no
+    names, return all stages.
 
     Raises:
-        MissingError: a name that no asset has.
+        MissingError: a name matches no asset.
     """
     if not names:
         return all_stages

@@ -1,6 +1,6 @@
-"""Duplicates over all buckets, one survivor each: `dedup/exact`, `{bucket}/minhash`, `dedup/index`, `dedup/minhash`;
-and if enabled in the recipe, `dedup/semantic`, `dedup/lines`, `dedup/substring`. Each reads the
-survivors of the previous stage; `survivors` names the last one.
+"""Deduplication over all buckets, which keeps one document of each cluster: `dedup/exact`, `{bucket}/minhash`,
+`dedup/index` and `dedup/minhash`. If the recipe enables them, `dedup/semantic`, `dedup/lines` and `dedup/substring`
+follow. Each stage reads the survivors of the previous stage; `survivors` names the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from plinth_assets.framework.present import markdown, table
 
 
 def dedup_stages(recipe: Recipe) -> list[Stage]:
-    """Return exact deduplication first, then near duplicates among its survivors, and the index of all documents.
+    """Return the stages of exact deduplication, of near duplicates among its survivors, and of the index of all
+    documents.
 
     Raises:
         RecipeError: the survivor rule names an unknown bucket or annotation.
@@ -55,7 +56,7 @@ def dedup_stages(recipe: Recipe) -> list[Stage]:
             params=index.identity(params.minhash),
             libraries=fingerprint.UNICODE,
             group="dedup",
-            description="Band keys and text digests of all documents, sorted, for `plinth corpus near`.",
+            description="Sorted MinHash band keys and text digests of all documents, for `plinth corpus near`.",
             owner=owner,
             kinds=("c",),
         ),
@@ -67,7 +68,7 @@ def dedup_stages(recipe: Recipe) -> list[Stage]:
             params={"minhash": near, **params.survivors()},
             libraries=fingerprint.UNICODE,
             group="dedup",
-            description="Near duplicates: LSH candidates, each verified by similarity.",
+            description="Near duplicates: candidate pairs from MinHash LSH, each verified by its similarity.",
             owner=owner,
             kinds=kinds,
             present=_present_dedup,
@@ -85,7 +86,7 @@ def _signed(recipe: Recipe, name: str) -> Stage:
         params={**params.signature(), "bands": params.bands, "rows": params.rows},
         libraries=fingerprint.UNICODE,
         group="dedup",
-        description=f"MinHash signatures of {name} over shingles.",
+        description=f"MinHash signatures of the documents of {name}, over word shingles.",
         owner=recipe.corpus.buckets[name].owner,
         kinds=("parquet", "c"),
     )
@@ -103,7 +104,7 @@ def _require(names: Iterable[str], known: Iterable[str], key: str, what: str) ->
 
 
 def _quality(recipe: Recipe) -> tuple[str, ...]:
-    """Return the annotation that ranks documents by quality, if the recipe keeps the best."""
+    """Return the annotation that ranks documents by quality, if the recipe keeps the best document of each cluster."""
     quality = recipe.corpus.dedup.quality
     return (quality.split(".", 1)[0],) if quality else ()
 
@@ -158,30 +159,30 @@ SPAN_KINDS = {
         lines.ASSET,
         lines.VERSION,
         lines.run,
-        "Lines and paragraphs shared with other documents, and boilerplate, as cuts.",
+        "Spans to cut: lines and paragraphs shared with other documents, and boilerplate.",
     ),
     "substring": _SpanKind(
         substring.ASSET,
         substring.VERSION,
         substring.run,
-        "Repeated passages, as cuts; each is verified word by word.",
+        "Spans to cut: passages that repeat in other documents, each verified word by word.",
     ),
 }
 
 
 def switched_on(recipe: Recipe) -> dict[str, Frozen]:
-    """Return the parameters of the enabled stages, in order."""
+    """Return the parameters of the optional stages that the recipe enables, in pipeline order."""
     given = {name: getattr(recipe.corpus.dedup, name) for name in SPAN_KINDS}
     return {name: params for name, params in given.items() if params is not None}
 
 
 def survivors(recipe: Recipe) -> str:
-    """Return the asset with the survivors of deduplication: its last stage."""
+    """Return the key of the asset with the survivors of deduplication, which is its last stage."""
     return ["dedup/minhash", *(SPAN_KINDS[name].asset for name in switched_on(recipe))][-1]
 
 
 def span_stages(recipe: Recipe) -> list[Stage]:
-    """Return the enabled stages."""
+    """Return the optional deduplication stages that the recipe enables."""
     made, before = list[Stage](), "dedup/minhash"
     for name, params in switched_on(recipe).items():
         kind, given = SPAN_KINDS[name], params.vectors if isinstance(params, Semantic) else None

@@ -1,4 +1,4 @@
-"""`initial` and `teacher`: initial weights and distillation teacher, verified and hashed before training;
+"""`initial` and `teacher`: initial weights and distillation teacher, verified and hashed before training.
 `{bucket}/teacher` and `{bucket}/sampled`: a model, and the text sampled from it for a bucket.
 """
 
@@ -35,18 +35,18 @@ from plinth_registry.verified import verify_release
 
 
 def model_stages(recipe: Recipe) -> list[Stage]:
-    """Return an asset for the recipe's initial weights, and one for each model that a training hook reads."""
+    """Return a stage for the recipe's initial weights, and a stage for each model that a training hook reads."""
     named = {**initial_weights(recipe), **hooks.models(recipe.training)}
     return [model_stage(asset, params, shared_owner(recipe)) for asset, params in named.items()]
 
 
 def initial_weights(recipe: Recipe) -> dict[str, InitialWeights]:
-    """Return the initial weights in the recipe, by asset."""
+    """Return the recipe's initial weights, by asset key."""
     return {} if recipe.training.initial is None else {initial.ASSET: recipe.training.initial}
 
 
 def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
-    """Return the asset of an existing model."""
+    """Return the stage of an existing model."""
     use = "Initial weights" if asset == initial.ASSET else "Weights of the teacher"
     return Stage(
         asset=asset,
@@ -56,7 +56,7 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         version=initial.VERSION,
         params={"licence": params.licence},
         group="training",
-        description=f"{use}, by content; lineage continues through their parent.",
+        description=f"{use}, identified by content; lineage continues through their parent.",
         owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
         present=_present_initial,
@@ -65,11 +65,11 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
 
 
 def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """Verify the source and build its manifest.
+    """Verify the source of the weights and build its manifest.
 
     Raises:
-        GateError: it is tainted, or a release was never released.
-        SignatureError, LineageError, CheckpointError: it does not verify.
+        GateError: the weights are tainted, or the named version was never released.
+        SignatureError, LineageError, CheckpointError: the weights do not verify.
     """
     if params.folder:
         made = initial.of_folder(ctx, _folder(ctx, params.folder), params.licence, asset)
@@ -88,13 +88,13 @@ def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inpu
 
 
 def _release(ctx: Context, target: str) -> Manifest:
-    """Return the checkpoint of a released version, verified by the signed history without MLflow."""
+    """Return the checkpoint of a released version. It is verified with the signed history, without MLflow."""
     name, version = _version(ctx, target)
     return ctx.refs.load(verify_release(ctx, name, version)[0].checkpoint)
 
 
 def vocabulary(ctx: Context, params: InitialWeights) -> int:
-    """Return the rows of the embeddings of the recipe's weights, for plans, without verification.
+    """Return the number of embedding rows of the recipe's weights, for plans. The weights are not verified.
 
     Raises:
         MissingError: there is no such release.
@@ -111,7 +111,7 @@ def vocabulary(ctx: Context, params: InitialWeights) -> int:
 
 
 def _version(ctx: Context, target: str) -> tuple[str, str]:
-    """Return name and number of `NAME@PLACE` or `NAME/VERSION`."""
+    """Return the model name and the version number that `NAME@PLACE` or `NAME/VERSION` refers to."""
     name, at, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     version = releases.history(ctx, name).standing.aliases.get(which) if at == "@" else which
     if not name or not version:
@@ -124,10 +124,10 @@ def _version(ctx: Context, target: str) -> tuple[str, str]:
 
 
 def require_checkpoint(ctx: Context, target: str) -> None:
-    """Check that a target names a stored checkpoint before training from it.
+    """Check that a target names a stored checkpoint before training starts from it.
 
     Raises:
-        MissingError: no run, or none of its kept checkpoints, has that name.
+        MissingError: no run or kept checkpoint has that name.
     """
     if _mean(ctx, target) is None:
         manifests.committed_step(*_run(ctx, target))
@@ -151,15 +151,15 @@ def _mean(ctx: Context, target: str) -> Manifest | None:
 
 
 def _run(ctx: Context, target: str) -> tuple[RunConfig, int | None]:
-    """Return the run and the step of `RUN` or `RUN:STEP`, by the run's id or a unique prefix of it."""
+    """Return the run and the step that `RUN` or `RUN:STEP` refers to. `RUN` is a run ID or a unique prefix."""
     name, colon, step = target.partition(":")
     found = sorted(path.parent.name for path in ctx.workspace.runs.glob("*/config.json"))
     chosen = [one for one in found if one == name] or [one for one in found if one.startswith(name)]
     if len(chosen) != 1 or (colon and not step.isdecimal()):
         raise MissingError(
             f"no run or step {target!r}",
-            found=", ".join(chosen) or "no run with this prefix",
-            expected="RUN or RUN:STEP of this workspace, or the digest of a mean of checkpoints",
+            found=", ".join(chosen) or "no run ID with this prefix",
+            expected="RUN or RUN:STEP of this workspace, or the digest of an averaged checkpoint",
             remedy="run IDs are the folder names in `runs/`; list checkpoints with `plinth run checkpoint list RUN`",
         )
     return config.load(ctx.workspace.runs / chosen[0] / "config.json"), int(step) if step else None
@@ -174,7 +174,9 @@ def _folder(ctx: Context, given: str) -> Path:
 
 
 def _outside(params: InitialWeights, ctx: Context) -> str:
-    """Return a value that changes with the meaning of the name, or with taints; `make` verifies the weights."""
+    """Return a value that changes if the name refers to other weights, or if taints change; `make` verifies the
+    weights.
+    """
     return fingerprint.digest([_meant(params, ctx), [mark.target for mark in taint.records(ctx)]])
 
 
@@ -202,13 +204,13 @@ def _present_initial(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def sampled_stages(recipe: Recipe) -> list[Stage]:
-    """Return both assets of every bucket whose source is a model."""
+    """Return the teacher stage and the sampling stage of every bucket whose source is a model."""
     models = [(name, bucket) for name, bucket in recipe.corpus.buckets.items() if written(name, bucket)]
     return [stage for each in models for stage in _sampled(*each)]
 
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
-    """Return the asset of the text that a model writes for a bucket, if one does."""
+    """Return the asset key of a bucket's text that was sampled from a model; empty if its source is not a model."""
     return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
 
 
@@ -224,7 +226,7 @@ def _sampled(name: str, bucket: Bucket) -> list[Stage]:
             version=sampled_text.VERSION,
             params=params.model_dump(mode="json"),
             group="sources",
-            description=f"Text of {name}, sampled from {source.path}.",
+            description=f"Text of the bucket {name}, sampled from the model {source.path}.",
             owner=bucket.owner,
             kinds=("pytorch",),
             present=lambda _, made: dict(made.stats),

@@ -1,5 +1,5 @@
-"""`{bucket}/sources`, `lists/{name}`, `{bucket}/documents`: source files by content, lists of the user, documents read,
-extracted and normalized; exclusions and damage are counted rejects.
+"""`{bucket}/sources`, `lists/{name}` and `{bucket}/documents`: source files by content; the user's lists; documents,
+extracted and normalized. Exclusions and damaged records are counted as rejects.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ READ_FIRST = 1
 
 
 def source_stages(recipe: Recipe) -> list[Stage]:
-    """Return one inventory per bucket."""
+    """Return one stage per bucket, which makes the inventory of its source files."""
     return [
         Stage(
             asset=f"{name}/sources",
@@ -73,7 +73,7 @@ def _outside_sources(bucket: Bucket, ctx: Context) -> str:
 
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
-    """Return the files of a bucket: files that its sources name, or files that a model wrote."""
+    """Return the inventory of a bucket: files that its sources name, or files with text sampled from a model."""
     for key, made in inputs.items():
         if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)
@@ -102,7 +102,9 @@ def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: 
 
 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
-    """Log when the newest file of a bucket arrived, if its sources state it; its documents are due from then on."""
+    """Log when the newest file of a bucket arrived, if its sources state a time. Freshness of its documents is measured
+    from this time.
+    """
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
@@ -110,7 +112,7 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    """Return the declared facts of a source, without its location."""
+    """Return what the recipe declares about a source, without its location."""
     return source.model_dump(mode="json", exclude={"path"})
 
 
@@ -126,7 +128,7 @@ def _suite_sources(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def list_stages(recipe: Recipe) -> list[Stage]:
-    """Return one asset per list of the recipe."""
+    """Return one stage per list of the recipe."""
     return [
         Stage(
             asset=f"lists/{name}",
@@ -155,7 +157,7 @@ def _suite_lists(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def document_stages(recipe: Recipe) -> list[Stage]:
-    """Return one document set per bucket."""
+    """Return one stage per bucket, which reads its documents."""
     params, gate = recipe.corpus.documents, recipe.corpus.illegal
     stops = (f"lists/{gate.lists}",) if gate.lists is not None else ()
     return [
@@ -187,7 +189,7 @@ def _has_pages(bucket: Bucket) -> bool:
 
 
 def _readers(bucket: Bucket) -> dict[str, Any]:
-    """Return the packages of the bucket's readers, if there are any."""
+    """Return the packages that provide the bucket's readers; empty if all readers are built in."""
     found = {source.kind: identity(source.kind) for source in bucket.sources}
     installed = {kind: package for kind, package in sorted(found.items()) if package}
     return {"readers": installed} if installed else {}
@@ -243,8 +245,9 @@ def _present_documents(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return records that the illegal-content gate stopped, by list and by kind of hit; `plinth corpus quarantine`
-    lists them."""
+    """Return the number of records that the illegal-content gate stopped, by list and by kind of hit. `plinth corpus
+    quarantine` lists these records.
+    """
     rows = [["list", name, count] for name, count in counts["lists"].items()]
     rows += [["kind", name, count] for name, count in counts["kinds"].items()]
     return {

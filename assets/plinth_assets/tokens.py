@@ -1,5 +1,5 @@
-"""`tokenizer`, `tokenizer/audit`, `{bucket}/shards`, `{bucket}/packed`, `canaries/…`, `mixture`: text to tokens, and
-the sequences of each stream that a run reads, by phase, in exact counts.
+"""`tokenizer`, `tokenizer/audit`, `{bucket}/shards`, `{bucket}/packed`, `canaries/…` and `mixture`: from text to
+tokens, and the exact number of sequences that a run reads from each stream in each phase.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KEPT_TOKENIZERS = {"initial": "the initial weights", "teacher": "the teacher"}
 
 
 def tokenizer_stages(recipe: Recipe) -> list[Stage]:
-    """Return the tokenizer, trained on curated text, and its audit before anything is built on it."""
+    """Return the stages of the tokenizer, trained on curated text, and of its audit, which later stages depend on."""
     params, owner = recipe.tokenizer, shared_owner(recipe)
     return [
         _kept_tokenizer(params.kind, owner) if params.kind in KEPT_TOKENIZERS else _trained_tokenizer(recipe, owner),
@@ -64,7 +64,7 @@ def tokenizer_stages(recipe: Recipe) -> list[Stage]:
             params=params.model_dump(mode="json"),
             libraries=fingerprint.libraries("unicode", "tokenizers"),
             group="tokens",
-            description="Fertility by bucket, language and domain; round trip, digits, white space, dead tokens.",
+            description="Audit of fertility by bucket, language and domain; round trip, digits, spaces, dead tokens.",
             owner=owner,
             kinds=("python",),
             suite=_suite_tokenizer,
@@ -110,7 +110,7 @@ def _make_audit(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
 
 
 def _suite_tokenizer(made: Manifest, inputs: Inputs) -> Suite:
-    """Check the audit; an empty bucket is not measured, which is a warning."""
+    """Check the audit of the tokenizer. A bucket without text is not measured, which is a warning."""
     stats = made.stats
     common = {"failures": len(stats["failures"]), "unjudged": len(stats["unjudged"])}
     rows = [{"bucket": name, **facts, **common} for name, facts in stats["buckets"].items() if facts["tokens"]]
@@ -145,12 +145,12 @@ def _present_tokenizer(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def shard_stages(recipe: Recipe) -> list[Stage]:
-    """Return one shard set per bucket."""
+    """Return one stage per bucket, which writes its shards."""
     return [shards_of(name, recipe.shards, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
 
 
 def shards_of(name: str, params: Shards, owner: str) -> Stage:
-    """Return the shard set of one bucket."""
+    """Return the stage that writes the shards of one bucket."""
     return Stage(
         asset=f"{name}/shards",
         deps=("tokenizer", "tokenizer/audit", f"{name}/curated", *_sides(name, params).values()),
@@ -159,7 +159,7 @@ def shards_of(name: str, params: Shards, owner: str) -> Stage:
         params=params.identity(),
         libraries=fingerprint.libraries("tokenizers"),
         group="tokens",
-        description=f"Tokens of {name}, little-endian, each document closed by end-of-text.",
+        description=f"Tokens of {name}, little-endian, with an end-of-text token after each document.",
         owner=owner,
         kinds=("binary",),
         suite=_suite_shards,
@@ -173,8 +173,9 @@ def _make_shards(name: str, params: Shards, ctx: Context, inputs: Inputs, say: S
 
 
 def _sides(name: str, params: Shards) -> dict[str, str]:
-    """Return the sidecars that divide a bucket into streams, as stage -> asset. The result is empty if there are no
-    axes."""
+    """Return the sidecars whose axes divide a bucket into streams, as stage -> asset. The result is empty if there are
+    no axes.
+    """
     return {side: f"{name}/{side}" for side in sidecars_of(params.axes)}
 
 
@@ -197,7 +198,7 @@ def _suite_shards(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _shard_rows(made: Manifest, stream: Stream, width: int) -> list[dict[str, int]]:
-    """Return a row per shard of a stream; `even` is its number of bytes above the smallest."""
+    """Return a row per shard of a stream; `even` is the shard's size in bytes above the smallest shard."""
     sizes = [part.blob.bytes for part in made.named(f"{stream.folder}shard-")]
     return [
         {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - min(sizes)}
@@ -215,14 +216,16 @@ MOST_PADDING = 0.01
 
 
 def packing_stages(recipe: Recipe) -> list[Stage]:
-    """Return one index per bucket; none if streams are concatenated, since their sequences are arithmetic."""
+    """Return one packing stage per bucket. The result is empty if documents are concatenated, since positions are then
+    computed without an index.
+    """
     if recipe.mixture is None or recipe.mixture.packing == "concatenate":
         return []
     return [packing_of(name, recipe, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
 
 
 def packing_of(name: str, recipe: Recipe, owner: str) -> Stage:
-    """Return the index of one bucket."""
+    """Return the stage that packs the documents of one bucket into sequences."""
     sequence_tokens = recipe.required_mixture().sequence_tokens
     return Stage(
         asset=f"{name}/packed",
@@ -231,7 +234,7 @@ def packing_of(name: str, recipe: Recipe, owner: str) -> Stage:
         version=packing.VERSION,
         params={"sequence_tokens": sequence_tokens},
         group="tokens",
-        description=f"Documents of {name} in sequences of {sequence_tokens} tokens, best-fit.",
+        description=f"Index of the documents of {name} in sequences of {sequence_tokens} tokens, packed by best fit.",
         owner=owner,
         kinds=("arrow",),
         schema=packing.SCHEMA,
@@ -267,7 +270,7 @@ def _present_packing(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def canary_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stages of the planted copies and their tokens, or an empty list if the recipe plants nothing."""
+    """Return the stages of the planted copies and their tokens; empty if the recipe has no canaries."""
     if recipe.corpus.canaries is None:
         return []
     owner = shared_owner(recipe)
@@ -325,11 +328,11 @@ def _present_canaries(ctx: Context, made: Manifest) -> dict[str, Any]:
     return {"planted": markdown(table(["fact", "value"], [[name, made.stats[name]] for name in names]))}
 
 
-NO_TOKENS = "bucket {} has no tokens; its share goes to the other buckets"
+NO_TOKENS = "bucket {} has no tokens; its weight goes to the other buckets"
 
 
 def mixture_stages(recipe: Recipe) -> list[Stage]:
-    """Return one mixture per recipe."""
+    """Return the mixture stage."""
     params, begun = recipe.required_mixture(), recipe.training.initial
     replays = bool(begun and begun.replay)
     return [
@@ -372,7 +375,7 @@ def _make_mixture(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Man
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:
-    """Return kinds of inputs that the mixture has of every bucket."""
+    """Return the kinds of inputs that the mixture reads from every bucket."""
     return ("shards",) if recipe.required_mixture().packing == "concatenate" else ("shards", "packed")
 
 

@@ -1,7 +1,7 @@
-"""`run` and `checkpoint`: a detached job that the asset submits or finds, and follows.
+"""`run` and `checkpoint`. The asset submits a detached training job, or finds its running job, and follows it.
 
-The job outlives the orchestrator. Events of its timeline are relayed here: to the step's log, to MLflow
-in batches, and as plots at the end.
+The job outlives the orchestrator. Events of its timeline are relayed to the step's log, to MLflow in batches, and to
+plots at the end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOGGED_EVENTS = frozenset(
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the run, then its final checkpoint."""
+    """Return the stages of the run and of its final checkpoint."""
     owner = shared_owner(recipe)
     kinds = ("deepspeed", "pytorch")
     model, parallel = recipe.training.model, recipe.training.parallel
@@ -64,7 +64,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=config.VERSION,
             params=config.identified(recipe.training, "amendments"),
             group="training",
-            description=f"One training run: {model.layers} layers of {model.dim}, ZeRO-{parallel.zero_stage}.",
+            description=f"Training run: {model.layers} layers of width {model.dim}, ZeRO stage {parallel.zero_stage}.",
             owner=owner,
             kinds=kinds,
             present=partial(_present_run, recipe),
@@ -88,13 +88,17 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
-    """Return False if a run lost its last checkpoint, so that it is resumed. A run without a folder was discarded."""
+    """Return False if a run lost its last checkpoint and must be resumed. A run without a folder was discarded on
+    purpose and counts as intact.
+    """
     directory = RunDirectory(ctx.workspace.runs / str(run.stats["run_id"]))
     return not directory.root.exists() or int(run.stats["steps"]) in checkpoint.kept(directory)
 
 
 def _average(recipe: Recipe) -> dict[str, Any]:
-    """Return the average that the recipe configures, in the identity of the asset `checkpoint`."""
+    """Return the checkpoint averaging of the recipe, as parameters of the asset `checkpoint`; empty if it is not
+    configured.
+    """
     average = recipe.training.checkpoints.average
     return {} if average is None else {"average": average.model_dump(mode="json")}
 
@@ -109,17 +113,17 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:
-    """Return assets of the planted text, for a run that must draw all of it."""
+    """Return the assets of the canaries, which the run must read in full."""
     return planted(recipe, "curated", "shards")
 
 
 def _heldout(recipe: Recipe) -> tuple[str, ...]:
-    """Return assets with held-out text, for a run with validation."""
+    """Return the assets with held-out text, if the run is validated."""
     return each(recipe, "curated") if recipe.training.validation is not None else ()
 
 
 def _probes(recipe: Recipe) -> tuple[str, ...]:
-    """Return the items of probes and their comparison with training text, for a run that scores them."""
+    """Return the assets with probe items and with their comparison to training text, if the run scores probes."""
     validation = recipe.training.validation
     scores = recipe.probes is not None and validation is not None and validation.probes_share
     return (probe_sets.ASSET, protected.ASSET) if scores else ()
@@ -170,7 +174,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def run_params(prepared: RunConfig) -> dict[str, Any]:
-    """Return the run parameters by which people sort and compare runs in MLflow."""
+    """Return the parameters by which users sort and compare runs in MLflow."""
     model, optimizer = prepared.model, prepared.optimizer
     return {
         "layers": model.layers,
@@ -191,7 +195,9 @@ def run_params(prepared: RunConfig) -> dict[str, Any]:
 
 
 def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
-    """Return MLflow's own tags of a run: user, source with its commit, and a description that defines the figures."""
+    """Return the tags of a run that MLflow itself shows: user, source with its commit, and a description that defines
+    the metrics.
+    """
     hosts = [host for one in attempts.known(prepared.directory) for host in
              attempts.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
     figures = "\n".join(f"- `{name}`: {label}" for name, label in LABELS.items())
@@ -206,8 +212,9 @@ def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, st
 
 
 class TimelineRelay:
-    """Relay of events to MLflow in batches, from a thread: a slow or absent server delays the metrics, but neither the
-    training nor its log."""
+    """Relay of events to MLflow in batches, in a thread. A slow or absent server delays the metrics, but neither the
+    training nor its log.
+    """
 
     def __init__(
         self, ctx: Context, recipe: Recipe, run_id: str, say: Say, interval_s: float = RELAY_INTERVAL_S
@@ -226,7 +233,7 @@ class TimelineRelay:
             self._send()
 
     def finish(self, files: list[Path]) -> None:
-        """Send the remaining events, and the files of the run.
+        """Send the remaining events and the files of the run.
 
         Raises:
             RegistryError: the server is unreachable; the next materialization of the asset sends them.
@@ -249,7 +256,7 @@ class TimelineRelay:
         thread.start()
 
     def drain(self) -> None:
-        """Wait for the current batch; an error that may not recur is only logged."""
+        """Wait for the current batch. Expected errors are only logged, since the next batch sends the events again."""
         if self._under_way is None:
             return
         (thread, errors, count), self._under_way = self._under_way, None
@@ -257,7 +264,7 @@ class TimelineRelay:
         if not errors:
             del self.waiting[:count]
         elif isinstance(errors[0], PlinthError):
-            self.say(f"MLflow did not accept {count} events; the next attempt follows: {errors[0].what}")
+            self.say(f"MLflow did not accept {count} events and will be retried: {errors[0].what}")
         else:
             raise errors[0]
 
@@ -310,7 +317,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
 
 def _page(ctx: Context, prepared: RunConfig) -> Path:
-    """Return the page of the run, at the price of the ledger."""
+    """Write the page of the run with the price from the spending ledger; return its path."""
     from plinth.operation import spending
     from plinth.report import run_page
 
@@ -319,7 +326,7 @@ def _page(ctx: Context, prepared: RunConfig) -> Path:
 
 
 def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
-    """Return cost and energy of the run's jobs; nothing if the ledger is absent."""
+    """Return the cost and energy of the run's jobs; empty if there is no spending ledger."""
     from plinth.operation import settlement
     from plinth.operation.settlement import Energy
 
@@ -341,7 +348,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
-    """Return the last evaluation of each probe, if there are any, and its role in decisions."""
+    """Return a table with the last evaluation of each probe and its role in decisions; empty if there are no probes."""
     from plinth.report import run_sections as sections
     from plinth.report.run_metrics import run_metrics
 

@@ -1,4 +1,4 @@
-"""From columns to the curated text: `removal_rates` and `{bucket}/policy`; `holdout`, `contamination` and `protected`;
+"""From columns to curated text: `removal_rates` and `{bucket}/policy`; `holdout`, `contamination` and `protected`;
 `{bucket}/verdicts` and `{bucket}/curated`.
 """
 
@@ -42,7 +42,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
-    """Return model-based rules of the buckets' policies."""
+    """Return the model-based rules in the policies of the recipe's buckets."""
     corpus = recipe.corpus
     used = {bucket.policy for bucket in corpus.buckets.values()}
     policies = {name: policy for name, policy in corpus.policies.items() if name in used}
@@ -50,18 +50,18 @@ def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
 
 
 def sidecars(rules: tuple[LearnedRule, ...]) -> tuple[str, ...]:
-    """Return annotators whose columns the rules read."""
+    """Return the annotators whose columns the rules read."""
     columns = {column.partition(".")[0] for rule in rules for column in rule.expression.columns}
     return tuple(sorted(columns - {DOCUMENTS}))
 
 
 def reference_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return buckets trusted as reference."""
+    """Return the buckets that are trusted as reference text."""
     return trusted(recipe.corpus.reference_buckets, recipe.corpus.models)
 
 
 def removal_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage that measures all rules, or an empty list if no rule is model-based."""
+    """Return the stage that measures removal rates of model-based rules; empty if there are no such rules."""
     rules = rules_in_use(recipe)
     if not rules:
         return []
@@ -78,7 +78,7 @@ def removal_stages(recipe: Recipe) -> list[Stage]:
             version=removal_rates.VERSION,
             params=params,
             group="models",
-            description="Share of each bucket removed by model-based rules; limited for reference text.",
+            description="Share of each bucket that model-based rules remove; a limit applies to reference text.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=removal_rates.SCHEMA,
@@ -97,7 +97,7 @@ def _make_removal(recipe: Recipe, rules: tuple[LearnedRule, ...], ctx: Context, 
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Warn about a rule that removes a large share of a bucket, without blocking."""
+    """Warn, without blocking, about a rule that removes a large share of a bucket."""
     rows = [
         {"rule": row["reason"], "bucket": bucket, "share": removal_rates.shares(counts)[0]}
         for row in made.stats["rules"]
@@ -118,7 +118,7 @@ def _present_removal(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def policy_stages(recipe: Recipe) -> list[Stage]:
-    """Return one verdict set per bucket, by the bucket's policy."""
+    """Return one stage per bucket, which applies the bucket's policy to its documents."""
     annotators, learned = tuple(recipe.corpus.annotate), {rule.policy for rule in rules_in_use(recipe)}
     return [
         Stage(
@@ -145,7 +145,7 @@ def policy_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _measured(recipe: Recipe, bucket: Bucket) -> tuple[str, ...]:
-    """Return measured gates of this bucket's policy: one that fails its thresholds judges nothing."""
+    """Return the measured gates that this bucket's policy uses. A gate that fails its thresholds decides nothing."""
     named = recipe.corpus.slices.items()
     return tuple(f"slices/{gate}" for gate, params in named if params.policy == bucket.policy)
 
@@ -179,8 +179,8 @@ def holdout_stages(recipe: Recipe) -> list[Stage]:
             version=holdout.VERSION,
             params=recipe.corpus.holdout.model_dump(mode="json"),
             group="verdicts",
-            description="Held-out documents of every bucket, chosen by keyed hash among the survivors; held-out "
-            "documents stay held out.",
+            description="Held-out documents of every bucket, chosen by keyed hash among the survivors. Documents that "
+            "were held out before remain held out.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
         )
@@ -194,7 +194,7 @@ def _make_holdout(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Man
 
 
 def contamination_stages(recipe: Recipe) -> list[Stage]:
-    """Return one comparison over all buckets."""
+    """Return the stage that compares the training documents of all buckets with the held-out set."""
     params = recipe.corpus.contamination
     return [
         Stage(
@@ -205,7 +205,7 @@ def contamination_stages(recipe: Recipe) -> list[Stage]:
             params=params.model_dump(mode="json"),
             libraries=fingerprint.UNICODE,
             group="verdicts",
-            description=f"Overlap of every training document with the held-out set, by {params.ngram_words}-grams.",
+            description=f"Overlap of each training document with the held-out set, in word {params.ngram_words}-grams.",
             owner=shared_owner(recipe),
             kinds=("parquet", "c"),
         )
@@ -219,7 +219,7 @@ def _make_contamination(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def protected_stages(recipe: Recipe) -> list[Stage]:
-    """Return one asset per set, and the comparison, if the recipe names sets."""
+    """Return one stage per protected set, and the comparison stage; empty if there are no sets."""
     given = recipe.corpus.protected.sets
     compared = [_comparison(recipe)] if compares(recipe) else []
     return [*(_set(recipe, name, one) for name, one in given.items()), *compared]
@@ -260,7 +260,7 @@ def _comparison(recipe: Recipe) -> Stage:
 
 
 def sets_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets with protected items: the recipe's sets, and the probes of its run."""
+    """Return the assets with protected items: the recipe's sets and the probes of its run."""
     probes = [protected.PROBES] if recipe.probes else []
     return (*(f"protected/{name}" for name in recipe.corpus.protected.sets), *probes)
 
@@ -291,7 +291,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def curate_stages(recipe: Recipe) -> list[Stage]:
-    """Return verdicts, then curated text, per bucket."""
+    """Return the verdicts stage and the curated text stage of each bucket."""
     return [
         stage
         for name, bucket in recipe.corpus.buckets.items()
@@ -300,7 +300,7 @@ def curate_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _shared(recipe: Recipe) -> dict[str, str]:
-    """Return inputs of verdicts that span all buckets: the parameter of `verdicts.run`, and the asset."""
+    """Return the inputs of verdicts that span all buckets, as parameter of `verdicts.run` -> asset."""
     on = [*verdicts.STAGES[1:], *switched_on(recipe), *(["protected"] if compares(recipe) else [])]
     return {name: asset for name, asset in verdicts.ASSETS.items() if name in on}
 

@@ -15,18 +15,20 @@ from plinth_registry import api
 
 
 def elsewhere(count: int) -> str:
-    """Describe assets that another workspace sealed, which happens when the workspace moves without its trust
-    folder."""
+    """Describe the number of assets that are not sealed by this workspace. This happens if the workspace moves without
+    its trust folder.
+    """
     return (
-        f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or none, so the "
-        "next run rebuilds them; if this workspace was moved or copied, first copy `seal` from its trust folder "
+        f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or without a seal, "
+        "so the next run rebuilds them; if this workspace was moved or copied, first copy `seal` from its trust folder "
         "(docs/installation.md)"
     )
 
 
 def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
-    """Return every asset with its state. `own` is False if another workspace's seal published it; `error` is the
-    reason if the published manifest cannot be read."""
+    """Return every asset with its state. `own` is False if the seal of another workspace published the asset. `error`
+    is the reason if the published manifest cannot be read.
+    """
     catalog = stages(recipe)
     try:
         todo = decide(ctx, catalog)
@@ -57,8 +59,8 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """Return the keys of due runs: one per approved candidate, or one run if the asset `release` shows an outdated
-    record.
+    """Return the keys of due runs of the release job: one per approved candidate, or one run if the asset `release`
+    shows an outdated record.
 
     Raises:
         PlinthError: the candidates or the history cannot be read.
@@ -70,8 +72,8 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _unshown(ctx: Context, recipe: Recipe) -> str:
-    """Return a key of the signed history if the asset `release` shows an older record, or an empty string if it is
-    current.
+    """Return a key of the signed history if the asset `release` shows an older record. If the asset is current, return
+    an empty string.
 
     `plinth release promote`, `plinth release rollback` and other machines write the history without Dagster.
     """

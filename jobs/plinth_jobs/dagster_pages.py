@@ -1,7 +1,8 @@
-"""The process of the Dagster pages: `python -m plinth_jobs.dagster_pages WORKSPACE_FILE PORT [ORIGIN ...]`.
+"""Process of the Dagster pages: `python -m plinth_jobs.dagster_pages WORKSPACE_FILE PORT [ORIGIN ...]`.
 
-Dagster's webserver answers requests for any host name and runs mutations sent as simple requests. So a page of any site
-could start runs through a browser on this machine. Here a request must name this server (`RequestGuard`).
+Dagster's web server answers requests for any host name, and executes mutations that are sent as simple requests. So a
+page of any site could start runs through a browser on this machine. Here, a request must name this server
+(`RequestGuard`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ POLL_MS, DATABASE = 2000, (15_000, 3600, 20)
 
 
 class RequestGuard:
-    """ASGI middleware that refuses requests that do not name this server, and queries from pages of other sites.
+    """ASGI middleware that rejects requests that do not name this server, and queries from pages of other sites.
 
     Args:
         port: port of this server on loopback.
-        origins: public addresses of a proxy in front of it, such as `https://dagster.example.org`.
+        origins: public addresses of a proxy in front of this server, such as `https://dagster.example.org`.
     """
 
     def __init__(self, app: Any, port: int, origins: Sequence[str] = ()) -> None:
@@ -40,7 +41,7 @@ class RequestGuard:
         self._origins = {*(f"http://{host}" for host in own), *(origin.lower().rstrip("/") for origin in origins)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or refuse it."""
+        """Forward a valid request to the app; answer any other request with an error."""
         why = self._refusal(scope) if scope["type"] in ("http", "websocket") else ""
         if not why:
             await self._app(scope, receive, send)
@@ -52,7 +53,7 @@ class RequestGuard:
             await send({"type": "http.response.body", "body": f"refused: {why}\n".encode()})
 
     def _refusal(self, scope: Scope) -> str:
-        """Return the reason to refuse a request, or an empty string to accept it."""
+        """Return the reason to reject a request, or an empty string if it is valid."""
         headers = [(name.lower(), value.decode("latin-1").lower()) for name, value in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
@@ -66,8 +67,9 @@ class RequestGuard:
 
 
 def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
-    """Return the reason to refuse a query, or an empty string. Browsers send simple requests to any site, and Dagster
-    would run their mutations."""
+    """Return the reason to reject a GraphQL query, or an empty string. Browsers send simple requests to any site, and
+    Dagster would execute their mutations.
+    """
     if method == "POST":
         kind = headers.get(b"content-type", "").partition(";")[0].strip()
         return "" if kind in QUERIES else f"queries must be sent as {' or '.join(QUERIES)}"
@@ -81,7 +83,7 @@ def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
     from starlette.middleware import Middleware
 
     class GuardedWebserver(DagsterWebserver[Any, Any]):
-        """Dagster's webserver behind the guard."""
+        """Dagster's web server behind the guard."""
 
         def build_middleware(self) -> list[Middleware]:
             return [Middleware(RequestGuard, port=port, origins=origins), *super().build_middleware()]
@@ -90,7 +92,7 @@ def guarded(context: Any, port: int, origins: Sequence[str] = ()) -> Any:
 
 
 def serve(workspace_file: str, port: int, origins: Sequence[str]) -> None:
-    """Serve the pages for the instance in DAGSTER_HOME until a signal arrives."""
+    """Serve the pages of the Dagster instance in DAGSTER_HOME until a signal arrives."""
     import uvicorn
     from dagster import DagsterInstance
     from dagster._core.workspace.context import WorkspaceProcessContext

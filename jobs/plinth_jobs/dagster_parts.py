@@ -1,5 +1,6 @@
-"""Dagster instance components: a launcher that detects dead run processes, and SQLite storage with one engine per
-database."""
+"""Components of the Dagster instance: a launcher that detects dead run processes, and SQLite storage with one engine
+per database.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ ROUNDED_S = 1.0
 
 
 def host() -> str:
-    """Return this machine's name as written in the tags of runs."""
+    """Return this machine's name as it is written to the tags of Dagster runs."""
     return socket.gethostname()
 
 
@@ -56,14 +57,15 @@ class WatchedRunLauncher(DefaultRunLauncher):
             self._instance.add_run_tags(run.run_id, {HOST: host()})
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Check that the process that reported the run's start is alive. A process that started later has only reused
-        the process id."""
+        """Check that the process that reported the run's start is alive. A process that was created later has only
+        reused the process ID.
+        """
         if run.tags.get(HOST) != host():
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "runs on another machine: not checked")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "not checked: the process is on another machine")
         found = self._instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_START, limit=1).records
         started = found[0].event_log_entry if found else None
         if started is None or started.dagster_event is None or started.dagster_event.pid is None:
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "no process has reported its start: not checked")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "not checked: no process has reported its start")
         pid = started.dagster_event.pid
         try:
             process = psutil.Process(pid)
@@ -82,7 +84,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
 @lru_cache(maxsize=32)
 def _idle_engine(database: str) -> Engine:
-    """Return the engine of a database. The engine keeps no connection open, so forks and deleted files do no harm."""
+    """Return the engine of a database. It keeps no connection open, so forks and deleted files do not break it."""
     return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
 
 
@@ -121,7 +123,7 @@ _MIGRATIONS = dict[str | None, ScriptDirectory]()
 
 
 def _read_once(config: Config) -> ScriptDirectory:
-    """Return the migrations that a configuration names."""
+    """Return the migrations that an Alembic configuration names."""
     place = config.get_main_option("script_location")
     return _MIGRATIONS[place] if place in _MIGRATIONS else _MIGRATIONS.setdefault(place, _read(config))
 

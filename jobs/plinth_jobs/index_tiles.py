@@ -30,7 +30,7 @@ class AddedTile:
 
     Args:
         name: name of the entry point.
-        state: function that returns the tile; None shows no tile.
+        state: function that returns the tile, or None to show no tile.
     """
 
     name: str
@@ -46,7 +46,7 @@ WARN_SHARE = 0.8
 
 
 def tiles(ctx: Context, recipe: Recipe | None) -> Iterator[StateTile]:
-    """Yield the tile of each part; `unknown` for a part that cannot be read."""
+    """Yield the tile of each part of the workspace. The tile of a part that cannot be read shows `unknown`."""
     parts: list[tuple[str, Callable[[], StateTile | None]]] = []
     if recipe is not None:
         parts.append(("Assets", lambda: _assets(ctx, recipe)))
@@ -153,7 +153,7 @@ def _incidents(ctx: Context) -> StateTile:
 
 
 def _checks(ctx: Context) -> StateTile:
-    """Return the tile of the last check results of each asset. Assets with failed checks are not published."""
+    """Return the tile with the last check result of each asset. Assets with failed checks are not published."""
     last = {
         str(event["asset"]): event
         for event in workspace_files.read(ctx.workspace, time.time())
@@ -173,7 +173,7 @@ def _checks(ctx: Context) -> StateTile:
 
 
 def _alerts(ctx: Context) -> StateTile:
-    """Return the tile of recent alerts in `alerts.jsonl`. An incomplete line also counts."""
+    """Return the tile with recent alerts from `alerts.jsonl`. A line that cannot be read counts as an alert."""
     since, found = time.time() - DAY_S, list[str]()
     path = ctx.workspace.root / "alerts.jsonl"
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
@@ -212,10 +212,10 @@ def _budgets(ctx: Context) -> StateTile:
 
 
 def page_link(ctx: Context, name: str) -> str:
-    """Return the link to a page next to the index, or an empty string if the page does not exist."""
+    """Return the relative link to a page next to the index, or an empty string if the page does not exist."""
     return name if (ctx.workspace.reports / name).exists() else ""
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    """Join the first names, and add the number of further names."""
+    """Join the first names to a text, and add the number of remaining names."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")

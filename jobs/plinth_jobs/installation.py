@@ -1,8 +1,8 @@
-"""`plinth up --full`: trial installation on this machine, which ends with the command.
+"""`plinth up --full`: trial installation on this machine, which is deleted when the command ends.
 
-A PostgreSQL server in a folder (TLS only, each database with its own role and password), the S3 server of
-`object_store`, and Apache with TLS and a login in front of all parts. Everything ends and is deleted with the command.
-Settings for permanent installations are in `infra/`; the trial uses the same files.
+It consists of a PostgreSQL server in a folder (TLS only, each database with its own role and password), the S3 server
+of `object_store`, and Apache with TLS and a login in front of all parts. Settings for permanent installations are in
+`infra/`; the trial uses the same files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VALID = timedelta(days=30)
 
 
 class Certificate(NamedTuple):
-    """PEM files: the trusted authority, the server's certificate, and its private key (0600)."""
+    """PEM files: the trusted certificate authority, the server's certificate, and its private key (mode 0600)."""
 
     authority: Path
     chain: Path
@@ -112,7 +112,7 @@ TIMEOUT_S = 120
 
 
 def program(name: str) -> str:
-    """Return the path of a PostgreSQL server program; Debian keeps them out of PATH.
+    """Return the path of a PostgreSQL server program, which Debian does not put into PATH.
 
     Raises:
         MissingError: the program is not installed.
@@ -126,7 +126,7 @@ def program(name: str) -> str:
 
 @contextmanager
 def postgres(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]:
-    """Run a server with empty databases; yield the environment variables with which libpq connects.
+    """Run a PostgreSQL server with empty databases; yield the environment variables with which libpq connects.
 
     Raises:
         MissingError, StorageError: PostgreSQL is not installed, or does not start.
@@ -156,7 +156,7 @@ def postgres(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a program of the server as an unprivileged user, since PostgreSQL refuses root.
+    """Run a PostgreSQL program as an unprivileged user, since PostgreSQL does not run as root.
 
     Raises:
         StorageError: the program fails.
@@ -170,7 +170,7 @@ def run(command: Sequence[str]) -> None:
 
 
 def _initialised(folder: Path, certificate: Certificate, password: str) -> Path:
-    """Create the data folder of a server that requires TLS and a password."""
+    """Create the data folder of a PostgreSQL server that requires TLS and a password."""
     place = folder / "postgres"
     place.mkdir(mode=0o700)
     secret = place / "password"
@@ -224,7 +224,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class Front(NamedTuple):
-    """Public addresses of the pages, and the account to log in with."""
+    """Public addresses of the pages, and the account for logging in."""
 
     dagster: str
     mlflow: str
@@ -233,7 +233,7 @@ class Front(NamedTuple):
 
 
 def planned(person: str) -> Front:
-    """Choose free ports of this machine, and a new password."""
+    """Choose free ports of this machine for the proxy, and a new password."""
     dagster, mlflow = (f"https://localhost:{free_port()}" for _ in range(2))
     return Front(dagster, mlflow, person, secrets.token_urlsafe(12))
 
@@ -252,7 +252,7 @@ def apache(
     """
     program = shutil.which("apache2", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
-        raise MissingError("no Apache on this machine", remedy="install it (Debian: apache2)")
+        raise MissingError("no Apache on this machine", remedy="install Apache (Debian: apache2)")
     log, people = folder / "apache.log", folder / "people"
     write_bytes(people, _account(front), mode=0o644)  # hashes only; Apache reads it as another user
     lines = [f"LoadModule {name}_module {MODULES}/mod_{name}.so" for name in LOADED]
@@ -284,10 +284,10 @@ def apache(
 
 
 def _account(front: Front) -> bytes:
-    """Format a line of an htpasswd file with the bcrypt hash of the password."""
+    """Format the line of an htpasswd file, with the bcrypt hash of the password."""
     program = shutil.which("htpasswd")
     if program is None:
-        raise MissingError("no htpasswd on this machine", remedy="install it (Debian: apache2-utils)")
+        raise MissingError("no htpasswd on this machine", remedy="install htpasswd (Debian: apache2-utils)")
     command = [program, "-niB", front.person]
     done: subprocess.CompletedProcess[bytes] = processes.run(
         command, input=front.password.encode(), capture_output=True, check=True
@@ -296,7 +296,7 @@ def _account(front: Front) -> bytes:
 
 
 def _await(process: subprocess.Popen[bytes], started: Path, log: Path) -> None:
-    """Wait until Apache writes its process id, because it does so once it listens."""
+    """Wait until Apache writes the file with its process ID, which it does when it listens."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if started.exists():
@@ -337,7 +337,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
     """Serve a trial installation until interrupted; return Dagster's exit status.
 
     Raises:
-        PlinthError: a part does not start, or the recipe is wrong.
+        PlinthError: a part does not start, or the recipe is invalid.
     """
     from plinth_jobs import servers
 
@@ -368,7 +368,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
 
 
 def _end_users(folder: Path) -> None:
-    """End processes that still run with the trial's environment, because they would write into the folder."""
+    """End processes that still run with the trial's environment, because they would write into its folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""The Dagster instance of a workspace, and alerts: failed jobs and sensor findings, one per line in `alerts.jsonl`."""
+"""Dagster instance of a workspace, and alerts: failed jobs and sensor findings, one per line in `alerts.jsonl`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ HEARTBEAT = "heartbeat"
 
 
 def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
-    """Append one line to the alerts of a workspace."""
+    """Append a failure to the alerts of a workspace, as one line."""
     line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
     with append_to(workspace / ALARMS) as stream:
         stream.write(f"{line}\n".encode())
 
 
 def settings_file() -> Path:
-    """Return the path of `dagster.yaml`: the file in PLINTH_DAGSTER_YAML, or the file in the checkout or installed
-    package."""
+    """Return the path of `dagster.yaml`: the file named in PLINTH_DAGSTER_YAML, or else the file in the checkout or
+    installed package.
+    """
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
     here = Path(__file__).parent
@@ -62,7 +63,9 @@ def home(workspace: Workspace) -> Path:
 
 
 def _settings(databases: Path) -> dict[str, Any]:
-    """Return the settings. Missing ones get Dagster's defaults, with storage in the workspace."""
+    """Return the settings of the Dagster instance. Missing settings get Dagster's defaults, with storage in the
+    workspace.
+    """
     given: dict[str, Any] = yaml.safe_load(settings_file().read_bytes()) or {}
     own = {
         "local_artifact_storage": _local("dagster._core.storage.root", "LocalArtifactStorage", databases),
@@ -135,5 +138,5 @@ def open_instance(workspace: Workspace) -> dg.DagsterInstance:
         raise WorkspaceError(
             f"Dagster cannot open an instance with the settings in {settings_file()}",
             found=error,
-            remedy="correct them; for PostgreSQL, start the server and `pip install 'plinth[postgres]'`",
+            remedy="correct the settings; for PostgreSQL, start the server and `pip install 'plinth[postgres]'`",
         ) from error

@@ -1,8 +1,8 @@
-"""The process of a trial's S3 server: `python -m plinth_jobs.object_store FOLDER PORT BUCKET`.
+"""Process of the trial installation's S3 server: `python -m plinth_jobs.object_store FOLDER PORT BUCKET`.
 
-moto's server over HTTPS, made realistic: every request must be signed by a known account and permitted by its policy;
-conditional writes are atomic; the bucket encrypts by default. Objects are in memory and end with the process. Unlike
-Amazon S3, moto does not evaluate policy conditions (`s3:prefix` of lists).
+moto's server over HTTPS, made realistic: every request must be signed by a known account and permitted by the account's
+policy; conditional writes are atomic; the bucket encrypts by default. Objects are in memory and are lost when the
+process ends. Unlike Amazon S3, moto does not evaluate policy conditions (`s3:prefix` of lists).
 
 The policies come from `infra/s3`. Their files name the bucket `plinth`, its prefix `workspace` and the backup bucket
 `plinth-backups`; `policy` replaces these names.
@@ -26,7 +26,7 @@ BUCKET, PREFIX = "plinth", "workspace"
 
 
 def roles() -> tuple[str, ...]:
-    """Return the roles that have a policy."""
+    """Return the names of the roles that have a policy."""
     return tuple(sorted(path.stem for path in (infra("s3") / "policies").glob("*.json")))
 
 
@@ -56,9 +56,9 @@ def encryption() -> dict[str, Any]:
 
 
 def encrypted(uri: str) -> str:
-    """Return the default encryption of the bucket in an `s3://` URI, or an empty string if the bucket has none.
+    """Return the default encryption of the bucket in an `s3://` URI, or an empty string if the bucket is not encrypted.
 
-    Needs `s3:GetEncryptionConfiguration`, which the role `backup` has.
+    This needs the permission `s3:GetEncryptionConfiguration`, which the role `backup` has.
 
     Raises:
         StorageError: the bucket cannot be queried.
@@ -82,14 +82,14 @@ def encrypted(uri: str) -> str:
 
 
 def infra(name: str) -> Path:
-    """Return a folder of `infra/`, which exists in a checkout but not in an installed package.
+    """Return the path of a folder in `infra/`, which exists in a checkout but not in an installed package.
 
     Raises:
         MissingError: this is not a checkout.
     """
     path = INFRA / name
     if not path.is_dir():
-        raise MissingError(f"infra/{name} not found", remedy="run it in a checkout of the repository")
+        raise MissingError(f"infra/{name} not found", remedy="run this command in a checkout of the repository")
     return path
 
 
@@ -140,7 +140,7 @@ def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> 
 
 
 def without_controls(app: WsgiApp) -> WsgiApp:
-    """Wrap the server's app without moto's own pages, which reset it or disable its authorization."""
+    """Wrap the server's app to disable moto's own pages, which can reset the server or disable its authorization."""
 
     def guarded(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
         if environment["PATH_INFO"].startswith("/moto-api"):
@@ -152,7 +152,7 @@ def without_controls(app: WsgiApp) -> WsgiApp:
 
 
 def serve(folder: Path, port: int, bucket: str) -> None:
-    """Serve on a loopback port until a signal arrives."""
+    """Serve S3 on a loopback port until a signal arrives."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 

@@ -50,8 +50,9 @@ SHOWN = (
 
 
 class Subject(NamedTuple):
-    """Candidate, checkpoint or corpus: `name` as in the file name, `title` for people, and the `version` of a
-    candidate."""
+    """Candidate, checkpoint or corpus that a page is about: `name` for the file name, `title` for the page, and the
+    `version` of a candidate.
+    """
 
     name: str
     title: str
@@ -64,12 +65,12 @@ class Subject(NamedTuple):
 
 
 def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
-    """Return the path of the page of a subject, given by its name, such as `candidate-2`."""
+    """Return the path of the results page of a subject, given by its name, such as `candidate-2`."""
     return ctx.workspace.reports / file_name(recipe, subject)
 
 
 def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
-    """Write the page of a candidate, or of the newest subject by default, and return its path.
+    """Write the results page of a candidate, or by default of the newest subject, and return its path.
 
     Raises:
         MissingError: there is no funnel yet, or the candidate does not exist.
@@ -98,7 +99,7 @@ def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
 
 
 def current(ctx: Context, recipe: Recipe) -> Path | None:
-    """Return the newest subject's page if it is newer than everything that it shows, or None."""
+    """Return the results page of the newest subject. Return None if the page is older than the data that it shows."""
     if recipe.release is not None and api.pending(ctx, recipe):  # a page evaluates the gates when it is written
         return None
     found = path(ctx, recipe, newest(ctx, recipe).name)
@@ -111,7 +112,9 @@ def current(ctx: Context, recipe: Recipe) -> Path | None:
 
 
 def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
-    """Rewrite the pages of candidates that a newer release record promoted, rolled back or withdrew, oldest first."""
+    """Rewrite the pages of candidates that were promoted, rolled back or withdrawn after the page was written. Return
+    their paths, in the order of version numbers.
+    """
     if recipe.release is None:
         return ()
     history = api.history(ctx, recipe)
@@ -140,7 +143,7 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
     if about.evaluation:
         overall = about.evaluation.stats["overall"]
         note = f"95%: {interval(overall, 3)}; gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
-        facts.append(report.Fact(label="bits per byte, held out", value=f"{overall['model']:.3f}", note=note))
+        facts.append(report.Fact(label="bits per byte, held-out text", value=f"{overall['model']:.3f}", note=note))
     return tuple(facts)
 
 
@@ -173,7 +176,7 @@ def _is_of(record: ReleaseRecord, about: Subject) -> bool:
 
 
 def _movement(last: ReleaseRecord) -> dict[str, str]:
-    """Describe the last move of this candidate to an alias."""
+    """Describe the last promotion or rollback that gave this candidate an alias."""
     return {
         "promoted by": last.by,
         "reason": last.reason,
@@ -183,7 +186,7 @@ def _movement(last: ReleaseRecord) -> dict[str, str]:
 
 
 def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ...]:
-    """Evaluate the gates of the candidate now."""
+    """Evaluate all gates of the candidate now."""
     if about.version is None or recipe.release is None:
         return ()
     return api.status(ctx, recipe, about.version).gates
@@ -216,8 +219,9 @@ def _shown(value: object) -> str:
 
 
 def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
-    """Return the chain by kind of manifest, with the number of manifests of each kind, or the digest if there is only
-    one."""
+    """Return the lineage of an evaluation by kind of manifest: the number of manifests of each kind, or the digest if
+    there is only one.
+    """
     kinds: Counter[str] = Counter()
     digests: dict[str, str] = {}
     for link in lineage.walk(ctx, evaluation.digest).links:
@@ -258,7 +262,8 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
 
 
 def newest(ctx: Context, recipe: Recipe) -> Subject:
-    """Return the published candidate, or the published checkpoint if it is not the candidate's, or the corpus.
+    """Return the published candidate. If the published checkpoint is not the candidate's, return the checkpoint; if
+    there is neither, return the corpus.
 
     Raises:
         MissingError: there is no funnel yet.
@@ -289,17 +294,17 @@ def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
 
 
 def file_name(recipe: Recipe, subject: str) -> str:
-    """Return the file name of a subject's page."""
+    """Return the file name of a subject's results page."""
     return f"{recipe.name}-{subject}.html"
 
 
 def candidate_name(version: str) -> str:
-    """Return the subject name of a candidate."""
+    """Return the subject name of a candidate, such as `candidate-2`."""
     return f"candidate-{version}"
 
 
 def _candidates(ctx: Context, recipe: Recipe) -> Iterator[Manifest]:
-    """Yield every saved manifest of a candidate of the recipe's release, the published one first."""
+    """Yield every saved manifest of a candidate of the recipe's release, the published manifest first."""
     published = ctx.refs.published("candidate")
     known = {published.digest: None} if published else {}
     known |= {one.digest: None for one in downstream(ctx, ["candidate"])
@@ -337,7 +342,7 @@ def _corpus(ctx: Context) -> Subject:
 
 
 def _funnel(ctx: Context, mixture: Manifest) -> Manifest | None:
-    """Return the funnel of the corpus that a mixture draws from, or None if there is none or it was deleted."""
+    """Return the funnel of the corpus from which a mixture draws. Return None if it does not exist or was deleted."""
     published = ctx.refs.published("funnel")
     if published is not None and published.inputs.get("mixture") == mixture.digest:
         return published

@@ -30,11 +30,11 @@ APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
 
 
 def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Build the sensor that executes approvals given in MLflow or by signed statement."""
+    """Build the sensor that acts on approvals, which are given in MLflow or by a signed statement."""
 
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Request the release job for each approved candidate, promotion or rollback."""
+        """Request the release job for each approved candidate, or to show a promotion or rollback."""
         try:
             keys = requests(Context(Workspace(workspace)), recipe)
         except PlinthError as error:
@@ -47,7 +47,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that syncs MLflow from the signed history; it undoes manual changes and raises an alert."""
+    """Build the sensor that syncs MLflow from the signed history. It undoes manual changes and raises an alert."""
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -73,8 +73,9 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
 
 def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
-    """Build the sensor that judges the canary on trial and rolls it back when it is worse. The sensor requests the
-    promotion if the policy allows promotion without a person. The feed raises the alert about a rollback."""
+    """Build the sensor that compares a canary with the champion and rolls back a worse canary. It requests the
+    promotion if the policy does not require a person. The feed sensor raises the alert about a rollback.
+    """
 
     @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
     def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -105,7 +106,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
-    """Return the state of a trial, for the asset page of the release."""
+    """Return the state of a canary trial, for the Dagster page of the asset `release`."""
     from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
 
@@ -125,8 +126,9 @@ def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
 def _alarm_once(
     context: dg.SensorEvaluationContext, workspace: Path, name: str, found: list[str], seen: str, before: str
 ) -> None:
-    """Raise an alert for each new finding, not for each tick. The cursor stores the number of findings seen and the
-    last finding."""
+    """Raise an alert when the findings change, and not at each tick. The cursor stores `seen` and the digest of the
+    findings.
+    """
     now = fingerprint.digest(found) if found else ""
     if found and now != before:
         record_failure(workspace, "", name, "; ".join(found))
@@ -139,8 +141,9 @@ ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
 def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that adds taints and release changes to the feed, sends the feed, raises alerts and shows
-    entries on the assets. It rolls back a tainted champion if the release's policy requires that."""
+    """Build the sensor that adds taints and release changes to the feed, delivers the feed, raises alerts and shows
+    entries on the assets. It rolls back a tainted champion if the release's policy requires that.
+    """
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -194,7 +197,7 @@ def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
 
 
 def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
-    """Yield feed entries about published assets, for the assets' pages."""
+    """Yield an observation for each feed entry about a published asset, for the asset's page."""
     for entry in entries:
         for asset in entry.assets:
             yield dg.AssetObservation(
@@ -211,7 +214,7 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
     @dg.sensor(name=name, job=job, minimum_interval_seconds=ARRIVAL_INTERVAL_S, default_status=RUNNING)
     def _arrival(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Watch the sources, lists and protected sets of the recipe."""
+        """Request the corpus job if a source, list or protected set of the recipe changed."""
         ctx = Context(Workspace(workspace))
         try:
             seen = fingerprint.digest(_listings(recipe, ctx))
@@ -230,14 +233,15 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
 
 def _changed(recipe: Recipe, ctx: Context) -> list[str]:
-    """Return the stale assets that read from outside the workspace. Sources are named by their bucket."""
+    """Return the stale assets that read data from outside the workspace. Sources are named by their bucket."""
     roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
     return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
 
 
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
-    """Return the names, sizes and times of files, which are cheap to read every minute. Content is hashed only when
-    these change."""
+    """Return the names, sizes and times of source files. Reading these every minute is cheap; content is hashed only
+    when they change.
+    """
     corpus, folder = recipe.corpus, ctx.workspace.input
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
@@ -252,7 +256,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
 
 
 def pages(workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that rewrites the index of the workspace's pages after a publication."""
+    """Build the sensor that rewrites the index of the workspace's pages after new data is published."""
     watch = RunWatch(workspace / "runs")
 
     @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
@@ -270,7 +274,7 @@ def pages(workspace: Path) -> dg.SensorDefinition:
 
 
 def failure(workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that writes every failed run to `alerts.jsonl` of the workspace, for a pager."""
+    """Build the sensor that writes every failed run to the workspace's `alerts.jsonl`, for a pager."""
 
     @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
     def _failure(context: dg.RunFailureSensorContext) -> None:
@@ -283,8 +287,9 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 
 
 def automation() -> dg.AutomationConditionSensorDefinition:
-    """Build the sensor of automation conditions, which starts an asset when its inputs are new and blocking checks
-    passed."""
+    """Build the sensor of automation conditions. It starts an asset when its inputs are new and their blocking checks
+    passed.
+    """
     return dg.AutomationConditionSensorDefinition(
         "automation", target=dg.AssetSelection.all(), default_status=RUNNING, minimum_interval_seconds=60
     )
@@ -299,7 +304,7 @@ DESCRIPTION = "Passes if neither the asset nor an upstream artifact is tainted (
 
 
 def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:
-    """Build the check of every asset, with one definition per group.
+    """Build the taint check of every asset, in one definition per group.
 
     For each asset in a definition, Dagster iterates over all assets of that definition. With a single definition, the
     time would grow with the square of the number of assets.

@@ -1,6 +1,6 @@
-"""The servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics.
+"""Servers of a workspace, on loopback: Dagster with its daemon, MLflow, the pages of the workspace, its metrics.
 
-Each is a separate process (`plinth_jobs.supervised`), restarted on exit without affecting the others.
+Each server is a separate process (`plinth_jobs.supervised`), which is restarted on exit without affecting the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOCATION = "plinth_jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """Return environment variables for Dagster's processes: recipe, workspace, MLflow and the address of the pages."""
+    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow, address of the pages."""
     # Dagster takes the first entry of the path for the working directory, and imports nothing from there.
     path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
@@ -61,7 +61,7 @@ def up(
     pages_port: int = 3001,
     origins: Sequence[str] = (),
 ) -> int:
-    """Serve until interrupted. Schedules and sensors run during that time.
+    """Serve a workspace until interrupted. Schedules and sensors run during that time.
 
     Args:
         origins: public addresses of a proxy in front of Dagster.
@@ -110,7 +110,7 @@ def up(
 
 @contextmanager
 def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
-    """Start the servers, and stop them when the block ends. A signal ends the supervisor's `run`."""
+    """Start the servers, and stop them when the block ends. A signal ends the `run` of the yielded supervisor."""
     supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.request_stop())
@@ -130,8 +130,8 @@ def _say(sentence: str) -> None:
 def _dagster_parts(folder: Path, log: Path, own: dict[str, str], port: int, origins: Sequence[str]) -> list[ServerPart]:
     """Return Dagster's servers: code location, daemon and pages.
 
-    The code location materializes assets and signs. The other two connect to it through a socket in a private folder
-    and have no keys.
+    The code location materializes assets and signs. The daemon and the pages connect to it through a socket in a
+    private folder and have no keys.
     """
     place, listed = folder / "code.sock", folder / "workspace.yaml"
     listed.write_text(json.dumps({"load_from": [{"grpc_server": {"socket": str(place), "location_name": LOCATION}}]}))
@@ -179,7 +179,7 @@ def _listens(port: int) -> bool:
 
 
 def _mlflow(space: Workspace) -> SharedProcess:
-    """Return the MLflow server, and start it if none runs. Other commands also use the server."""
+    """Return the MLflow server, and start it if it is not running. Other commands also use this server."""
     ensure_server(space)
     found = find_server(space)
     process = found.find() if found else None
@@ -198,13 +198,13 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 
 
 def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the exporter, which ends when this process ends, even if killed."""
+    """Start the metrics exporter, which ends when this process ends, even if this process is killed."""
     command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
     return _start(log, [*command, "ops", "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:
-    """Return the first free port of ten, since several workspaces may be served on one machine.
+    """Return the first free port among ten, since several workspaces may be served on one machine.
 
     Raises:
         PlinthError: no port is free.
@@ -213,7 +213,7 @@ def _free_from(port: int) -> int:
         with socket.socket() as probe:
             if probe.connect_ex((HOST, each)) != 0:
                 return each
-    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are in use", remedy="stop the programs that listen there")
+    raise PlinthError(f"ports {port} to {port + 9} on {HOST} are in use", remedy="stop the programs on these ports")
 
 
 def _require_free(port: int, what: str, option: str) -> None:
@@ -222,5 +222,5 @@ def _require_free(port: int, what: str, option: str) -> None:
             raise PlinthError(
                 f"port {port} on {HOST} is in use",
                 expected=f"a free port for the {what}",
-                remedy=f"stop the program that listens there, or choose another {option}",
+                remedy=f"stop the program on this port, or choose another {option}",
             )

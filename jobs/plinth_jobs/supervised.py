@@ -4,8 +4,9 @@
     PartSupervisor  starts parts in order, polls them, restarts them with backoff, and stops them in reverse order
     UpRecord        record of running and exited processes for other commands, in the private folder of the workspace
 
-An exit does not affect other parts. The wait before a restart doubles from `FIRST_S` to `LONGEST_S` and resets after
-`STEADY_S` of uptime. Start the supervisor in the main thread: the kernel ends parts when that thread ends.
+The exit of a part does not affect the other parts. The delay before a restart doubles from `FIRST_S` to `LONGEST_S`,
+and resets after `STEADY_S` of uptime. Start the supervisor in the main thread: the kernel ends the parts when that
+thread ends.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class WatchedProcess(Protocol):
-    """Process interface that the supervisor needs."""
+    """Process interface that the supervisor uses."""
 
     @property
     def pid(self) -> int: ...
@@ -46,10 +47,10 @@ class WatchedProcess(Protocol):
 
 
 class ServerPart(NamedTuple):
-    """Part of `plinth up`.
+    """Server of `plinth up`.
 
     Args:
-        start: function that starts its process.
+        start: function that starts the process of the part.
         is_ready: function that returns True once the part is ready, so that the next parts can start.
         shared: True if the supervisor must not stop the part, because other commands use it.
     """
@@ -61,7 +62,7 @@ class ServerPart(NamedTuple):
 
 
 class PartState(Frozen):
-    """State of a part. `ended` describes its last exit and is empty if it never exited."""
+    """State of a part. `ended` describes the part's last exit, and is empty if it never exited."""
 
     name: str
     pid: int = 0
@@ -70,13 +71,13 @@ class PartState(Frozen):
 
 
 class UpRecord(RunningProcess):
-    """Record of a running `plinth up`: its process, and the state of its parts."""
+    """Record of a running `plinth up`: its process ID, and the state of its parts."""
 
     parts: tuple[PartState, ...] = ()
 
 
 class _Watched:
-    """A part, its process and its restarts."""
+    """Part with its running process and its restarts."""
 
     def __init__(self, part: ServerPart) -> None:
         self.part, self.state = part, PartState(name=part.name)
@@ -89,7 +90,7 @@ class PartSupervisor:
     """Supervisor that keeps parts running until it is stopped.
 
     Args:
-        record: file for the state.
+        record: file to which the state is written.
         say: function that receives a message about each part that ended.
         clock: function that returns monotonic seconds.
     """
@@ -105,7 +106,7 @@ class PartSupervisor:
         self._stopping = False
 
     def start(self, meter: Meter | None = None) -> None:
-        """Start every part, and wait until each is ready, has exited, or `READY_S` have passed."""
+        """Start every part. Wait for each part until it is ready, has exited, or `READY_S` have passed."""
         for each in self._parts:
             if meter:
                 meter.advance(1, each.part.name)
@@ -117,17 +118,17 @@ class PartSupervisor:
                 time.sleep(POLL_S / 5)
 
     def run(self) -> None:
-        """Check the parts until `request_stop`."""
+        """Check the parts repeatedly until `request_stop` is called."""
         while not self._stopping:
             self.check()
             time.sleep(POLL_S)
 
     def request_stop(self) -> None:
-        """End `run`. This can be called from a signal handler."""
+        """Make `run` return. This method can be called from a signal handler."""
         self._stopping = True
 
     def check(self) -> None:
-        """Report each part that has exited since the last check, and restart parts whose wait is over."""
+        """Report each part that has exited since the last check, and restart the parts whose delay is over."""
         for each in self._parts:
             if each.process is not None and (code := each.process.poll()) is not None:
                 self._note_end(each, _words(code))
@@ -136,7 +137,7 @@ class PartSupervisor:
                 self._start(each)
 
     def stop(self) -> None:
-        """Stop every part, the last one first, and delete the record."""
+        """Stop all parts in reverse order, and delete the record."""
         own = [each.process for each in reversed(self._parts) if each.process is not None and not each.part.shared]
         for process in own:
             process.send_signal(signal.SIGTERM)
@@ -175,7 +176,7 @@ class PartSupervisor:
 
 
 class SharedProcess:
-    """Process that is not a child of this one, such as the MLflow server."""
+    """Process that was not started by this process, such as the MLflow server."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -185,7 +186,7 @@ class SharedProcess:
         return int(self._process.pid)
 
     def poll(self) -> int | None:
-        """Return None while the process runs, then -1, because only its parent can read its exit status."""
+        """Return None while the process runs, then -1, because only the parent process can read its exit status."""
         try:
             alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
@@ -200,13 +201,14 @@ class SharedProcess:
 
 
 def record_path(workspace: Workspace) -> Path:
-    """Return the file with the record of the workspace's `plinth up`."""
+    """Return the path of the record of the workspace's `plinth up`."""
     return running.folder(workspace) / "up.json"
 
 
 def read(workspace: Workspace) -> UpRecord | None:
-    """Return the record, or None if no `plinth up` was started or it was stopped. The record of a killed one is
-    returned."""
+    """Return the record of `plinth up`, or None if it was never started or was stopped. If it was killed, its record
+    remains.
+    """
     try:
         return UpRecord.model_validate_json(record_path(workspace).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -214,8 +216,9 @@ def read(workspace: Workspace) -> UpRecord | None:
 
 
 def dies_with_parent() -> None:
-    """Prepare a child process, so that it ends when the parent's thread ends and handles signals that background jobs
-    of a shell ignore."""
+    """Prepare a child process: it ends when the parent's thread ends, and handles the signals that background jobs of a
+    shell ignore.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -233,7 +236,7 @@ def _words(code: int) -> str:
 
 
 class StartedServer(NamedTuple):
-    """Running server. `bytes` is the resident memory of the server and its child processes."""
+    """Running server of a workspace. `bytes` is the resident memory of the server and its child processes."""
 
     name: str
     pid: int
@@ -252,8 +255,9 @@ def started(workspace: Workspace) -> list[StartedServer]:
 
 
 def ended(workspace: Workspace) -> list[PartState]:
-    """Return the parts of `plinth up` that have exited since it started, even if restarted. If `plinth up` itself was
-    killed, return that too."""
+    """Return the parts of `plinth up` that have exited since it started, even if they were restarted. If `plinth up`
+    itself was killed, return only that.
+    """
     record = read(workspace)
     if record is None:
         return []
@@ -263,7 +267,7 @@ def ended(workspace: Workspace) -> list[PartState]:
 
 
 def down(workspace: Workspace) -> list[StartedServer]:
-    """Stop the servers and return them. Training runs continue."""
+    """Stop the servers of a workspace and return them. Training runs continue."""
     found, record = started(workspace), read(workspace)
     process = record.find() if record is not None else None
     if process is not None:

@@ -23,12 +23,12 @@ LATEST = "latest"
 
 
 def find_run(ctx: Context, run: str) -> RunConfig:
-    """Return the configuration of a run: `latest`, its id, or a unique prefix of it.
+    """Return the configuration of a run, named by `latest`, its ID, or a unique prefix of its ID.
 
-    `latest` is the run that started last, in any state; standard error names it.
+    `latest` is the run that started last, in any state. Its ID is printed on standard error.
 
     Raises:
-        MissingError: no run matches, or several do.
+        MissingError: no run matches, or several runs match.
     """
     known = configurations(ctx)
     if run == LATEST:
@@ -40,7 +40,7 @@ def find_run(ctx: Context, run: str) -> RunConfig:
             f"no run {run!r}" if not matching else f"several runs match {run!r}",
             found=", ".join(matching or sorted(known)) or "no run in this workspace",
             remedy=(known and not matching and nearest(run, [LATEST, *known]))
-            or "start one with `plinth run`; give its ID, or `latest`",
+            or "start a run with `plinth run`; give its ID, or `latest`",
         )
     found = config.load(known[matching[0]])
     if run == LATEST:
@@ -49,15 +49,16 @@ def find_run(ctx: Context, run: str) -> RunConfig:
 
 
 def _started(path: Path) -> float:
-    """Return the Unix time of the first event in a run's timeline, or of its configuration file if there are no
-    events."""
+    """Return the Unix time of the first event in a run's timeline. If there are no events, return the time of its
+    configuration file.
+    """
     with suppress(OSError, ValueError, KeyError, TypeError), path.with_name("events.jsonl").open("rb") as stream:
         return float(json.loads(stream.readline())["time"])
     return path.stat().st_mtime
 
 
 def configurations(ctx: Context) -> dict[str, Path]:
-    """Return the configuration file of every run, by run id."""
+    """Return the path of every run's configuration file, by run ID."""
     return {path.parent.name: path for path in ctx.workspace.runs.glob("*/config.json")}
 
 
@@ -88,7 +89,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
 
 @contextmanager
 def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[None]:
-    """If no model has the target's name, add the closest model of the workspace, or all models, to the error.
+    """Add a hint to the error if no model has the target's name: the closest model name of the workspace, or all names.
 
     Args:
         others: additional valid names.
@@ -107,7 +108,7 @@ def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[No
 
 
 def names(ctx: Context) -> list[str]:
-    """Return the names of models in a workspace: aliases of its release first, then runs, then versions."""
+    """Return the names of all models in a workspace: aliases of its release first, then runs, then versions."""
     from plinth_registry import releases
 
     found = [*ALIASES, "latest", *sorted(configurations(ctx))]
@@ -126,7 +127,7 @@ def _model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
     if target and not names_place(target) and Path(target).is_dir():
         return _folder(ctx, Path(os.path.abspath(target)))
     if target.startswith(PATHS):
-        raise MissingError(f"no folder {target}", expected="one with *.safetensors, config.json, tokenizer.json")
+        raise MissingError(f"no folder {target}", expected="a folder with *.safetensors, config.json, tokenizer.json")
     if "@" in target or "/" in target:
         return _verified(ctx, target)
     run, colon, step = target.partition(":")

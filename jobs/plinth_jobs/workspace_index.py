@@ -1,7 +1,7 @@
-"""The index of a workspace's pages, `reports/index.html`, and the server of the pages.
+"""Index of a workspace's pages, `reports/index.html`, and the server of the pages.
 
-The index has today's state on one screen (tiles of `index_tiles`), runs, and links to every page. The pages load
-nothing and their links are relative: the folder can be opened, copied or served as it is.
+The index shows the current state on one screen (tiles of `index_tiles`), the runs, and links to every page. The pages
+load nothing and their links are relative, so the folder can be opened, copied or served without changes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*
 
 
 def path(workspace: Workspace) -> Path:
-    """Return the path of the index."""
+    """Return the path of the index page."""
     return workspace.reports / INDEX
 
 
@@ -106,7 +106,7 @@ def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) ->
 
 
 def _recipe_title(recipe: Recipe | None) -> str:
-    """Return the recipe's name, and the name of its release if that differs."""
+    """Return the recipe's name and, if it differs, the name of its release."""
     if recipe is None:
         return "Plinth workspace"
     named = recipe.release is not None and recipe.release.name != recipe.name
@@ -139,7 +139,7 @@ def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch
 
 
 def seen(workspace: Workspace, watch: RunWatch) -> str:
-    """Return a digest of names, sizes and times that changes when the index must be rewritten.
+    """Return a digest of file names, sizes and times. The index must be rewritten when it changes.
 
     Args:
         watch: state of the runs from an earlier check. Finished runs are not read again.
@@ -154,7 +154,7 @@ def seen(workspace: Workspace, watch: RunWatch) -> str:
 
 
 def groups(ctx: Context) -> Iterator[PageGroup]:
-    """Yield the pages next to the index by kind, newest first. The lines of runs also link to their pages."""
+    """Yield the pages next to the index by kind, newest first. Lines of runs link to the pages of the runs."""
     by_kind: dict[str, list[tuple[tuple[int, float], PageLine]]] = {}
     for path in sorted(ctx.workspace.reports.glob("*.html")):
         if path.name != INDEX:
@@ -178,25 +178,25 @@ def _kind(ctx: Context, path: Path) -> str:
 
 
 def _order(path: Path) -> tuple[int, float]:
-    """Return a sort key: newest first, but candidates by number, since their pages are rewritten."""
+    """Return the sort key of a page: newest first, but candidates by version, since their pages are rewritten."""
     found = RESULTS.fullmatch(path.name)
     return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
 
 
 def _title(path: Path) -> str:
-    """Return the page's own title, or the file name if it has none."""
+    """Return the title of an HTML page, or its file name if it has no title."""
     with path.open(encoding="utf-8", errors="replace") as stream:
         found = _TITLE.search(stream.read(4096))
     return unescape(found[1].strip()) if found else path.name
 
 
 def utc(seconds: float) -> str:
-    """Format Unix seconds for people."""
+    """Format Unix seconds as a date and time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the state of each open run. It must be checked, because a killed job changes no file."""
+    """Return the name and state of each open run. The state must be checked, because a killed job changes no file."""
     found = []
     for run in runs:
         with suppress(PlinthError):
@@ -205,7 +205,7 @@ def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def stat_of(path: Path) -> os.stat_result | None:
-    """Return the size and times of a file, or None if it was removed meanwhile."""
+    """Return the size and times of a file, or None if the file does not exist any more."""
     try:
         return path.stat()
     except OSError:
@@ -213,7 +213,7 @@ def stat_of(path: Path) -> os.stat_result | None:
 
 
 def run_line(ctx: Context, path: Path) -> RunLine:
-    """Return the line of a run from its configuration, with the state `unknown` if that cannot be read."""
+    """Return the index line of a run. If its configuration or timeline cannot be read, the line shows the error."""
     name = path.parent.name
     try:
         config = configuration.load(path)
@@ -252,10 +252,10 @@ NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
-    """Serve in a thread of this process. The caller ends the server with `shutdown` and `server_close`.
+    """Serve the pages in a thread of this process. The caller ends the server with `shutdown` and `server_close`.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     allowed = (workspace.reports.resolve(), docs_index(workspace).parent.resolve())
     root, index = workspace.root.resolve(), path(workspace)
@@ -300,7 +300,7 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
             return b""
 
         def log_message(self, format: str, *args: object) -> None:
-            """Log no requests."""
+            """Discard the log line of a request."""
 
     server = ThreadingHTTPServer((host, port), PageHandler)
     threading.Thread(target=server.serve_forever, name="pages", daemon=True).start()
@@ -308,8 +308,8 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def _content(root: Path, place: str, allowed: tuple[Path, ...]) -> bytes | None:
-    """Return the content of a page. It is read from the checked open file, because other writers of the workspace may
-    replace the path.
+    """Return the content of a page. It is read from the file that was opened and checked, because other writers of the
+    workspace may replace the path.
 
     Args:
         root: resolved path of the workspace.

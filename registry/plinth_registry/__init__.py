@@ -1,4 +1,4 @@
-"""From checkpoint to release: sign, register, gate, approve, promote, taint. The only package that uses MLflow.
+"""From checkpoint to release: sign, register, gate, approve, promote, taint. No other package uses MLflow.
 
 checkpoint -> candidate -> gates -> approval -> canary -> champion
                   ^                                 |
@@ -19,26 +19,26 @@ Inside the package, each module can import the modules above it (keys and envelo
                   canary and withdrawn versions
     signing       OpenSSF model signature and SLSA provenance of a directory; the directory of a checkpoint
     trained       the trainer's statements during training, bound to a checkpoint
-    attestations  statements about a checkpoint, each signed by the responsible role; measurements as facts
-    candidate     a checkpoint with its evaluation and signed facts; its verified lineage
+    attestations  statements about a checkpoint, each signed by the responsible role; facts from measurements
+    candidate     a checkpoint with its evaluation, signed facts and verified lineage
     gates/        pure functions from policy and evidence to state and reason
     policy        the signed gate policy of a release: a log whose newest version is in force
-    taint         signed taints and their lifting; everything downstream of them
+    taint         signed taints and their lifting; everything downstream of a taint
     approval      decisions of people: signed statements, or tags set in the MLflow UI after login
     mlflow/       MLflow's server, its login, its model registry, the connection to it
-    consumers     services that use a release and models derived from one, with owners; impact: manifests, runs,
+    consumers     services that use a release, and models derived from a release, with owners; impact: manifests, runs,
                   versions and consumers derived from an artifact
     evidence      evidence for the gates, with figures recomputed from their tables
     registration  experiment, run, metrics and version in MLflow, each created once; their descriptions
     run_metrics   metrics in MLflow: a run's timeline, each event once; scores of a model with their data
     judgement     evaluation of a candidate's gates; its signed verdict; waivers of one gate for one candidate until a
                   date
-    incidents     open, note, close; promotions are frozen while one is open
+    incidents     open, note, close; promotions are frozen while an incident is open
     promotion     promotion, rollback, withdrawal of a canary; MLflow's aliases
     canary/       paired observations of canary and champion -> withdraw, continue, promote
     freeze        signed feed for consumers, sent by webhook; taint or lift a taint, and notify consumers
     exports/      a release or checkpoint as a signed directory that can be verified elsewhere
 
-Trust rests on signatures and content digests only. Tags in MLflow are for people to read and, for
-approvals, to write; only a record signed by the promoter makes a version a release.
+Trust depends only on signatures and content digests. People read tags in MLflow, and may write tags for approvals;
+only a record signed by the promoter makes a version a release.
 """

@@ -1,5 +1,6 @@
-"""Functions for assets and sensors. Each function starts the server that it needs. Commands import the modules behind
-this one."""
+"""Functions for assets and sensors. Each function starts the MLflow server if it is not running. Commands import the
+modules behind this module.
+"""
 
 from __future__ import annotations
 
@@ -89,8 +90,8 @@ def register_candidate(
     """Sign a checkpoint with its provenance, register it and evaluate its gates. Registering the same work again
     returns the same version.
 
-    Scores of tasks, proxies and probes, and serving speeds (`measured`, by asset), become metrics in MLflow's record of
-    the model. Each fact is attested by the role allowed to state it, with its `materials` (digests by asset).
+    Scores of tasks, proxies and probes, and serving speeds (`measured`, by asset), become metrics of the model in
+    MLflow. Each fact is attested by the role allowed to state it, with its `materials` (digests by asset).
 
     Raises:
         LineageError: the ancestry is incomplete, the evaluation or a measurement belongs to another checkpoint, or the
@@ -127,7 +128,7 @@ def register_candidate(
 
 @connection.named("relay a timeline")
 def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
-    """Log a run's events to MLflow, each event once, and return the number of new steps."""
+    """Log a run's events to MLflow, each event once. Return the number of new training steps."""
     return run_metrics.relay(connection.connect(ctx.workspace), recipe.name, run_id, events)
 
 
@@ -142,7 +143,7 @@ def describe_run(
     ctx: Context, recipe: Recipe, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str],
     figures: Mapping[str, float] = MappingProxyType({}),
 ) -> None:  # fmt: skip
-    """Write parameters, requester, source and figures of a training run on its MLflow run."""
+    """Write the parameters, requester, source and metrics of a training run to its MLflow run."""
     run_metrics.describe(
         connection.connect(ctx.workspace), recipe.name, run_id, params=params, tags=tags, figures=figures
     )
@@ -157,7 +158,8 @@ def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate that no gate blocks, one at a time: to champion, or to canary if the policy requires a
-    canary. Also promote a canary that is within the margin. The sensors' job calls this function."""
+    canary. Also promote a canary that is within the margin of the champion. The sensors' job calls this function.
+    """
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
@@ -169,8 +171,9 @@ def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, 
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
-    """Promote the canary to champion if the policy allows that without a person, the canary is within the margin, and
-    every gate passes again."""
+    """Promote the canary to champion. This requires that the policy allows it without a person, the canary is within
+    the margin, and every gate passes again.
+    """
     try:
         seen = observe(ctx, recipe)
     except GateError:  # no policy is signed
@@ -182,7 +185,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
 
 
 def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
-    """Return the canary's status against its champion, judged now, or None if there is no canary.
+    """Return the comparison of the canary with its champion, evaluated now, or None if there is no canary.
 
     Raises:
         GateError: no gate policy is signed.
@@ -194,8 +197,8 @@ def canary_status(ctx: Context, recipe: Recipe) -> CanaryStatus | None:
 
 @connection.named("judge the canary")
 def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> CanaryTick | None:
-    """Judge the canary now and roll it back if it is worse. Return None if there is no canary. The sensor calls this
-    function.
+    """Compare the canary with its champion now, and roll it back if it is worse. Return None if there is no canary. The
+    sensor calls this function.
 
     Raises:
         GateError, SignatureError: see `canary.tick`.

@@ -6,10 +6,10 @@
              a second person uses approval.2, approval.2.by, approval.2.reason, and so on; behind a login, the
              server sets the name
 
-Both forms must name the person and the reason, and are valid for one promotion: a candidate that was promoted before
-and lost its alias needs new decisions. A signed decision that does not verify, or is about another candidate, is
-ignored and reported. An MLflow server with a login signs the author of each tag (`login.log`). Tags without this
-signature can be set by anyone and are only requests.
+Both forms must name the person and the reason, and are valid for one promotion. A candidate that was promoted before
+and lost its alias needs new decisions. A signed decision is ignored and reported if it does not verify or is about
+another candidate. An MLflow server with a login signs the author of each tag (`login.log`). Tags without this signature
+can be set by anyone and are only requests.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Decision = Literal["approved", "rejected"]
 def sign(
     ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved", policy: str = ""
 ) -> Path:
-    """Sign one person's decision. Signing the same decision again changes nothing; a later decision replaces an earlier
-    one.
+    """Sign one person's decision. Signing the same decision again changes nothing. A later decision replaces an earlier
+    decision.
 
     Args:
         policy: digest of the current gate policy. The approval does not count under a different policy.
 
     Raises:
-        SignatureError: there is no name or reason, or the person's key is not usable here.
+        SignatureError: the name or the reason is missing, or the person's key cannot be used on this machine.
     """
     by, reason = by.strip(), reason.strip()
     if not reason:
@@ -77,13 +77,13 @@ def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
 
 
 def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes | None = None) -> Approval:
-    """Verify and return a signed decision about this candidate, by the person whom the file names.
+    """Verify and return a signed decision about this candidate, made by the person whom the file name states.
 
     Args:
-        data: the bytes of the file, if the caller has read it.
+        data: the bytes of the file, if the caller has already read it.
 
     Raises:
-        SignatureError: the decision is signed by someone else, changed, or about another candidate.
+        SignatureError: the decision was signed by someone else, was changed, or is about another candidate.
     """
     person = urllib.parse.unquote(path.stem)
     authority = Trust.of(ctx.workspace).authority(APPROVER).owned_by(person)
@@ -127,7 +127,7 @@ def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Ap
         raise SignatureError(
             f"decisions that released candidate {candidate.key[:12]} are missing",
             found="; ".join(missing),
-            expected="the statements named in its release record",
+            expected="the statements named in the candidate's release record",
             remedy="restore approvals/ and logins/ from a backup; or roll back, approve and promote again",
         )
 
@@ -144,7 +144,7 @@ def collect(
 
     Raises:
         SignatureError: the log of logins does not verify, or a decision that this machine has verified before was
-            removed, changed or replaced by an earlier one of that person: a rejection must not vanish.
+            removed, changed or replaced by the person's earlier decision. This protects rejections from removal.
     """
     decisions: list[Approval] = []
     faults: list[str] = []
@@ -173,7 +173,7 @@ def collect(
 
 
 def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
-    """Yield decisions of logged-in people, then decisions that are only in tags, and errors in tags."""
+    """Yield decisions of logged-in people, then decisions that are only in tags, and messages about invalid tags."""
     stated = login_decisions(ctx, candidate)
     yield from stated
     known = {(one.by, one.decision) for one in stated}
@@ -185,12 +185,13 @@ def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iter
 
 def _outdated(found: Approval, policy: str, after: int) -> str:
     """Return the reason why an approval does not count for this promotion under the current policy, or an empty string.
-    An unsigned tag also gives an empty string, because the gate refuses it."""
+    The result is also empty for an unsigned tag, because the gate rejects it.
+    """
     if found.decision != "approved" or (found.how == "tag" and not found.proxy):
         return ""
     if found.policy != policy:
         return f"{found.by} approved under another gate policy ({found.policy[:12] or 'none'})"
-    spent = f"{found.by} approved a promotion that ended with release record {after}; a new one needs a new approval"
+    spent = f"{found.by} approved a promotion that ended with release record {after}; approve again for a new promotion"
     return "" if found.after == after else spent
 
 
@@ -213,7 +214,7 @@ def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> N
 
 
 def _number(path: Path) -> int:
-    """Return the number of the person's decision, or 0 if there is none."""
+    """Return the sequence number of a person's decision, or 0 if there is no decision."""
     try:
         return int(dsse.unverified(dsse.envelope_of(path), str(path))["predicate"].get("number", 1))
     except (SignatureError, KeyError, TypeError, ValueError):
@@ -225,7 +226,9 @@ def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]
 
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
-    """Return a decision from three tags, a message if they are invalid, or None if nothing was decided."""
+    """Return the decision in three related tags. Return a message if the tags are invalid, or None if nothing was
+    decided.
+    """
     value = str(tags[tag]).strip().lower()
     by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
     if not value:
@@ -238,7 +241,7 @@ def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
         return f"tag {tag} is {value!r}, expected approved or rejected"
     absent = [name for name, given in ((f"{tag}.by", by), (f"{tag}.reason", reason)) if not given]
     if absent:
-        return f"tag {tag} is set, but {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not"
+        return f"tag {tag} is set, but {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
     return Approval(by=by, decision="approved", reason=reason, how="tag")
 
 
@@ -285,7 +288,7 @@ def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
 
 
 def login_decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
-    """Return the complete decisions about a candidate by person and server.
+    """Return the complete decisions about a candidate, for each person and server.
 
     Raises:
         SignatureError: see `logins_about`.

@@ -5,8 +5,8 @@
 
 A measurement is attested by the process that computed it, before publication, so a substituted manifest has no
 attestation. Gates read only attested findings about the candidate's checkpoint. Invalid attestations are reported and
-ignored. An attestation that replaces another one names it and has the next number, so a machine that has seen a newer
-attestation refuses a restored older one.
+ignored. An attestation that replaces an earlier attestation names it and has the next number. A machine that has seen
+the newer attestation therefore rejects the earlier one if it is restored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class Attestation(Frozen):
-    """Attestation about a checkpoint. `materials` are digests of the finding's inputs, by name."""
+    """Attestation about a checkpoint. `materials` are the digests of the finding's inputs, by name."""
 
     kind: str
     asset: str
@@ -69,14 +69,14 @@ class Attestation(Frozen):
 
 
 class Attested(NamedTuple):
-    """Valid attestations about a checkpoint, by asset, and a sentence about each invalid attestation."""
+    """Valid attestations about a checkpoint, by asset, and a message about each invalid attestation."""
 
     valid: dict[str, Attestation]
     faults: tuple[str, ...]
 
 
 def predicate_type(kind: str) -> str:
-    """Return the predicate type of a kind of attestation."""
+    """Return the in-toto predicate type of a kind of attestation."""
     return f"urn:plinth:attestation:{kind}:v1"
 
 
@@ -90,10 +90,10 @@ def attest(
     materials: Mapping[str, str],
     facts: Mapping[str, Any] | None = None,
 ) -> Attestation:
-    """Sign an attestation, unless the same one exists.
+    """Sign an attestation, unless an attestation with the same content exists.
 
     Args:
-        recipe: recipe, or its fingerprint.
+        recipe: recipe, or the fingerprint of a recipe.
 
     Raises:
         SignatureError: this machine has no key of the signing role.
@@ -123,7 +123,7 @@ def attest(
 
 
 def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
-    """Return the current attestation, or None if there is none or it does not verify."""
+    """Return the current attestation, or None if it does not exist or does not verify."""
     try:
         return _read_attestations(trust, path, checkpoint)
     except SignatureError:
@@ -131,22 +131,24 @@ def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
 
 
 def _order(path: Path) -> tuple[str, ...]:
-    """Return the names under which this machine tracks attestation numbers: one for the real folder, and one for the
-    given folder."""
+    """Return the names under which this machine tracks attestation numbers: one name for the path with links resolved,
+    and one for the given path.
+    """
     workspace = path.parents[2]
     real = Path(os.path.realpath(workspace), path.relative_to(workspace))
     return tuple(dict.fromkeys((f"attestations {real}", f"attestations {path}")))
 
 
 def _remember(trust: Trust, path: Path, found: Attestation) -> None:
-    """Store the number of an attestation that replaces another one. A first attestation replaces nothing, so its number
-    is not stored."""
+    """Store the number of an attestation that replaces another attestation. The number of a first attestation is not
+    stored.
+    """
     if found.number > 1:
         trust.remember(_order(path)[0], found.number)
 
 
 def kind_of(asset: str) -> str:
-    """Return the kind under which a measured asset is attested. Attestations of other kinds are ignored.
+    """Return the kind of attestation that a measured asset must have. Attestations of other kinds are ignored.
 
     Raises:
         ExtensionError: the asset's measurement cannot be loaded.
@@ -156,13 +158,13 @@ def kind_of(asset: str) -> str:
 
 
 def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Manifest) -> Attestation:
-    """Sign the manifest of a measurement of a checkpoint."""
+    """Sign an attestation of the manifest with a checkpoint's measurement."""
     materials = {made.asset: made.digest, **made.inputs}
     return attest(ctx, recipe, kind_of(made.asset), made.asset, checkpoint, materials=materials)
 
 
 def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
-    """Return True if the responsible role's attestation of this manifest verifies."""
+    """Return True if this manifest has an attestation by the responsible role that verifies."""
     try:
         found = _read_attestations(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
     except SignatureError:
@@ -171,7 +173,7 @@ def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
 
 
 def about(ctx: Context, checkpoint: str) -> Attested:
-    """Return every attestation about a checkpoint.
+    """Return all attestations about a checkpoint.
 
     Raises:
         SignatureError: no root of trust is pinned.
@@ -188,7 +190,7 @@ def about(ctx: Context, checkpoint: str) -> Attested:
 
 
 def path_of(ctx: Context, checkpoint: str, asset: str) -> Path:
-    """Return the path of an attestation."""
+    """Return the path of the attestation about an asset of a checkpoint."""
     return folder_of(ctx, checkpoint) / f"{asset.replace('/', '.')}.json"
 
 
@@ -222,7 +224,7 @@ def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation
             f"{path} is outdated: this machine has seen a newer statement",
             found=f"statement {found.number}",
             expected=f"statement {newest}",
-            remedy="restore the newer one, or repeat the evaluation of this checkpoint",
+            remedy="restore the newer statement, or repeat the evaluation of this checkpoint",
         )
     _remember(trust, path, found)
     return found
@@ -245,7 +247,7 @@ def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attest
 
 
 def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement, dict[str, Manifest]]]:
-    """Return a checkpoint's manifests by measurement. A measurement that cannot be loaded is not evidence."""
+    """Return a checkpoint's manifests by measurement. A measurement that cannot be loaded is left out."""
     sorted_out: dict[str, tuple[Measurement, dict[str, Manifest]]] = {}
     for asset, made in sorted(found.items()):
         with suppress(PlinthError):

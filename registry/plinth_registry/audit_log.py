@@ -1,4 +1,4 @@
-"""The signed logs of a workspace with their signing roles; the audit log of decisions and refusals."""
+"""Signed logs of a workspace with their signing roles, and the audit log of decisions and refusals."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class AuditedAction:
 
 
 class AuditEntry(Frozen):
-    """Verified entry. `signed_by` is empty if the key was already revoked at the time of the entry."""
+    """Verified entry of the audit log. `signed_by` is empty if the key was already revoked at the time of the entry."""
 
     number: int
     at: str
@@ -132,12 +132,14 @@ class AuditEntry(Frozen):
 
     @property
     def who(self) -> str:
-        """Owner of the signing key, with the unverified name of the person given by the caller."""
+        """Owner of the signing key, with the unverified name given by the caller."""
         return self.actor if self.by in self.actor else f"{self.actor} (for {self.by})"
 
 
 class AuditProof(Frozen):
-    """Verified log: number of entries, SHA-256 of the newest entry, and the signed objects that name an entry."""
+    """Result of verifying the log: number of entries, SHA-256 of the newest entry, and the signed objects that name an
+    entry.
+    """
 
     entries: int
     sha256: str | None
@@ -146,7 +148,8 @@ class AuditProof(Frozen):
 
 @contextmanager
 def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterator[AuditedAction]:
-    """Record the action in the block, or its refusal. Other failures decide nothing and are not recorded.
+    """Record that the block performed the action, or that the action was refused. Other errors are not decisions and
+    are not recorded.
 
     Args:
         once: True to skip an entry that repeats the newest entry for this action and subject.
@@ -163,7 +166,7 @@ def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterat
 
 
 def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool = False) -> None:
-    """Sign and write one entry. With `refusal`, record the refusal and its cause.
+    """Sign and write one entry. If `refusal` is given, record that the action was refused, with this cause.
 
     Raises:
         SignatureError: the log does not verify, or there is no key for the action.
@@ -194,7 +197,7 @@ def may_record(ctx: Context, action: str) -> bool:
 
 
 def entries(ctx: Context) -> tuple[AuditEntry, ...]:
-    """Return every entry, oldest first.
+    """Return every entry of the audit log, oldest first.
 
     Raises:
         SignatureError: an entry was edited, removed, moved, or names an actor who did not sign it.
@@ -203,7 +206,7 @@ def entries(ctx: Context) -> tuple[AuditEntry, ...]:
 
 
 def prove(ctx: Context, anchors: Iterable[tuple[str, Mapping[str, Any]]]) -> AuditProof:
-    """Verify every entry, and that the log contains every entry that is named in another signed object.
+    """Verify every entry of the audit log, and check that it contains each entry that another signed object names.
 
     Args:
         anchors: name of each signed object, with the entry number and SHA-256 that it names.
@@ -227,8 +230,9 @@ def _acting(ctx: Context, asked: AuditedAction) -> tuple[Signer, str]:
 
 
 def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
-    """Return the signer of a refusal: the actor, or the first role with a key on this machine, or None if there is no
-    key."""
+    """Return the signer and the actor of a refusal. The signer is the actor, or else the first role with a key on this
+    machine, or None if there is no key.
+    """
     try:
         trust = Trust.of(ctx.workspace)
     except SignatureError:

@@ -1,8 +1,8 @@
 """Candidates: a signed checkpoint with its evaluation and complete lineage, registered in MLflow.
 
 A candidate is identified by its checkpoint, its evaluation and the facts about it, so the same work is registered only
-once. The signed statement of facts is stored next to the model directory; tags in MLflow repeat it for people and are
-never trusted.
+once. The signed statement of facts is stored next to the model directory. Tags in MLflow repeat the statement for
+people and are never trusted.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Facts(Frozen):
     stability: Mapping[str, int] | None = Field(None, description="Number of run events by kind (restart, spike, …).")
     requested_by: str | None = Field(None, description="Person who requested the run.")
     cost: Mapping[str, float] = Field(
-        default_factory=dict, description="Amounts, such as `wall_s`, `tokens`, `device_hours`."
+        default_factory=dict, description="Amounts used by the run, such as `wall_s`, `tokens`, `device_hours`."
     )
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Facts that are part of a candidate's identity. Requester and cost are not."""
+        """Facts that are part of a candidate's identity: all except requester and cost."""
         return self.model_dump(mode="json", exclude={"requested_by", "cost"})
 
 
@@ -71,7 +71,7 @@ class CandidateRun(Frozen):
 
 
 class Candidate(Frozen):
-    """A registered candidate, as its signed statement describes it."""
+    """Registered candidate, as its signed statement describes it."""
 
     model: str
     version: str
@@ -84,22 +84,22 @@ class Candidate(Frozen):
 
     @property
     def release(self) -> str:
-        """Release for which this is a candidate."""
+        """Name of the release that the candidate is for."""
         return self.model.removesuffix(SUFFIX)
 
     @property
     def title(self) -> str:
-        """Model, version and key, formatted for people."""
+        """Model, version and key of the candidate as text."""
         return f"{self.model} version {self.version} ({self.key[:12]})"
 
     @property
     def subjects(self) -> dict[str, str]:
-        """Digests that an approval or a release must name."""
+        """Digests that an approval or a release record must name."""
         return {"candidate": self.key, "checkpoint": self.checkpoint, "evaluation": self.evaluation}
 
 
 def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
-    """Return the digests of manifests that measure a checkpoint: known, attested and published manifests."""
+    """Return the digests of manifests that measure a checkpoint: given, attested and published manifests."""
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
         if is_measured(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
@@ -108,18 +108,20 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
 
 
 def model_name(recipe: Recipe) -> str:
-    """Return the name of the registered model that trainers write. Only the promoter writes the model of the
-    release."""
+    """Return the name of the MLflow model to which trainers register. Only the promoter writes the MLflow model of the
+    release.
+    """
     return f"{recipe.required_release().name}{SUFFIX}"
 
 
 def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:
-    """Return the identity of a candidate."""
+    """Return the identity (key) of a candidate as a digest."""
     return fingerprint.digest({"checkpoint": checkpoint, "evaluation": evaluation, "facts": facts.identity})
 
 
 def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
-    """Return the complete chain of a checkpoint, after checking that its evaluation matches it and is complete.
+    """Return the complete chain of a checkpoint's ancestors, after checking that its evaluation belongs to it and is
+    complete.
 
     Raises:
         LineageError: a link is missing or changed, or the evaluation belongs to another checkpoint.
@@ -128,7 +130,7 @@ def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
         made, measured = ctx.refs.load(checkpoint), ctx.refs.load(evaluation)
     except PlinthError as error:
         raise LineageError(
-            "a candidate's checkpoint or evaluation cannot be trusted",
+            "the candidate's checkpoint or evaluation cannot be trusted",
             found=error.found or error.what,
             expected="both manifests, unchanged, in the workspace",
             remedy="restore the manifest from a backup, or run the recipe again",
@@ -164,7 +166,8 @@ def state_facts(
 def attest(
     ctx: Context, recipe: Recipe, checkpoint: Manifest, directory: Path, facts: Facts, materials: Mapping[str, str]
 ) -> None:
-    """Sign each fact about a candidate as the role allowed to state it. Facts without evidence are left out.
+    """Sign each fact about a candidate with the key of the role allowed to state it. Facts without evidence are left
+    out.
 
     The resume proof is read again from the signed directory. Its conclusion is recomputed and must be about the
     parameters of this checkpoint.
@@ -188,8 +191,9 @@ def attest(
 
 
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
-    """Return the conclusion of the resume proof in a signed directory, or None if there is no proof or the file does
-    not match the manifest. For an averaged checkpoint, the proof is about the last checkpoint of its run."""
+    """Return the conclusion of the resume proof in a signed directory. Return None if there is no proof, or if its file
+    does not match the manifest. For an averaged checkpoint, the proof is about the last checkpoint of its run.
+    """
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
         if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:
@@ -215,10 +219,10 @@ def evidence_path(directory: Path, key: str) -> Path:
 
 
 def read(ctx: Context, version: Any) -> Candidate:
-    """Return the candidate of a version in MLflow. Only signed data is trusted.
+    """Return the candidate that a version in MLflow stands for. Only signed data is trusted.
 
     Raises:
-        SignatureError: the signed facts are absent, changed, or about something else.
+        SignatureError: the signed facts are absent, changed, or about another candidate.
         LineageError: the version's source is not a model of this workspace.
     """
     directory = source_directory(ctx.workspace, version.source)
@@ -231,7 +235,7 @@ def source_uri(workspace: Workspace, directory: Path) -> str:
 
 
 def source_directory(workspace: Workspace, uri: str) -> Path:
-    """Return the directory that a source URI names.
+    """Return the model directory that a source URI in MLflow names.
 
     Raises:
         LineageError: the URI names a path outside the workspace's models.
@@ -251,7 +255,7 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
     """Return a candidate from the signed facts next to its model directory.
 
     Raises:
-        SignatureError: the signed facts are absent, changed, or about something else.
+        SignatureError: the signed facts are absent, changed, or about another candidate.
     """
     if not KEY.fullmatch(key):
         raise SignatureError(
@@ -274,7 +278,7 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
             f"{model} version {version} has the facts of another candidate",
             found=counted,
             expected=key,
-            remedy="its tags were changed; register the checkpoint again",
+            remedy="the version's tags were changed; register the checkpoint again",
         )
     return Candidate(
         model=model,
@@ -289,18 +293,18 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
 
 
 def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
-    """Verify signature and lineage of a candidate now; return its chain.
+    """Verify the signature and lineage of a candidate now. Return the chain of its ancestors.
 
     Raises:
         SignatureError: a file of the directory, or a statement about it, was changed.
-        LineageError: the chain is broken, or differs from the signed one.
+        LineageError: the chain is broken, or differs from the signed chain.
     """
     return signed_chain(ctx, candidate, verify(candidate.directory, Trust.of(ctx.workspace).authority(TRAINER)))
 
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
-    """Return the chain from the manifests after comparing it with the verified provenance. The trainer must have
-    attested how this checkpoint was trained.
+    """Return the ancestors of a candidate from the manifests, after comparing them with the verified provenance. The
+    trainer must have attested how this checkpoint was trained.
 
     Raises:
         LineageError: the chain is broken, differs from the signed chain, or has no attestation by the trainer.
@@ -313,10 +317,10 @@ def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, An
 
 
 def same_chain(directory: Path, provenance: Mapping[str, Any], found: Chain) -> None:
-    """Check that a verified provenance equals the chain from the manifests.
+    """Check that the chain in a verified provenance equals the chain from the manifests.
 
     Raises:
-        LineageError: they differ.
+        LineageError: the chains differ.
     """
     signed = Chain.model_validate({"links": provenance["chain"]})
     _same(directory, "chain", sorted(signed.digests), sorted(found.digests))

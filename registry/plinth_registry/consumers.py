@@ -40,8 +40,9 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Consumer(Frozen):
-    """Service (`model`, `place`) or derived model (`child`, `parent`). `after` is the number of feed entries before
-    enrollment."""
+    """Service (`model`, `place`) or derived model (`child`, `parent`). `after` is the number of feed entries before the
+    consumer was enrolled.
+    """
 
     name: Name
     owner: str = Field(min_length=3, pattern=r"^[^\s@]+@[^\s@]+$")
@@ -58,7 +59,7 @@ class Consumer(Frozen):
 
     @property
     def uses(self) -> str:
-        """Release or parent that the consumer uses, in words."""
+        """Release or parent that the consumer uses, as text."""
         return f"{self.child} of {str(self.parent)[:12]}" if self.child else f"{self.model}@{self.place}"
 
 
@@ -72,13 +73,13 @@ def enrol(
     webhook: str | None = None,
     canary: bool = False,
 ) -> Consumer:
-    """Enroll a service that uses the release alias `NAME@PLACE`, or a child `MODEL/VERSION` in MLflow.
+    """Enroll a service that uses the release alias `NAME@PLACE`, or a derived model (child) `MODEL/VERSION` in MLflow.
 
     If the name is already enrolled, the new enrollment replaces the old one.
 
     Raises:
         MissingError: the release, its alias or the child does not exist, or the child's parent is unknown here.
-        SignatureError: neither the promoter's nor the compliance key is on this machine.
+        SignatureError: neither the promoter's key nor the compliance key is on this machine.
     """
     if (model is None) == (child is None):
         raise MissingError("a consumer needs a release or a child model", expected="one of --model and --child")
@@ -86,7 +87,7 @@ def enrol(
     entries = len(releases.log_records(ctx, FEED))
     made = Consumer(name=name, owner=owner, webhook=webhook, canary=canary, after=entries, **found)
     if canary and made.child:
-        raise MissingError(f"{name} is a child", expected="a service; canaries serve only services")
+        raise MissingError(f"{name} is a child", expected="a service, since canaries serve only services")
     return _add(ctx, "enrol", made)
 
 
@@ -98,13 +99,13 @@ def leave(ctx: Context, name: str) -> Consumer:
     """
     known = {one.name: one for one in enrolled(ctx)}
     if name not in known:
-        remedy = nearest(name, known) or "list them with `plinth release consumer list`"
+        remedy = nearest(name, known) or "list consumers with `plinth release consumer list`"
         raise MissingError(f"no consumer {name}", remedy=remedy)
     return _add(ctx, "leave", known[name])
 
 
 def enrolled(ctx: Context) -> tuple[Consumer, ...]:
-    """Return current consumers, by name.
+    """Return all current consumers, sorted by name.
 
     Raises:
         SignatureError: a record was edited, removed, moved or forged.
@@ -119,12 +120,12 @@ def enrolled(ctx: Context) -> tuple[Consumer, ...]:
 
 
 def canary_for(ctx: Context, release: str) -> tuple[Consumer, ...]:
-    """Return the services of a release that opted in to canaries. A canary serves only these services."""
+    """Return the services of a release that opted in to canaries. A canary serves no other services."""
     return tuple(one for one in enrolled(ctx) if one.canary and one.model == release)
 
 
 def require_canary(ctx: Context, release: str, name: str) -> Consumer:
-    """Return the consumer that a canary of a release serves under this name.
+    """Return the consumer with this name, to which a canary of the release may be served.
 
     Raises:
         GateError: the consumer is not enrolled for canaries of this release.
@@ -140,8 +141,9 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
 
 
 def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str]) -> tuple[Consumer, ...]:
-    """Return the services that use these models, and the children of these checkpoints including their own children,
-    sorted by name."""
+    """Return the services that use these models, and the models derived from these checkpoints, directly or through
+    other derived models. The result is sorted by name.
+    """
     everybody, names, known = enrolled(ctx), set(models), set(checkpoints)
     found = {one.name: one for one in everybody if one.model in names}
     while more := [one for one in everybody if one.parent in known and one.name not in found]:
@@ -151,8 +153,9 @@ def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str])
 
 
 def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
-    """Return the seconds from the release of a child's parent to the child's registration, or None for a service or if
-    the parent was not released."""
+    """Return the seconds from the release of a derived model's parent to the model's registration. Return None for a
+    service, or if the parent was not released.
+    """
     if consumer.made is None:
         return None
     for record in releases.history(ctx):
@@ -162,8 +165,9 @@ def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
 
 
 def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
-    """Return the versions that a service is allowed to use by the signed history. The canary is first if the service
-    opted in and a canary is on trial, then the version under the service's alias."""
+    """Return the versions that a service is allowed to use according to the signed history. If the service opted in and
+    a canary is on trial, the canary is first; the version under the service's alias follows.
+    """
     if consumer.model is None:
         return ()
     places = releases.history(ctx, consumer.model).standing.aliases
@@ -173,8 +177,8 @@ def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
 
 
 def version_for(ctx: Context, release: str, name: str) -> str:
-    """Return the version of a release that a consumer loads: the first of `versions_now`, or the champion for a
-    consumer that is not enrolled for this release.
+    """Return the version of a release that a consumer loads, which is the first of `versions_now`. For a consumer that
+    is not enrolled for this release, return the champion.
 
     Raises:
         MissingError: there is no version for the consumer.
@@ -194,7 +198,7 @@ def version_for(ctx: Context, release: str, name: str) -> str:
 
 
 def signing_role(ctx: Context) -> str:
-    """Return the first role whose key is on this machine: promoter, then compliance.
+    """Return the first of the roles promoter and compliance whose key is on this machine.
 
     Raises:
         SignatureError: neither key is on this machine.
@@ -247,10 +251,10 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
     known |= {one.digest for one in enrolled(ctx)}
     if parent not in known or not SHA256.fullmatch(parent):
         raise MissingError(
-            f"{child} does not name a parent released here",
+            f"{child} does not name a parent that was released from this workspace",
             found=f"tag `{PARENT}` = {parent!r}",
             expected="the digest of a released checkpoint, or of a registered child",
-            remedy=f"set the tag `{PARENT}` of the version to it",
+            remedy=f"set the tag `{PARENT}` of the version to this digest",
         )
     made = datetime.fromtimestamp(held.creation_timestamp / 1000, UTC).isoformat(timespec="seconds")
     return {"child": child, "parent": parent, "digest": digest, "made": made}
@@ -264,7 +268,8 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
 
 class Impact(Frozen):
     """Everything derived from a target, including versions that were only measured with it. `gaps` lists places that
-    could not be searched; the other lists are complete if `gaps` is empty."""
+    could not be searched. If it is empty, the other lists are complete.
+    """
 
     origin: ImpactOrigin
     manifests: tuple[Descendant, ...]
@@ -280,7 +285,7 @@ def impact(ctx: Context, target: str) -> Impact:
     """Return everything derived from an asset, source, digest, document or commit.
 
     Raises:
-        MissingError: no artifact has that name, or several do.
+        MissingError: no artifact has that name, or several have it.
         IntegrityError: a saved manifest cannot be read.
         SignatureError: the history of releases was changed.
     """
@@ -304,13 +309,15 @@ def impact(ctx: Context, target: str) -> Impact:
 
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
-    """Return the checkpoints that these manifests measure. The gates of these checkpoints read the manifests."""
+    """Return the checkpoints that these manifests measure. Gates of the checkpoints read the manifests as evidence."""
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 
 def affected_versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
-    """Return the model versions derived from these checkpoints, sorted by model and number, and gaps in the search."""
+    """Return the model versions derived from these checkpoints, sorted by model and number. Also return the gaps in the
+    search.
+    """
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
         for record in releases.history(ctx)
@@ -330,7 +337,7 @@ def _frozen(ctx: Context, mark: taint.Taint, saved: SavedEdges) -> frozenset[str
 
 
 def consumer_rows(ctx: Context, checkpoints: Collection[str], known: Iterable[VersionRow]) -> tuple[ConsumerRow, ...]:
-    """Return the consumers of these models, and the children of these checkpoints, with their owners."""
+    """Return the consumers of the versions' models, and the models derived from the checkpoints, with their owners."""
     affected = {f"{row.model}/{row.version}" for row in known}
     found = []
     for one in concerned(ctx, checkpoints, {row.model for row in known}):
@@ -368,8 +375,9 @@ def impact_contents(found: Impact) -> ImpactData:
 def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
-    """Return MLflow's versions of these checkpoints with their aliases. Releases are identified by signed records, not
-    by tags."""
+    """Return the versions of these checkpoints in MLflow, with their aliases. Releases are identified by signed
+    records, since tags are not trusted.
+    """
     client = connection.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
     for model in connection.models(client):

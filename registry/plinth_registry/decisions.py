@@ -59,35 +59,35 @@ class CandidateStatus(Frozen):
 
     @property
     def waits_for_approval(self) -> bool:
-        """True if only approvals are missing, and no one has rejected it."""
+        """True if only approvals are missing, and no one has rejected the candidate."""
         held = blocking(self.gates)
         return self.error is None and [(gate.name, gate.state) for gate in held] == [(APPROVALS, "pending")]
 
 
 @connection.named("judge the candidates")
 def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Return candidates that have not reached their final stage, judged now, oldest first."""
+    """Return the candidates that have not reached their final stage, with gates evaluated now, oldest first."""
     client = connection.connect(ctx.workspace)
     return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @connection.named("judge a candidate")
 def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
-    """Return a candidate version (None means the newest) with its gates, judged now, even if it was already promoted or
-    rolled back.
+    """Return a candidate version with its gates, evaluated now, even if it was already promoted or rolled back. If
+    `version` is None, the newest is used.
 
     Raises:
-        MissingError: no such candidate.
+        MissingError: there is no such candidate.
     """
     return _status(ctx, None, recipe, version_of(connection.connect(ctx.workspace), recipe, version))
 
 
 @connection.named("read a candidate")
 def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
-    """Return a candidate version (None: the newest), with verified signature and lineage.
+    """Return a candidate version with verified signature and lineage. If `version` is None, the newest is used.
 
     Raises:
-        MissingError: no such candidate.
+        MissingError: there is no such candidate.
         SignatureError, LineageError: a file, a statement or the chain was changed.
     """
     found = candidate.read(ctx, version_of(connection.connect(ctx.workspace), recipe, version))
@@ -104,11 +104,12 @@ def approve(
     reason: str,
     decision: approval.Decision = "approved",
 ) -> Path:
-    """Sign a person's decision about a candidate version (None: the newest); return the statement's path.
+    """Sign a person's decision about a candidate version, and return the statement's path. If `version` is None, the
+    newest is used.
 
     Raises:
         GateError: no gate policy is signed, or the current policy does not let this person approve.
-        MissingError: no such candidate.
+        MissingError: there is no such candidate.
         SignatureError: the candidate or the person's key cannot be used.
     """
     action, person = "approve" if decision == "approved" else "reject", by.strip()
@@ -130,12 +131,12 @@ def approve(
 def waive(
     ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
 ) -> judgement.Waiver:
-    """Sign a waiver that lets a candidate version (None means the newest) pass one gate until a date, with the key of
-    the role `policy`.
+    """Sign a waiver that lets a candidate version pass one gate until a date, with the key of the role `policy`. If
+    `version` is None, the newest is used.
 
     Raises:
         GateError: no policy is signed, or this gate cannot be waived; see `judgement.sign_waiver`.
-        MissingError: no such candidate.
+        MissingError: there is no such candidate.
         SignatureError: the candidate or the key cannot be used.
     """
     subject = f"{gate} of {_named(recipe, version)} until {expires}"
@@ -150,9 +151,9 @@ def waive(
 def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """Return the candidates that can be promoted now. Weights are read only for approved candidates.
 
-    An approved candidate that is blocked is recorded once per reason. If the policy requires a trial, candidates wait
-    until the trial of the current canary has ended. While an incident is open, all candidates wait. Approval tags that
-    do not count get an answer on their version.
+    An approved candidate that a gate blocks is recorded in the audit log, once per reason. If the policy requires a
+    trial, candidates wait until the trial of the current canary has ended. While an incident is open, all candidates
+    wait. If approval tags do not count, the reason is written on their version in MLflow.
     """
     client = connection.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
@@ -166,8 +167,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 
 
 def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
-    """Describe the next step for a candidate with its command: what blocks the candidate, what it waits for, or who
-    promotes it."""
+    """Describe the next step for a candidate, with a command: what blocks it, what it waits for, or who promotes it."""
     if status.error is not None:
         return "find the first broken link with `plinth verify candidate`"
     history = releases.history(ctx, recipe.required_release().name)
@@ -182,11 +182,12 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
     if stage is None:
         return "waits until the current canary is promoted or withdrawn: `plinth release canary`"
     promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
-    return f"the approval sensor promotes it to {stage} while `plinth up` runs; to promote now: {promote}"
+    sensor = f"the approval sensor promotes the candidate to {stage} while `plinth up` runs"
+    return f"{sensor}; to promote now: {promote}"
 
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
-    """Return the next stage of an approved candidate, or None while there is another canary."""
+    """Return the stage to which an approved candidate is promoted next, or None while another canary is on trial."""
     name = recipe.required_release().name
     try:
         governing = policy.current(ctx, name)
@@ -205,8 +206,9 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 
 
 def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
-    """Return True if approvals do not block a version. Write an answer on the version if it has approval tags that do
-    not count."""
+    """Return True if approvals do not block a version. If the version has approval tags that do not count, write the
+    reason on it.
+    """
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
         decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
@@ -220,14 +222,15 @@ def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> boo
 
 
 def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
-    """Describe why the approval tags of a version do not count, and what to do, or return an empty string if all
-    count."""
+    """Describe why the approval tags of a version do not count, and what to do. If all tags count, return an empty
+    string.
+    """
     wanted = {value.strip().lower() for tag, value in version.tags.items() if approval.TAG.fullmatch(tag)} - {""}
     uncounted = not_counted(asked, known)
     if not (wanted and uncounted):
         return ""
     reject = " --reject" if wanted == {"rejected"} else ""
-    sign = f"Sign it: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
+    sign = f"Sign the decision: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
     if login.load(ctx.workspace) is None:
         other = "MLflow authentication is disabled, so anyone can set a tag; enable it with `plinth ops people login`."
     elif "tag" in asked.accepted:
@@ -238,7 +241,7 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
 
 
 def _answer(client: Any, version: Any, text: str) -> None:
-    """Show or remove an answer to approval tags on a version. Only changes are written."""
+    """Show on a version in MLflow why its approval tags do not count, or remove this text. Only changes are written."""
     if version.tags.get(ANSWER, "") == text:
         return
     if text:
@@ -250,7 +253,9 @@ def _answer(client: Any, version: Any, text: str) -> None:
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
-    """Return the status of a version. A version that cannot be read is reported, and does not hide other versions."""
+    """Return the status of a version. If a version cannot be read, its status contains the error, so that others are
+    shown.
+    """
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
         judged = judgement.judge(ctx, client, recipe, version, whole=whole)
@@ -264,15 +269,15 @@ def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, w
 
 
 def _named(recipe: Recipe, version: str | None) -> str:
-    """Describe a candidate before it is looked up."""
+    """Describe a candidate that has not been looked up yet."""
     return f"{candidate.model_name(recipe)} version {version or 'newest'}"
 
 
 def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
-    """Return a candidate's version in MLflow (None: the newest).
+    """Return a candidate's version in MLflow. If `version` is None, the newest is used.
 
     Raises:
-        MissingError: no such candidate.
+        MissingError: there is no such candidate.
     """
     name = candidate.model_name(recipe)
     found = connection.versions(client, name)
@@ -281,7 +286,7 @@ def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
         raise MissingError(
             f"no candidate {version or ''} of {recipe.required_release().name}".replace("  ", " "),
             found=f"{len(found)} versions of {name}",
-            remedy="train and register one with `plinth run`",
+            remedy="train and register a candidate with `plinth run`",
         )
     return wanted[-1]
 
@@ -290,7 +295,7 @@ def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
 def promote(
     ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Promote a candidate version (None: the newest) after verifying everything again.
+    """Promote a candidate version after verifying everything again. If `version` is None, the newest is used.
 
     Raises:
         SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
@@ -314,7 +319,7 @@ def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> Release
 
 @connection.named("repair MLflow's aliases")
 def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str, ...]:
-    """Sync MLflow's aliases from the signed history, and re-sign the history's head when it is old.
+    """Sync MLflow's aliases from the signed history, and re-sign the history's head if it is old.
 
     Return one sentence per difference: an alias or a version was set by hand, or a promotion was interrupted.
 
@@ -333,7 +338,7 @@ def repair(ctx: Context, recipe: Recipe, *, expired: bool = False) -> tuple[str,
 
 
 def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """Return versions of the signed history that MLflow still lacks after `repair`.
+    """Return the versions in the signed history that MLflow still lacks after `repair`.
 
     Raises:
         SignatureError: the history does not verify.
@@ -345,5 +350,5 @@ def missing_in_mlflow(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 
 
 def history(ctx: Context, recipe: Recipe) -> ReleaseHistory:
-    """Return signed records of every promotion and rollback of a release, oldest first."""
+    """Return the signed records of every promotion and rollback of a release, oldest first."""
     return releases.history(ctx, recipe.required_release().name)

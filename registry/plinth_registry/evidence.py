@@ -1,10 +1,10 @@
-"""Gather evidence for the gates from tamper-evident sources, and recompute the figures in it.
+"""Evidence for the gates, gathered from tamper-evident sources, with its figures recomputed.
 
 Numbers come from manifests signed by the evaluator, facts from statements of the responsible role
 (`plinth_registry.attestations`), taints from the signed log, the champion from the signed history, decisions from
-signatures and tags. Missing evidence stays None, and its gate fails. A signature does not replace recomputation:
-figures must match their tables. Model outputs per item are taken from the table, since recomputing them needs the
-model; events and cost of a run have no table and are accepted as signed.
+signatures and tags. Missing evidence is None, and the gate that needs it fails. A signature does not replace
+recomputation: figures must match their tables. Model outputs per item are taken from the table, since recomputing them
+needs the model. Events and cost of a run have no table and are accepted as signed.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def gather(
 
 
 def _trained_on(ancestry: Chain | None) -> frozenset[str] | None:
-    """Return the digests of the curated text that a checkpoint was trained on. Planted texts are left out because they
-    are generated, and text behind the initial weights is judged with those weights."""
+    """Return the digests of the curated text that a checkpoint was trained on. Canaries are left out because they are
+    generated. Text behind the initial weights is left out because it is judged with those weights.
+    """
     if ancestry is None:
         return None
     links = (link for link in ancestry.own if link.asset.endswith("/curated"))
@@ -92,8 +93,9 @@ def _miscounted(
     stated: Mapping[str, Attestation],
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
-    """Return figures that differ from their tables. Figures about training text are included only if the chain is
-    given."""
+    """Return the figures that differ from their tables. Figures about training text are checked only if the chain is
+    given.
+    """
     wrong = miscounted_measurements(ctx, found)
     if chain is not None:
         wrong |= miscounted_text(ctx, stated, chain)
@@ -105,7 +107,9 @@ def _miscounted(
 
 
 def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
-    """Yield the facts about the run and its data that the responsible role signed. Unreadable facts are skipped."""
+    """Yield the facts about the run and its data that the responsible role signed. Facts that cannot be read are
+    skipped.
+    """
     made: dict[str, Callable[..., Any]] = {
         "contamination": ContaminationFacts,
         "licences": LicenceFacts,
@@ -121,12 +125,15 @@ def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
 
 
 def _with_faults(found: CheckResult, faults: tuple[str, ...]) -> CheckResult:
-    """Treat an invalid attestation about the checkpoint like a changed file of the candidate."""
+    """Return a failed check if attestations about the checkpoint are invalid, as if a file of the candidate was
+    changed.
+    """
     return CheckResult(holds=False, detail="; ".join((found.detail, *faults))) if faults else found
 
 
 def champion(ctx: Context, release: str, but: str) -> str:
-    """Return the champion's checkpoint by the signed history, or an empty string if there is no champion.
+    """Return the digest of the champion's checkpoint from the signed history, or an empty string if there is no
+    champion.
 
     Args:
         but: checkpoint to skip, so that it is not compared with itself. After its release, a checkpoint is judged
@@ -149,8 +156,9 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
 
 
 def _own(ctx: Context, release: str) -> dict[str, Any]:
-    """Return the evidence that gates look up themselves, by gate. It is empty if the current policy or the sources
-    cannot be read."""
+    """Return the evidence that gates look up themselves, by gate. Evidence is left out if the policy or its source
+    cannot be read.
+    """
     found: dict[str, Any] = {}
     with suppress(PlinthError):
         governing = policy.current(ctx, release).policy
@@ -163,8 +171,9 @@ def _own(ctx: Context, release: str) -> dict[str, Any]:
 
 
 def _parent(chain: Chain | None) -> str | None:
-    """Return the digest of the checkpoint that the run started from, an empty string for random weights, or None if the
-    chain does not verify."""
+    """Return the digest of the checkpoint that the run started from. The result is empty for random weights, and None
+    if the chain does not verify.
+    """
     if chain is None:
         return None
     return next((digest for link in chain.own if link.asset == INITIAL for digest in link.inputs.values()), "")
@@ -213,7 +222,8 @@ LISTED: Final = 3
 
 
 def differences(stated: Any, counted: Any) -> tuple[str, ...]:
-    """Return a sentence for each figure that differs from the recomputed figure, and the number of further differences.
+    """Return a sentence for each figure that differs from the recomputed figure. Beyond a limit, further differences
+    are only counted.
 
     Args:
         stated, counted: plain data of the same form, by name.
@@ -253,7 +263,7 @@ MOST_KNOWN: Final = 4096
 
 
 def miscounted_measurements(ctx: Context, found: Mapping[str, Manifest]) -> dict[str, tuple[str, ...]]:
-    """Return wrong figures by measurement. Measurements without a wrong figure are omitted.
+    """Return the wrong figures of each measurement. Measurements without a wrong figure are omitted.
 
     Args:
         found: manifests by asset, signed by the responsible role.
@@ -318,8 +328,9 @@ def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chai
 
 
 def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
-    """Return the materials that the ancestry lacks or has in another version, and the training text that the materials
-    lack."""
+    """Return the materials that the checkpoint's ancestry lacks or has in another version, and the training text that
+    the materials lack.
+    """
     versions = chain.data_versions
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
     trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
@@ -370,7 +381,9 @@ def _by_bucket(ctx: Context, one: Attestation, stage: str) -> dict[str, Manifest
 
 
 def _once(key: tuple[str, ...], count: Callable[[], Any]) -> Any:
-    """Compute a value once per process. Caching is safe because manifests name their files by digest."""
+    """Compute a value once per process, and return the cached value later. Caching is safe because manifests name their
+    files by digest.
+    """
     if key not in _COUNTED_TEXT:
         _COUNTED_TEXT[key] = count()
     return _COUNTED_TEXT[key]

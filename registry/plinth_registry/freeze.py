@@ -1,4 +1,4 @@
-"""The signed feed of consumers, and the freeze that follows a taint: it lists everything derived from the unfit
+"""Signed feed of consumers, and the freeze that follows a taint. The freeze lists everything derived from the tainted
 artifact, shows it in MLflow and notifies the consumers.
 """
 
@@ -48,7 +48,9 @@ ASSETS = 50
 
 
 class FeedEntry(Frozen):
-    """Verified entry. `of` and `record` name the record that it reports: `taint` or `releases`, and its number."""
+    """Verified entry of the feed. `of` names the log of the reported record, `taint` or `releases`; `record` is its
+    number.
+    """
 
     number: int
     sha256: str
@@ -66,14 +68,14 @@ class FeedEntry(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Description of the entry."""
+        """Description of the entry as one sentence."""
         concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no registered consumer"
         versions = ", ".join(self.versions) or "no version"
         return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Affected: {versions}; {concerned}."
 
 
 def feed_entries(ctx: Context, after: int = 0) -> tuple[FeedEntry, ...]:
-    """Return entries with a higher number, oldest first.
+    """Return the feed entries with a number higher than `after`, oldest first.
 
     Raises:
         SignatureError: an entry was edited, removed, moved or forged.
@@ -86,17 +88,18 @@ def received(ctx: Context, data: bytes, before: LogRecord | None) -> tuple[FeedE
     entry).
 
     Raises:
-        SignatureError: not signed by an allowed role, changed, or not the next entry: then one was missed.
+        SignatureError: the entry was not signed by an allowed role, was changed, or is not the next entry, which means
+            that the consumer missed an entry.
     """
     record = FEED.next(Trust.of(ctx.workspace), data, "the entry received", before)
     return _entry(record), record
 
 
 def catch_up_feed(ctx: Context) -> tuple[FeedEntry, ...]:
-    """Add missing entries to the feed: taints and lifts, then movements of releases. Return the new entries.
+    """Add missing entries to the feed: first taints and lifted taints, then release changes. Return the new entries.
 
     Raises:
-        SignatureError: a log does not verify, or neither the promoter's nor the compliance key is on this machine.
+        SignatureError: a log does not verify, or neither the promoter's key nor the compliance key is on this machine.
     """
     made = []
     with locked_file(ctx.workspace.root / FEED.name / ".catch_up"):
@@ -171,7 +174,7 @@ def _entry(record: LogRecord) -> FeedEntry:
             }
         )
     except ValueError as error:
-        raise SignatureError(f"entry {record.number} of the feed is unreadable", found=error) from error
+        raise SignatureError(f"entry {record.number} of the feed cannot be read", found=error) from error
 
 
 # Delivery of feed entries to webhooks: at least once, in order, signed twice.
@@ -194,7 +197,7 @@ SEQUENCE, KEY, SIGNATURE = "X-Plinth-Sequence", "Idempotency-Key", "X-Plinth-Sig
 
 
 class Delivery(Frozen):
-    """Result of delivery to one consumer; `error` is the reason why the remaining entries still wait."""
+    """Result of delivery to one consumer. `error` is the reason why the remaining entries were not delivered."""
 
     consumer: str
     sent: int
@@ -203,7 +206,7 @@ class Delivery(Frozen):
 
 
 def make_secret(ctx: Context, name: str) -> str:
-    """Create and store a new secret of a consumer; its owner needs it to verify deliveries."""
+    """Create and store a new webhook secret of a consumer, whose owner needs the secret to verify deliveries."""
     secret = secrets.token_hex(32)
     path = _secret_path(Trust.of(ctx.workspace), name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -212,7 +215,8 @@ def make_secret(ctx: Context, name: str) -> str:
 
 
 def deliver(ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep) -> tuple[Delivery, ...]:
-    """Send every consumer the entries that it has not accepted, oldest first; a failure stops only that consumer.
+    """Send every consumer the entries that it has not accepted, oldest first. A failed delivery stops only this
+    consumer.
 
     Args:
         attempts: number of attempts per entry and call.
@@ -226,13 +230,13 @@ def deliver(ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None
 
 
 def delivery_signature(secret: str, at: int, body: bytes) -> str:
-    """Return the value of the signature header."""
+    """Return the value of the signature header for a request."""
     mac = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={mac}"
 
 
 def verified_delivery(secret: str, header: str, body: bytes, now: float, within_s: float = 300.0) -> bool:
-    """Return True if a consumer may trust a request: its HMAC verifies, and it is recent enough."""
+    """Return True if a consumer may trust a request: its HMAC verifies, and its time is recent."""
     at = header.partition(",")[0].removeprefix("t=")
     if not at.isascii() or not at.isdigit() or abs(now - int(at)) > within_s:
         return False
@@ -286,7 +290,7 @@ def _secret(trust: Trust, name: str) -> str:
     except FileNotFoundError as error:
         raise SignatureError(
             f"no webhook secret of {name} on this machine",
-            remedy="deliver from the machine where it was added, or add it again",
+            remedy="deliver from the machine where the consumer was added, or add the consumer again",
         ) from error
 
 
@@ -302,7 +306,8 @@ TAG = "taint"
 
 class Tainted(Frozen):
     """Taints, with the affected manifests, runs, versions and aliases. `gaps` lists what could not be checked or
-    delivered."""
+    delivered.
+    """
 
     marks: tuple[taint.Taint, ...]
     manifests: tuple[str, ...]
@@ -316,8 +321,8 @@ class Tainted(Frozen):
 def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
     """Taint an asset (its published version), a bucket, a digest or its beginning, a document or a commit.
 
-    From then on the gate `taint` fails for everything derived from it or measured with it, and loaders refuse it.
-    Nothing is rolled back automatically.
+    From then on, the gate `taint` fails for everything derived from the target or measured with it, and loaders reject
+    it. Nothing is rolled back automatically.
 
     Raises:
         MissingError: the workspace has no such artifact.
@@ -329,7 +334,7 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
 
 
 def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintStatement:
-    """Lift the taint on a target; versions in MLflow that no other taint freezes lose the tag.
+    """Lift the taint on a target. Versions in MLflow that no other taint freezes lose their taint tag.
 
     Raises:
         MissingError: no active taint has that target.
@@ -346,8 +351,9 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
 
 
 def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> ReleaseRecord | None:
-    """Roll a release back to its last good version, or withdraw it: if a feed entry reports that its champion is
-    tainted, the taint is still active, and the signed policy requires it. Return None if there is nothing to do.
+    """Roll a release back to its last good version, or withdraw it, if the signed policy requires this for a tainted
+    champion. The feed entry must report that the champion is tainted, and the taint must still be active. Return None
+    if there is nothing to do.
 
     Raises:
         SignatureError: a log does not verify, or the promoter's key is not on this machine.
@@ -379,19 +385,19 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
             f"no output of {target!r} is published yet",
             found=f"runs {', '.join(found.runs)}",
             expected="a manifest",
-            remedy="stop these runs, or taint them once their checkpoints are registered",
+            remedy="stop these runs, or taint their checkpoints once they are registered",
         )
     return tuple(each.digest for each in downstream(ctx, found.digests) if each.steps == 0) or found.digests
 
 
 def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
-    """Return digests that a taint freezes, including those of measured checkpoints."""
+    """Return the digests that a taint freezes, including the checkpoints that were measured with tainted data."""
     found = taint.affected(ctx, mark)
     return frozenset(each.digest for each in found) | consumers.measured(ctx, found)
 
 
 def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tainted:
-    """Return everything that is frozen, tagged in MLflow if it is reachable."""
+    """Return everything that the taints freeze. Affected versions are tagged in MLflow if it can be reached."""
     starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
     found = descent(ctx, starts)
     checkpoints = found.digests | consumers.measured(ctx, found.manifests)
@@ -427,8 +433,9 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
 
 
 def _tell(ctx: Context) -> tuple[str, ...]:
-    """Add entries to the feed, send the feed, and update the head of the release history. Return pending deliveries
-    with reasons."""
+    """Add entries to the feed, deliver the feed, and update the head of the release history. Return the deliveries that
+    failed, with reasons.
+    """
     catch_up_feed(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)

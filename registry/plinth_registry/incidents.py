@@ -1,12 +1,12 @@
-"""Incidents: opened, noted and closed by people in a signed log. While one is open, nothing is promoted.
+"""Incidents: opened, noted and closed by people in a signed log. While an incident is open, nothing is promoted.
 
     open     report a problem and its scope; promotions are frozen from then on
     note     an observation or action, with time
     close    compliance states that it is resolved; promotions resume
 
-Records form one signed log (`incidents/`): none can be edited, removed or forged unnoticed, and a log that does not
-verify stops promotions, too. Opening and noting need the key of compliance or the promoter; closing needs that of
-compliance, so that the promoter cannot lift the freeze alone. Rollback and withdrawal of a canary are never frozen.
+Records form one signed log (`incidents/`). No record can be edited, removed or forged unnoticed, and a log that does
+not verify also stops promotions. Opening and noting need the key of compliance or the promoter. Closing needs the key
+of compliance, so that the promoter cannot lift the freeze alone. Rollback and withdrawal of a canary are never frozen.
 
 The facts of a postmortem do not belong here.
 """
@@ -31,7 +31,7 @@ IncidentAction = Literal["open", "note", "close"]
 
 
 class IncidentRecord(Frozen):
-    """Verified record: the statement, its signer and its time."""
+    """Verified record of the log: the statement, its signer and its time."""
 
     number: int
     incident: int
@@ -43,7 +43,7 @@ class IncidentRecord(Frozen):
 
 
 class Incident(Frozen):
-    """Incident with its records; `runs` and `targets` are what it affects."""
+    """Incident with its records. `runs` and `targets` name what the incident affects."""
 
     number: int
     title: str
@@ -55,14 +55,15 @@ class Incident(Frozen):
 
 
 def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets: Iterable[str] = ()) -> Incident:
-    """Open an incident; promotions are refused from now on.
+    """Open an incident. Promotions are frozen from now on.
 
     Args:
-        runs: names of affected training runs; targets: any targets of `plinth release impact`.
+        runs: names of affected training runs.
+        targets: affected artifacts, as targets of `plinth release impact`.
 
     Raises:
-        RequestError: no title.
-        SignatureError: no key of compliance or promoter here, or the log does not verify.
+        RequestError: the title is empty.
+        SignatureError: no key of compliance or promoter is on this machine, or the log does not verify.
     """
     if not title.strip():
         raise RequestError("an incident needs a title", remedy="describe the problem in one line")
@@ -72,11 +73,11 @@ def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets
 
 
 def note(ctx: Context, number: int, text: str, by: str) -> Incident:
-    """Add a note to an incident, open or closed.
+    """Add a note to an incident, which may be open or closed.
 
     Raises:
-        MissingError: no such incident.
-        RequestError: no text.
+        MissingError: there is no such incident.
+        RequestError: the text is empty.
         SignatureError: see `declare`.
     """
     found = find(ctx, number)
@@ -88,17 +89,17 @@ def note(ctx: Context, number: int, text: str, by: str) -> Incident:
 
 
 def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
-    """Close an incident, signed as compliance; promotions resume if no other one is open.
+    """Close an incident, signed with the compliance key. Promotions resume if no other incident is open.
 
     Raises:
-        MissingError: no such incident, or it is closed.
-        RequestError: no reason.
-        SignatureError: no key of compliance here, or the log does not verify.
+        MissingError: there is no such incident, or it is closed.
+        RequestError: the reason is empty.
+        SignatureError: no compliance key is on this machine, or the log does not verify.
     """
     with audit_log.audited(ctx, AuditedAction("close incident", f"incident {number}", by, reason)):
         found = find(ctx, number)
         if found.closed is not None:
-            raise MissingError(f"incident {number} is closed since {found.closed}")
+            raise MissingError(f"incident {number} is already closed since {found.closed}")
         if not reason.strip():
             raise RequestError("closing an incident needs a reason", remedy="state the fix and how it was verified")
         _append(ctx, {"action": "close", "incident": number, "text": reason.strip(), "by": by}, COMPLIANCE)
@@ -106,10 +107,10 @@ def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
 
 
 def incidents(ctx: Context) -> tuple[Incident, ...]:
-    """Return every incident, oldest first.
+    """Return all incidents, oldest first.
 
     Raises:
-        SignatureError: a record was edited, removed or forged, or another role closed an incident.
+        SignatureError: a record was edited, removed or forged, or a role other than compliance closed an incident.
     """
     found: dict[int, Incident] = {}
     for record in releases.log_records(ctx, INCIDENTS):
@@ -131,7 +132,7 @@ def incidents(ctx: Context) -> tuple[Incident, ...]:
 
 
 def open_ones(ctx: Context) -> tuple[Incident, ...]:
-    """Return open incidents, oldest first.
+    """Return all open incidents, oldest first.
 
     Raises:
         SignatureError: see `incidents`.
@@ -140,25 +141,26 @@ def open_ones(ctx: Context) -> tuple[Incident, ...]:
 
 
 def find(ctx: Context, number: int | None) -> Incident:
-    """Return an incident by number. With None, return the newest open incident, or the newest if none is open.
+    """Return an incident by number. If the number is None, return the newest open incident, or the newest if none is
+    open.
 
     Raises:
-        MissingError: there is none.
+        MissingError: there is no such incident.
     """
     known = incidents(ctx)
     ordered = sorted(known, key=lambda one: (one.closed is None, one.number))
     found = next((one for one in reversed(ordered) if number in (None, one.number)), None)
     if found is None:
         raise MissingError(
-            f"no incident {number}" if number else "no incident was opened here",
+            f"no incident {number}" if number else "no incident was opened in this workspace",
             found=", ".join(str(one.number) for one in known) or "none",
-            remedy='open one with `plinth ops incident open "TITLE"`',
+            remedy='open an incident with `plinth ops incident open "TITLE"`',
         )
     return found
 
 
 def require_none(ctx: Context) -> None:
-    """Raise an error while an incident is open.
+    """Raise an error if an incident is open.
 
     Raises:
         GateError: an incident is open (the error names it).
@@ -170,8 +172,8 @@ def require_none(ctx: Context) -> None:
             "promotions are frozen while an incident is open",
             found="; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found),
             expected="no open incident",
-            remedy=f"`plinth ops incident close {found[0].number} --reason TEXT`, signed by compliance, once it is "
-            "over",
+            remedy=f"after it is resolved, `plinth ops incident close {found[0].number} --reason TEXT`, signed by "
+            "compliance",
         )
 
 

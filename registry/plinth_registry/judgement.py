@@ -1,4 +1,4 @@
-"""Evaluation of a candidate's gates: by the current signed policy, on evidence that is read each time, with signed
+"""Evaluation of a candidate's gates by the current signed policy, on evidence that is read each time, with signed
 waivers.
 """
 
@@ -40,7 +40,7 @@ WAIVER_PREDICATE: Final = "urn:plinth:gate-waiver:v1"
 
 
 class Waiver(Frozen):
-    """Waived gate of one candidate, with reason and end (UTC, ISO 8601)."""
+    """Signed waiver of one gate for one candidate, with a reason and an expiry time (UTC, ISO 8601)."""
 
     release: str
     gate: str
@@ -64,25 +64,26 @@ class Waiver(Frozen):
 
 
 class Waivers(NamedTuple):
-    """Valid waivers of a candidate, by gate; and the reasons why others are invalid."""
+    """Valid waivers of a candidate, by gate, and the reasons why other waivers are invalid."""
 
     valid: Mapping[str, Waiver]
     faults: tuple[str, ...]
 
     @property
     def said(self) -> dict[str, str]:
-        """Waivers as `gates.evaluate` takes them."""
+        """Text of each valid waiver by gate, as input for `gates.evaluate`."""
         return {gate: waiver.said for gate, waiver in self.valid.items()}
 
 
 def sign_waiver(
     ctx: Context, policy: SignedPolicy, gate: str, candidate: str, reason: str, expires: str, owner: str | None = None
 ) -> Waiver:
-    """Sign a waiver; a later one of the same gate and candidate replaces it.
+    """Sign a waiver. A later waiver of the same gate and candidate replaces it.
 
     Raises:
-        GateError: the policy does not require this gate, or it cannot be waived; no reason, or no future date.
-        SignatureError: no key as `policy` on this machine.
+        GateError: the policy does not require this gate, the gate cannot be waived, the reason is missing, or the
+            expiry is not in the future.
+        SignatureError: no `policy` key is on this machine.
     """
     name = policy.policy.release
     asked = (*policy.policy.asked, *policy.policy.extensions)
@@ -114,7 +115,7 @@ def waivers_of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime 
     """Return the waivers of a candidate under the current policy.
 
     Args:
-        at: time of the verdict; default: now.
+        at: time of the verdict, by default now.
     """
     trust = Trust.of(ctx.workspace)
     valid: dict[str, Waiver] = {}
@@ -134,7 +135,7 @@ def waivers_of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime 
 
 
 def waiver_paths(ctx: Context, release: str, candidate: str) -> tuple[Path, ...]:
-    """Return the files of a candidate's waivers, valid or not."""
+    """Return the paths of a candidate's waivers, which may be valid or invalid."""
     return tuple(sorted(_folder(ctx, release).glob(f"{candidate[:12]}.*.json")))
 
 
@@ -158,9 +159,9 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
-    """Return a sentence if this machine has seen a later waiver of the same gate and candidate, or an empty string."""
+    """Return a message if this machine has seen a later waiver of the same gate and candidate, else an empty string."""
     if _second(found) < trust.seen(*_counted(ctx, found)):
-        return "replaced by a later one"
+        return "replaced by a later waiver"
     trust.remember(_counted(ctx, found)[0], _second(found))
     return ""
 
@@ -183,7 +184,8 @@ def _folder(ctx: Context, release: str) -> Path:
 class Judgement(NamedTuple):
     """Candidate with its current evidence, the current policy, and the results of its gates.
 
-    Without a signed policy there is one result: the gate `policy`, failed. `faults` are invalid waivers.
+    Without a signed policy, the only result is that the gate `policy` failed. `faults` are the reasons why waivers are
+    invalid.
     """
 
     candidate: Candidate
@@ -198,11 +200,11 @@ class Judgement(NamedTuple):
 
 
 def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = True) -> Judgement:
-    """Evaluate the gates of a candidate now, and show them on its version in MLflow.
+    """Evaluate the gates of a candidate now, and show the results on its version in MLflow.
 
     Args:
-        client: MLflow client, or None to only evaluate.
-        whole: True to recompute claims about training text as well, as promotion requires.
+        client: MLflow client, or None to show nothing in MLflow.
+        whole: True to recompute also the claims about training text, as promotion requires.
 
     Raises:
         SignatureError, LineageError: the version cannot be tied to a candidate.
@@ -217,7 +219,7 @@ def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, who
 
 
 def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
-    """Write the signed verdict next to the candidate, also for a refused promotion."""
+    """Write the signed verdict next to the candidate, even if the promotion is refused."""
     if judged.policy is None:
         return
     found, release = judged.candidate, recipe.required_release().name
@@ -230,10 +232,10 @@ def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
 
 
 def require_open(judged: Judgement) -> None:
-    """Require that no gate blocks promotion.
+    """Check that no gate blocks promotion.
 
     Raises:
-        SignatureError, LineageError, GateError: a gate blocks; lists all of them with reasons.
+        SignatureError, LineageError, GateError: a gate blocks; the error lists all blocking gates with reasons.
     """
     if judged.passed:
         return
@@ -248,7 +250,7 @@ def require_open(judged: Judgement) -> None:
 
 
 def remedy(version: str, results: Sequence[GateResult]) -> str:
-    """Return the command that unblocks a candidate: approve it, waive a gate, or show its gates."""
+    """Return the command that unblocks a candidate: approve the candidate, waive a gate, or show its gates."""
     held = blocking(results)
     failed = [one.name for one in held if one.state == "failed"]
     waivable = [name for name in failed if name not in (*always(), "policy")]
@@ -264,7 +266,7 @@ def remedy(version: str, results: Sequence[GateResult]) -> str:
 
 
 def _judged(ctx: Context, recipe: Recipe, found: Candidate, gathered: Evidence) -> Judgement:
-    """Evaluate every gate of the current signed policy; nothing else defines the gates."""
+    """Evaluate every gate of the current signed policy, which is the only source of gates."""
     try:
         signed = policy.current(ctx, recipe.required_release().name)
     except TrustError as error:
@@ -307,11 +309,11 @@ def verdict_predicate(
     at: datetime,
     faults: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Build the verification summary of a candidate.
+    """Build the verification summary of a candidate (SLSA VSA).
 
     Args:
         inputs: SHA-256 of the signed statements that were read, by URI.
-        faults: invalid statements, in words.
+        faults: messages about invalid statements.
     """
     passed = is_open(results)
     return {
@@ -335,7 +337,7 @@ def verdict_predicate(
 
 
 def levels(results: Sequence[GateResult]) -> tuple[str, ...]:
-    """Return the verified levels."""
+    """Return the levels that a candidate was verified to reach: the SLSA build level, and if it passed its gates."""
     by_name = {result.name: result.passed for result in results}
     found = ["SLSA_BUILD_LEVEL_1"] if by_name.get("signature") and by_name.get("lineage") else []
     if not is_open(results):
@@ -352,11 +354,11 @@ def sign_verdict(
     inputs: Sequence[Path],
     faults: Sequence[str] = (),
 ) -> Path:
-    """Sign the verdict next to the candidate's directory. The newest replaces an earlier one, but a passing verdict is
-    never replaced by a failing one: exports of the release need it.
+    """Sign the verdict next to the candidate's directory. The newest verdict replaces the earlier one, but a failing
+    verdict never replaces a passing one, because exports of the release need it.
 
     Raises:
-        SignatureError: no key as `promoter` on this machine.
+        SignatureError: no `promoter` key is on this machine.
     """
     read = {_uri(ctx, one): hashlib.sha256(dsse.bytes_of(one)).hexdigest() for one in inputs}
     content = verdict_predicate(found, policy, results, read, datetime.now(UTC), faults)
@@ -374,7 +376,7 @@ def read_verdict(ctx: Context, found: Candidate) -> dict[str, Any]:
     """Return the predicate of a candidate's signed verdict.
 
     Raises:
-        SignatureError: there is none, it was changed, or it belongs to another candidate.
+        SignatureError: there is no verdict, it was changed, or it belongs to another candidate.
     """
     where = verdict_path(found)
     content = dsse.read(where, Trust.of(ctx.workspace).authority(PROMOTER), VERDICT_PREDICATE)
@@ -393,7 +395,7 @@ def _passed(ctx: Context, found: Candidate) -> bool:
 
 
 def verdict_path(found: Candidate) -> Path:
-    """Return the path of a candidate's verdict."""
+    """Return the path of a candidate's signed verdict."""
     return found.directory.with_name(f"{found.directory.name}.{found.key[:12]}.verdict.json")
 
 

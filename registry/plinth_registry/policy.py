@@ -1,10 +1,10 @@
-"""The gate policy of a release: a log signed by its owner, whose newest version is in force.
+"""Gate policy of a release: a log signed by the release owner. The newest version is in force.
 
     policies/<release>/00001.json    DSSE envelope of the policy, signed as `policy`
 
-Trainers, approvers and promoters cannot replace it: no recipe, option or environment variable overrides it. Verdicts,
-approvals and release records include the digest of the policy, so a decision under one policy is not valid under
-another.
+Trainers, approvers and promoters cannot replace the policy, since no recipe, option or environment variable overrides
+it. Verdicts, approvals and release records include the digest of the policy, so a decision under one policy is not
+valid under another policy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PREDICATE: Final = POLICY_PREDICATE
 
 
 class SignedPolicy(Frozen):
-    """Verified policy, its identity, time and signers."""
+    """Verified policy with its digest, its time and its signers."""
 
     policy: SerializeAsAny[GatePolicy]
     digest: str
@@ -52,31 +52,31 @@ class SignedPolicy(Frozen):
 
     @property
     def title(self) -> str:
-        """Release, version and digest for people."""
+        """Release, version and digest of the policy as text."""
         return f"{self.policy.release} version {self.policy.version} ({self.digest[:12]})"
 
 
 def load(path: Path) -> GatePolicy:
-    """Load the policy in a YAML file.
+    """Load a gate policy from a YAML file.
 
     Raises:
-        RecipeError: it cannot be read or is invalid; lists every problem with its line and key.
+        RecipeError: the file cannot be read or is invalid; the error lists every problem with its line and key.
     """
     return load_signed(path, policy_model(), "gate policy", "docs/gates.md", _extensions, _absent)
 
 
 def digest(policy: GatePolicy) -> str:
-    """Return SHA-256 of a policy with its defaults filled in: comments and the order of keys do not count."""
+    """Return the SHA-256 of a policy with its defaults filled in. Comments and the order of keys do not affect it."""
     return fingerprint.digest(policy.model_dump(mode="json"))
 
 
 def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPolicy:
-    """Sign the next version of a release's policy; signing the same one again changes nothing.
+    """Sign the next version of a release's policy. Signing the same policy again changes nothing.
 
     Raises:
-        SignatureError: no key as `policy` on this machine, or an earlier version was changed.
-        GateError: not the next version.
-        RecipeError: it names a gate that is not installed, or cannot be named.
+        SignatureError: no `policy` key is on this machine, or an earlier version was changed.
+        GateError: the policy does not have the next version number.
+        RecipeError: the policy names a gate that is not installed, or that it must not name.
     """
     subject = f"{policy.release} version {policy.version} {digest(policy)[:12]}"
     asked = AuditedAction("policy", subject, owner or "", policy.description, owner)
@@ -95,7 +95,7 @@ def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
             f"version {policy.version} is not the next policy of {policy.release}",
             found=f"{len(earlier)} signed versions",
             expected=f"version: {len(earlier) + 1}",
-            remedy="set the next version; the current one is shown by `plinth gates show`",
+            remedy="set the next version; `plinth gates show` shows the current version",
         )
     body, about = {"policy": policy.model_dump(mode="json")}, {policy.release: digest(policy)}
     log = policies(policy.release)
@@ -103,37 +103,37 @@ def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
 
 
 def history(ctx: Context, release: str) -> tuple[SignedPolicy, ...]:
-    """Return every signed version, oldest first.
+    """Return all signed versions of a release's policy, oldest first.
 
     Raises:
-        SignatureError: one is missing, was changed, or was not signed as `policy`; including the newest, if this
-        machine
-            has seen it or a head of the release history was signed since.
+        SignatureError: a version is missing, was changed, or was not signed as `policy`. A missing newest version is
+            detected if this machine has seen it, or if a head of the release history was signed since.
     """
     log = policies(release)
     return tuple(_signed(log, record, release) for record in releases.log_records(ctx, log))
 
 
 def current(ctx: Context, release: str) -> SignedPolicy:
-    """Return the current policy of a release: the newest signed version.
+    """Return the current policy of a release, which is the newest signed version.
 
     Raises:
-        GateError: none was signed.
-        SignatureError: one was changed or removed, or not signed as `policy`.
+        GateError: no policy was signed.
+        SignatureError: a version was changed, removed, or not signed as `policy`.
     """
     found = history(ctx, release)
     if not found:
         raise GateError(
             f"no signed gate policy for {release}",
             expected="a policy signed by the owner of the release",
-            remedy="write one (start from the packaged `default`) and sign it: `plinth gates sign FILE`",
+            remedy="write a policy (start from the packaged `default`) and sign it: `plinth gates sign FILE`",
         )
     return found[-1]
 
 
 def governing(ctx: Context, release: str) -> str:
-    """Return the digest of the current policy of a release, or an empty string if no policy verifies. Nothing is
-    released then."""
+    """Return the digest of the current policy of a release. If no policy verifies, return an empty string; nothing can
+    be released then.
+    """
     try:
         return current(ctx, release).digest
     except TrustError:
@@ -141,7 +141,9 @@ def governing(ctx: Context, release: str) -> str:
 
 
 def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
-    """Return gates that must fail because the recipe produces no evidence for them, each with the missing key."""
+    """Return the gates that must fail because the recipe produces no evidence for them, each with the missing recipe
+    key.
+    """
     gates = {name: gate for name, gate in release_gates().items() if name not in policy.without}
     made = {name: MEASUREMENTS[name] for gate in gates.values() for name in gate.counted if name in MEASUREMENTS}
     lacking = {name: one.key for name, one in made.items() if one.key and not one.stages(recipe)}
@@ -196,7 +198,7 @@ def _extensions(policy: GatePolicy) -> Iterator[RecipeError]:
 
 
 def path_of(ctx: Context, release: str, version: int) -> Path:
-    """Return the file of a signed version."""
+    """Return the path of a signed version of the policy."""
     return policies(release).path(ctx, version)
 
 
@@ -232,7 +234,7 @@ _EMPTY_IS_ALL: Final = "approvals.approvers"
 
 
 class PolicyChange(NamedTuple):
-    """One key that differs, with its values in words."""
+    """Key whose value differs between two policies, with both values as text."""
 
     key: str
     before: str
@@ -241,14 +243,16 @@ class PolicyChange(NamedTuple):
 
 
 def changes(before: GatePolicy, after: GatePolicy) -> tuple[PolicyChange, ...]:
-    """Return every key that differs, weaker ones first."""
+    """Return every key that differs between two policies, weaker settings first."""
     found = [*_gates(before, after), *_changed_extensions(before, after), *_settings(before, after)]
     order: tuple[Direction, ...] = ("weaker", "stronger", "changed")
     return tuple(sorted(found, key=lambda one: (order.index(one.direction), one.key)))
 
 
 def direction(key: str, before: Any, after: Any) -> Direction:
-    """Return the direction of a change. None means that there is no limit or list."""
+    """Return if a change of a setting is weaker, stronger or neither. A value of None means that there is no limit or
+    list.
+    """
     if _NEUTRAL.match(key):
         return "changed"
     if key in _CHOICES:
@@ -265,7 +269,7 @@ def direction(key: str, before: Any, after: Any) -> Direction:
 
 
 def settings(policy: Frozen, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting of a policy with its dotted key, defaults included."""
+    """Yield every setting of a policy, including defaults, with its dotted key."""
     for name in type(policy).model_fields:
         if not prefix and name in _APART:
             continue
@@ -287,13 +291,13 @@ def _settings(before: GatePolicy, after: GatePolicy) -> Iterator[PolicyChange]:
 
 
 def _value(known: Mapping[str, Any], key: str) -> Any:
-    """Return a setting. A slice without its own margin has the common margin."""
+    """Return the value of a setting. A slice without its own margin has the common margin."""
     head, own, _ = key.partition(".margins.")
     return known.get(key, known[f"{head}.margin"] if own else None)
 
 
 def _gates(before: GatePolicy, after: GatePolicy) -> Iterator[PolicyChange]:
-    """Yield gates that the policy stopped or started to require."""
+    """Yield the gates that only one of the two policies requires."""
     for name in before.without.keys() | after.without.keys():
         old, new = before.without.get(name), after.without.get(name)
         if (old is None) != (new is None):
@@ -340,15 +344,16 @@ def load_signed(
     more: Callable[[M], Iterable[Exception]] = lambda _: (),
     unknown: Callable[[str], str] = lambda _: "",
 ) -> M:
-    """Return the record in a file.
+    """Return the record in a YAML file that will be signed.
 
     Args:
-        what: kind of file in errors; `page`: the document that describes its keys.
-        more: function that finds problems that the record itself cannot.
-        unknown: function that explains an unknown key, if there is more to say.
+        what: kind of file, for errors.
+        page: document that describes the keys of the file.
+        more: function that finds problems that the record itself cannot find.
+        unknown: function that explains an unknown key, or returns an empty string.
 
     Raises:
-        RecipeError: it cannot be read or is invalid; lists every problem with its line and key.
+        RecipeError: the file cannot be read or is invalid; the error lists every problem with its line and key.
     """
     lined = yaml_lines.read(path, str(path))
     problems = [str(problem) for problem in lined.problems]

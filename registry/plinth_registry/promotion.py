@@ -1,10 +1,10 @@
-"""Promotion of a verified and approved candidate to a release, by stages; rollback.
+"""Promotion of a verified and approved candidate to a release, in stages, and rollback.
 
     candidate version --copy--> release version --record--> canary --record--> champion
 
-Everything is verified again; no earlier result is reused. Each step can be repeated: after a crash between two of them,
-calling again completes the promotion. Only signed records make a version a release or champion; MLflow's aliases
-follow them (`mirror`).
+Everything is verified again; no earlier result is reused. Each step can be repeated: after a crash between two steps,
+calling the function again completes the promotion. Only signed records make a version a release or champion; MLflow's
+aliases follow these records (`mirror`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ CHAMPION: Final = "champion"
 def promote(
     ctx: Context, client: Any, recipe: Recipe, version: str, *, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Make a candidate version a release and move the stage's alias to it; repeating it changes nothing.
+    """Make a candidate version a release and move the stage's alias to it. Repeating the call changes nothing.
 
     Raises:
-        SignatureError: a file or statement was changed; names it.
-        LineageError: the chain is broken; names the first broken link.
-        GateError: gates that did not pass, each with its reason; or an incident is open.
-        MissingError: no such candidate.
+        SignatureError: a file or statement was changed; the error names it.
+        LineageError: the chain is broken; the error names the first broken link.
+        GateError: gates did not pass (each is listed with its reason), or an incident is open.
+        MissingError: there is no such candidate.
     """
     asked = AuditedAction("promote", f"{candidates.model_name(recipe)} version {version}", by, reason)
     with _decided(ctx, asked):
@@ -79,7 +79,7 @@ def rollback(
     A good version was champion, verifies, and is not tainted.
 
     Args:
-        withdraw: True to leave the release without a version if there is no good one, instead of failing.
+        withdraw: True to leave the release without a version if there is no good version, instead of raising an error.
 
     Raises:
         MissingError: there is no champion.
@@ -112,13 +112,14 @@ def rollback(
 def return_canary(
     ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, version: str | None = None
 ) -> ReleaseRecord:
-    """Roll back the canary; the champion stays. After a crash, a second call completes the rollback.
+    """Roll back the canary, while the champion stays. After a crash, a second call completes the rollback.
 
     Args:
         version: version of the release that must be on trial, or None for any version.
 
     Raises:
-        MissingError: there is no canary, and the last movement was not its rollback; or another version is on trial.
+        MissingError: another version is on trial, or no canary is on trial and the last release change did not roll
+            back a canary.
     """
     name = recipe.required_release().name
     asked = AuditedAction("return", f"canary of {name}", by, reason)
@@ -136,7 +137,7 @@ def return_canary(
             record = records[-1]
         else:
             repair(ctx, client, name)
-            remedy = "start one with `plinth release promote --stage canary --by PERSON --reason TEXT`"
+            remedy = "start a canary with `plinth release promote --stage canary --by PERSON --reason TEXT`"
             raise MissingError(f"{name} has no canary", remedy=remedy)
         asked.subject = f"{name} version {record.previous}"
         note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
@@ -146,7 +147,7 @@ def return_canary(
 
 @contextmanager
 def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
-    """Record a movement in the audit log, and sign a head that names the entry."""
+    """Record a release change in the audit log, and sign a head of the release history that names the entry."""
     with locked(ctx):
         with audit_log.audited(ctx, asked):
             yield asked
@@ -154,16 +155,18 @@ def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
 
 
 def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str]:
-    """Return numbers of versions that the history gave to other candidates.
+    """Return the version numbers that the signed history assigns to other candidates.
 
-    MLflow restarts numbering when a registered model is deleted; a number never names a second model here.
+    MLflow restarts numbering if a registered model is deleted. Here, a number is never used for a second model.
     """
     records = releases.history(ctx, recipe.required_release().name)
     return frozenset(one.version for one in records if one.version and one.candidate != found.subjects)
 
 
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
-    """Return the release version copied from a candidate version, copying it if needed; skip numbers in `taken`."""
+    """Return the release version that is a copy of a candidate version, and copy it if needed. Numbers in `taken` are
+    skipped.
+    """
     name, source = recipe.required_release().name, source_of(found.model, found.version)
     connection.ensure_model(
         client, name, f"{(recipe.description or name).rstrip('.')}. Versions are added by promotion only."
@@ -181,7 +184,7 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
-    """Record the move of a version to a stage, unless it is there or further; then update MLflow."""
+    """Record the move of a version to a stage, unless it has already reached the stage; then update MLflow."""
     name, version = facts["model"], facts["version"]
     history = releases.history(ctx, name)
     held = history.standing
@@ -203,10 +206,10 @@ FOREIGN = "unreleased"
 
 
 def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
-    """Write the aliases of a release's versions to MLflow. Return one sentence per difference.
+    """Write the aliases of a release from the signed history to MLflow. Return one sentence per difference.
 
     Raises:
-        SignatureError: the history does not verify; then nothing is written.
+        SignatureError: the history does not verify, and nothing is written.
     """
     records = releases.history(ctx, name)
     model = connection.optional(lambda: client.get_registered_model(name))
@@ -229,8 +232,8 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 
 def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
-    """Return versions of the signed history that MLflow lacks and `repair` cannot write, since deleted numbers stay
-    used.
+    """Return the versions with an alias in the signed history that MLflow lacks. `repair` cannot write them, since
+    MLflow does not reuse the numbers of deleted versions.
 
     Raises:
         SignatureError: the history does not verify.
@@ -244,31 +247,35 @@ def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 
 def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
-    """Show a note on a version, for people; do nothing if it was deleted, since the record decides."""
+    """Show a note for people on a version in MLflow. If the version was deleted, do nothing, since only the record
+    decides.
+    """
     connection.optional(lambda: client.set_model_version_tag(name, version, tag, value))
 
 
 def source_of(model: str, version: str | None) -> str:
-    """Return MLflow's source of a version that was copied into a release."""
+    """Return the source that MLflow shows for a version that was copied into a release."""
     return f"models:/{model}/{version}"
 
 
 def alias(client: Any, name: str, which: str) -> str | None:
-    """Return the version that MLflow shows under an alias, or None."""
+    """Return the version that MLflow shows under an alias, or None if there is none."""
     model = connection.optional(lambda: client.get_registered_model(name))
     version = None if model is None else model.aliases.get(which)
     return None if version is None else str(version)
 
 
 def _released(records: Iterable[ReleaseRecord]) -> set[tuple[str | None, str]]:
-    """Return number and source of every version that was ever released."""
+    """Return the number and the MLflow source of every version that was ever released."""
     return {(one.version, source_of(f"{one.model}-candidate", one.candidate_version)) for one in records}
 
 
 def _foreign(
     client: Any, name: str, there: Mapping[str, Any], released: Container[tuple[str | None, str]]
 ) -> list[str]:
-    """Return foreign versions in the release's model, each reported once."""
+    """Tag versions of the release's model in MLflow that the promoter never released. Return a message for each new
+    one.
+    """
     found = []
     for version in there.values():
         if (str(version.version), version.source) in released:

@@ -1,7 +1,8 @@
-"""Register a candidate in MLflow: experiment, run, model, metrics, version; descriptions and links for people.
+"""Registration of a candidate in MLflow: experiment, run, model, metrics, version; descriptions and links for people.
 
-Each part is created once, the version last, in one call with all its tags: a crash before it leaves nothing that looks
-like a candidate, and the next call reuses the existing parts. Descriptions and links decide nothing.
+Each part is created once. The version is created last, in one call with all its tags: a crash before this call leaves
+nothing that looks like a candidate, and the next call reuses the existing parts. Descriptions and links have no effect
+on decisions.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ BATCH = 1000
 
 
 def locked(ctx: Context) -> AbstractContextManager[None]:
-    """Lock the registry for one writer at a time; MLflow itself has no transactions over several calls."""
+    """Lock the registry for one writer at a time, since MLflow has no transactions over several calls."""
     return atomic.locked(ctx.workspace.mlflow / "registry.lock")
 
 
 def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
-    """Return the MLflow run of a training run; create it if needed."""
+    """Return the MLflow run that belongs to a training run, and create it if needed."""
     found = client.get_experiment_by_name(experiment)
     experiment_id = found.experiment_id if found else client.create_experiment(experiment, tags=MODEL_TRAINING)
     runs = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'", max_results=1)
@@ -63,7 +64,7 @@ def ensure_version(
     facts: Facts,
     source: str,
 ) -> Any:
-    """Return the candidate version with this key; create it if needed."""
+    """Return the candidate version with this key, and create it if needed."""
     name = model_name(recipe)
     connection.ensure_model(
         client, name, f"Candidates of {recipe.required_release().name}: registered after training, evaluated by gates."
@@ -91,13 +92,17 @@ def ensure_version(
 
 
 def lineage_file(key: str) -> str:
-    """Return the artifact with the digests that a candidate was derived from, by its key."""
+    """Return the name of the artifact that lists the digests from which a candidate was derived, from the candidate's
+    key.
+    """
     return f"lineage-{key[:12]}.json"
 
 
 def datasets(ctx: Context, chain: Chain, evaluation: Manifest) -> list[Any]:
-    """Return MLflow's dataset inputs of a candidate: every bucket's shards and the tables that evaluation read, each
-    named by its asset, with the beginning of its manifest's digest and a `plinth:///manifests/<digest>` source."""
+    """Return the dataset inputs of a candidate for MLflow: the shards of every bucket, and the tables that the
+    evaluation read. Each is named by its asset, with the beginning of its manifest's digest and a
+    `plinth:///manifests/<digest>` source.
+    """
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     shards = {link.asset: link.digest for link in chain.own if link.asset.endswith("/shards")}
@@ -126,12 +131,12 @@ def show_gates(
     policy: SignedPolicy | None = None,
     measured: str = "",
 ) -> None:
-    """Write the gates' results to a version's tags and description, for people; only changes are written. The evidence
-    is an artifact of the version's run: tags have one line per gate.
+    """Write the gates' results to a version's tags and description, for people. Only changes are written. Tags have one
+    line per gate, and the evidence is an artifact of the version's run.
 
     Args:
-        root: the root of trust in words.
-        measured: scores, as `scores_text` writes them; empty to keep the existing ones.
+        root: title of the root of trust.
+        measured: scores, as `scores_text` formats them; empty to keep the existing scores.
     """
     results = tuple(results)
     tags = {f"gate/{result.name}": result.text for result in results}
@@ -150,7 +155,7 @@ def show_gates(
 
 
 def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str = "") -> None:
-    """Write a version's description from its tags and scores, which MLflow shows first."""
+    """Write a version's description, which MLflow shows first, from the version's tags and scores."""
     text = version_text(measured or version.description or "", tags)
     if text != (version.description or ""):
         client.update_model_version(version.name, version.version, text)
@@ -163,7 +168,7 @@ def logged_model(client: Any, experiment_id: str, key: str) -> Any:
 
 
 def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
-    """Return MLflow's record of the model, to which metrics are bound; the weights are stored elsewhere."""
+    """Return MLflow's record of the model, to which metrics are bound, and create it if needed."""
     model = logged_model(client, run.info.experiment_id, key)
     if model is None:
         model = client.create_logged_model(
@@ -191,7 +196,9 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
 
 
 def _child_of(chain: Chain, checkpoint: Manifest) -> dict[str, str]:
-    """Return tags of a model that started from another checkpoint, with which it can be enrolled as its child."""
+    """Return tags for a model that started from another checkpoint. With these tags, it can be enrolled as a child of
+    that checkpoint.
+    """
     parents = [link.inputs.get("checkpoint") for link in chain.own if link.asset == INITIAL]
     return {PARENT: parents[0], DIGEST: checkpoint.digest} if parents and parents[0] else {}
 
@@ -238,7 +245,7 @@ TRIAL_CHARACTERS = 400
 
 
 def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
-    """Format bits per byte by slice."""
+    """Format a Markdown table of bits per byte by slice."""
     rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
     for name, row in sorted(slices.items()):
         cells = [_cell(row.get(column)) for column in ("bytes", "model", "gzip", "trigram")]
@@ -254,7 +261,7 @@ def _cell(value: object) -> str:
 
 
 def version_text(known: str, tags: Mapping[str, str]) -> str:
-    """Format a version's description, up to `LIMIT` characters: later slices are omitted if there are too many.
+    """Format a version's description. If it exceeds `DESCRIPTION_CHARACTERS`, the last slices are omitted.
 
     Args:
         known: current description, whose scores are kept.
@@ -312,7 +319,9 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
 
 
 def _row(name: str, text: str) -> Iterable[str]:
-    """Yield the row of a gate from its tag; nothing if the policy does not require it, or the tag was changed."""
+    """Yield the table row of a gate from its tag. If the policy does not require the gate, or the tag was changed,
+    yield nothing.
+    """
     state, _, detail = text.partition(": ")
     if state in get_args(GateState):
         shown = f"**{state}**" if state in BLOCKING else state
@@ -329,7 +338,9 @@ _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
 
 
 def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Write the link to the pages to the recipe's experiment and models; return names of the changed ones."""
+    """Write the link to the workspace's pages to the recipe's experiment and models in MLflow. Return the names of the
+    experiments and models that were changed.
+    """
     changed = []
     experiment = client.get_experiment_by_name(recipe.name)
     if experiment is not None:

@@ -1,10 +1,10 @@
-"""Release records: every change of an alias with person, time and reason; a signed log with a head.
+"""Release records: every change of an alias with person, time and reason, in a signed log with a head.
 
     releases/00001.json    {"record": …, "envelope": …}; the record is for people, only the envelope is trusted
-    releases/head          the newest record, signed, with an expiry; and the newest one of every other log
+    releases/head          the newest record, signed, with an expiry; and the newest record of every other log
 
-`history` reads and verifies it; `Standing` has the current champion, canary and withdrawn versions. MLflow's aliases
-mirror it; setting one by hand has no effect here. The head expires unless `refresh` re-signs it
+`history` reads and verifies the log; `Standing` has the current champion, canary and withdrawn versions. MLflow's
+aliases mirror the log; an alias that is set by hand has no effect here. The head expires unless `refresh` re-signs it
 (`plinth.trust.signed_log`).
 """
 
@@ -37,12 +37,13 @@ _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
 
 
 class ReleaseRecord(Frozen):
-    """Change of an alias.
+    """Change of an alias of a release.
 
-    `goal` is the final stage: a `canary` on its way to `champion`, or one that stays for trial. `version` is the
-    version under the alias afterward (None if withdrawn), `previous` the champion before. A `returned` canary is
-    `previous`, and the champion stays. `policy` is the digest of the gate policy at that time, `audit` number and
-    SHA-256 of the newest entry of the audit log then.
+    `goal` is the final stage: `champion` for a canary that is on its way to champion, `canary` for a canary that stays
+    on trial. `version` is the version under the alias after the change (None if withdrawn), and `previous` is the
+    champion before it. In the record of a `returned` canary, `previous` is the canary, and the champion stays. `policy`
+    is the digest of the gate policy at that time. `audit` is the number and SHA-256 of the newest entry of the audit
+    log then.
     """
 
     number: int
@@ -64,10 +65,10 @@ class ReleaseRecord(Frozen):
 
 
 class Standing(Frozen):
-    """Versions of one release by their current place.
+    """Versions of one release by their current state.
 
-    `champions` became champion and were never rolled back, oldest first; the last one is champion.
-    `gone` were rolled back, returned from trial, replaced on trial by another, or withdrawn.
+    `champions` became champion and were never rolled back, oldest first; the last version is the current champion.
+    `gone` were rolled back, returned from trial, replaced on trial by another canary, or withdrawn.
     """
 
     champions: tuple[str, ...] = ()
@@ -84,11 +85,11 @@ class Standing(Frozen):
 
     @property
     def aliases(self) -> dict[str, str | None]:
-        """Aliases that MLflow should show."""
+        """Version under each alias, as MLflow should show it."""
         return {"champion": self.champion, "canary": self.canary, "previous": self.previous}
 
     def place(self, version: str) -> Place | None:
-        """Return the current place of a version, or None if it was never released."""
+        """Return the current state of a version, such as `champion`, or None if it was never released."""
         if version in self.gone:
             return "rolled back"
         named: dict[Place, str | None] = {"champion": self.champion, "canary": self.canary, "previous": self.previous}
@@ -99,12 +100,14 @@ class Standing(Frozen):
 
 
 def names_place(target: str) -> bool:
-    """Return True if a target is `NAME@PLACE`, which is never a folder, even if one has that name."""
+    """Return True if a target has the form `NAME@PLACE`. Such a target never names a folder, even if a folder has that
+    name.
+    """
     return _HELD.fullmatch(target) is not None
 
 
 def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
-    """Return the state after the history of one release, oldest record first."""
+    """Return the state of one release after all of its records, which are given oldest first."""
     found = Standing()
     for record in records:
         found = _after(found, record)
@@ -114,11 +117,11 @@ def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
 def ended(records: Iterable[ReleaseRecord], candidate: Mapping[str, str]) -> int:
     """Return the number of the record that ended the last promotion of a candidate, or 0 if no promotion has ended.
 
-    A promotion ends when the version is no longer champion or canary, for any cause. A rollback to it resumes it.
-    An approval counts for the promotion after this record.
+    A promotion ends when the version is no longer champion or canary, for any reason. A rollback to the version resumes
+    the promotion. An approval counts for the promotion after this record.
 
     Args:
-        candidate: its digests, as records name them.
+        candidate: digests of the candidate, as release records name them.
     """
     now, own, found = Standing(), set[str | None](), [0]
     for record in records:
@@ -161,12 +164,12 @@ def never_released(name: str, version: str) -> GateError:
         f"{name} version {version} was never released",
         found="no record signed by the promoter",
         expected="a record in releases/",
-        remedy="do not use it; promote its candidate",
+        remedy="do not use this version; promote its candidate",
     )
 
 
 class ReleaseHistory(tuple[ReleaseRecord, ...]):
-    """Records of one release, or of all, oldest first."""
+    """Release records of one release or of all releases, oldest first."""
 
     def of(self, model: str) -> ReleaseHistory:
         """Return the records of one release."""
@@ -174,14 +177,14 @@ class ReleaseHistory(tuple[ReleaseRecord, ...]):
 
     @cached_property
     def standing(self) -> Standing:
-        """Current state of one release by its records."""
+        """Current state of one release according to its records."""
         return standing_after(self)
 
     def releasing(self, model: str, version: str) -> ReleaseRecord:
-        """Return the newest record that released a version; rollbacks to it, or of a canary, do not count.
+        """Return the newest record that released a version. Rollbacks, to the version or from a canary, do not count.
 
         Raises:
-            GateError: the promoter never released it.
+            GateError: the promoter never released this version.
         """
         for record in reversed(self):
             if (record.model, record.version) == (model, version) and record.action in PROMOTED:
@@ -200,12 +203,12 @@ _HEAD: Final = LogHead(
     RELEASES,
     HEAD_PREDICATE,
     HEAD_DAYS,
-    remedy="keep `plinth up` running, which re-signs it daily, or run `plinth release mirror` where the key is",
+    remedy="keep `plinth up` running, which re-signs the head daily, or run `plinth release mirror` where the key is",
 )
 
 
 def append(ctx: Context, **fields: Any) -> ReleaseRecord:
-    """Sign and write the next record; the caller holds the registry's lock.
+    """Sign and write the next release record. The caller must hold the registry's lock.
 
     Raises:
         SignatureError: the history or the audit log does not verify, or the promoter's key is not usable.
@@ -223,10 +226,11 @@ def append(ctx: Context, **fields: Any) -> ReleaseRecord:
 
 
 def refresh(ctx: Context, *, expired: bool = False) -> bool:
-    """Re-sign the head when it is a day old or behind a record of any log; the caller holds the registry's lock.
+    """Re-sign the head if it is a day old or older than a record of any log. The caller must hold the registry's lock.
 
     Args:
-        expired: True to re-sign an expired one. Only a person decides that: it could belong to a restored old history.
+        expired: True to re-sign an expired head. Only a person decides that, since the head could belong to a restored
+            old history.
 
     Raises:
         SignatureError: the history does not verify, or the promoter's key is not usable.
@@ -238,30 +242,31 @@ def head_expires(ctx: Context) -> str:
     """Return the expiry of the head (UTC, ISO 8601), or an empty string before the first release.
 
     Raises:
-        SignatureError: it was changed, or signed by someone else.
+        SignatureError: the head was changed, or not signed by the promoter.
     """
     head = _HEAD.read(ctx)
     return head.expires if head else ""
 
 
 def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
-    """Return the records of another log, which must continue from what the signed head of this history names.
+    """Return the records of another log, which must include the record of that log that the signed head names.
 
     Raises:
-        SignatureError: one was edited, removed or moved; including the newest, if a head was signed since.
+        SignatureError: a record was edited, removed or moved. A missing newest record is detected if a head was signed
+            since.
     """
     return _HEAD.records_of(ctx, log)
 
 
 def history(ctx: Context, model: str | None = None, *, expired: bool = False) -> ReleaseHistory:
-    """Return every record, oldest first, or those of one release.
+    """Return the release records of one release or, by default, of all releases, oldest first.
 
     Args:
         expired: True to accept an expired head, which may belong to an old history.
 
     Raises:
-        SignatureError: a record is missing (including the newest), was changed, or was not signed by the promoter; the
-            head has expired.
+        SignatureError: a record is missing (including the newest), was changed, or was not signed by the promoter, or
+            the head has expired.
     """
     found = RELEASES.records(ctx)
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)
@@ -279,21 +284,21 @@ def ended_by(ctx: Context, model: str, candidate: Mapping[str, str]) -> int:
 
 
 def require_audited(ctx: Context, record: ReleaseRecord) -> None:
-    """Require the audit log entries that a record and the head name. Entries between them are not read (`prove_log`
-    reads all).
+    """Check that the audit log has the entries that a release record and the head name. Entries between them are not
+    read (`prove_log` reads all entries).
 
     Raises:
-        SignatureError: the log was cut, emptied or replaced.
+        SignatureError: the audit log was cut, emptied or replaced.
     """
     _HEAD.newest_of(ctx, AUDIT)
     AUDIT.require_file(ctx, record.audit)
 
 
 def prove_log(ctx: Context) -> AuditProof:
-    """Verify the audit log, and that it has the entries that every release record and the head name.
+    """Verify the audit log, and check that it has the entries that every release record and the head name.
 
     Raises:
-        SignatureError: the log or the history does not verify; names the entry.
+        SignatureError: the log or the history does not verify; the error names the entry.
     """
     anchors = [(f"release record {record.number}", record.audit) for record in history(ctx)]
     log_records(ctx, AUDIT)
@@ -301,10 +306,10 @@ def prove_log(ctx: Context) -> AuditProof:
 
 
 def record_of(found: LogRecord) -> ReleaseRecord:
-    """Return the release record in a record of the log.
+    """Return the release record that a record of the log contains.
 
     Raises:
-        SignatureError: it is not a release record.
+        SignatureError: the record does not contain a release record.
     """
     try:
         return ReleaseRecord(number=found.number, prior=found.prior, at=found.at, **found.body)

@@ -5,8 +5,8 @@
     figures     `final_loss`, `median_step_s`, `median_tokens_per_s` of the whole run (`describe`)
     others      `events/KIND`: running count of that kind (checkpoint, restart, intervention, …)
 
-Tags of the MLflow run record the relay position; earlier events are skipped, so that a restarted
-follower, or a run that repeats steps after a crash, leaves one point per step.
+Tags of the MLflow run record the last event that was relayed, and earlier events are skipped. So there is one point per
+step, even if the follower restarts or a run repeats steps after a crash.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ COUNTED = frozenset(
 
 
 def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-    """Log a timeline's events as metrics. Return the number of new steps.
+    """Log a timeline's events to MLflow as metrics. Return the number of new steps.
 
     Args:
         experiment: the recipe's name.
-        events: events in order; one without a kind is a step. `time` (Unix seconds) is optional, `seq` is too for
-            steps.
+        events: events in order; an event without a kind is a step. `time` (Unix seconds) is optional, and `seq` is
+            optional for steps.
     """
     run = ensure_run(client, experiment, run_id)
     mark = _Mark(run.data.tags)
@@ -62,7 +62,9 @@ def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[st
 
 
 def keep(client: Any, experiment: str, run_id: str, paths: Iterable[Path]) -> None:
-    """Store files, such as a run's page and its timeline, as artifacts of the MLflow run; replace existing ones."""
+    """Store files, such as a run's page and its timeline, as artifacts of the MLflow run. Existing artifacts are
+    replaced.
+    """
     run = ensure_run(client, experiment, run_id)
     for path in paths:
         client.log_artifact(run.info.run_id, str(path))
@@ -72,12 +74,12 @@ def describe(
     client: Any, experiment: str, run_id: str, *, params: Mapping[str, Any], tags: Mapping[str, str],
     figures: Mapping[str, float],
 ) -> None:  # fmt: skip
-    """Write the main facts of an MLflow run: its parameters, requester, source and figures.
+    """Write the main facts about an MLflow run: its parameters, requester, source and metrics of the whole run.
 
     Args:
         params: parameters of the run's configuration; they never change.
         tags: MLflow's own tags (`mlflow.user`, `mlflow.source.name`, `mlflow.note.content` …).
-        figures: values by name, at a fixed time, so that MLflow deduplicates repeated metrics.
+        figures: values by name, logged with a fixed time, so that MLflow deduplicates repeated metrics.
     """
     from mlflow.entities import Metric, Param, RunTag
 
@@ -92,7 +94,7 @@ def describe(
 
 
 class _Mark:
-    """Last relayed event of a run, and the number of events of each kind until then.
+    """Position of the relay: the last relayed event of a run, and the number of events of each kind until then.
 
     Args:
         tags: tags of the MLflow run.
@@ -102,7 +104,7 @@ class _Mark:
         self.step, self.seq, self.counts = _marked(tags) or (-1, 0, {})
 
     def take(self, event: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics of an event. They are empty if the event was relayed before or has none."""
+        """Return the metrics of an event. The result is empty if the event was relayed before or has no metrics."""
         if _is_step(event):
             # by step, not by `seq`: after a resume the same steps are repeated
             if event["step"] <= self.step:
@@ -121,13 +123,14 @@ class _Mark:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of the MLflow run with the position."""
+        """Tags for the MLflow run that store the position."""
         return {STEP_TAG: str(self.step), SEQ_TAG: str(self.seq), COUNT_TAG: json.dumps(self.counts, sort_keys=True)}
 
 
 def _marked(tags: Mapping[str, str]) -> tuple[int, int, dict[str, int]] | None:
-    """Return the last step and event, and the counts, or None if the tags were changed. Everything is then relayed
-    again, and MLflow keeps equal metrics once."""
+    """Return the last step, the last event and the counts from the tags, or None if the tags were changed. In that case
+    everything is relayed again, and MLflow deduplicates equal metrics.
+    """
     try:
         counts = {str(kind): int(count) for kind, count in json.loads(tags.get(COUNT_TAG, "{}")).items()}
         return int(tags.get(STEP_TAG, -1)), int(tags.get(SEQ_TAG, 0)), counts
@@ -140,7 +143,9 @@ def _is_step(event: Mapping[str, Any]) -> bool:
 
 
 def _scores(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return held-out slices and probes; a probe's score under its own name, related values below that."""
+    """Return the metrics of held-out slices and probes. A probe's score has the probe's name; related values are below
+    this name.
+    """
     found = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
     for name, scores in event.get("probes", {}).items():
         found |= {f"probe/{name}" + ("" if key == "score" else f"/{key}"): value for key, value in scores.items()}
@@ -157,7 +162,7 @@ def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: floa
 
 
 def _flush(client: Any, run: Any, batch: list[Any], tags: Mapping[str, str]) -> None:
-    """Write metrics and position in one request; a repeated one logs equal metrics, which MLflow keeps once."""
+    """Write metrics and the position in one request. If it is repeated, MLflow deduplicates the equal metrics."""
     from mlflow.entities import RunTag
 
     client.log_batch(run.info.run_id, metrics=batch, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -172,7 +177,7 @@ DIGEST = 32
 
 
 class LoggedScore(NamedTuple):
-    """Number with the data that it was measured on."""
+    """Number to log, with the name and digest of the data on which it was measured."""
 
     key: str
     value: float
@@ -191,13 +196,13 @@ def log_scores(
 
     Args:
         client: MLflow client.
-        version: version of the candidate; its run and MLflow's record of its model get the metrics.
+        version: version of the candidate; the metrics are logged to its run and to MLflow's record of its model.
         checkpoint: checkpoint of the candidate.
         measured: manifests of measurements that have scores, by asset.
         speeds: serving speeds of the checkpoint on this machine (`evaluation.serving`).
 
     Raises:
-        LineageError: one belongs to another checkpoint.
+        LineageError: a measurement belongs to another checkpoint.
     """
     from mlflow.entities import Dataset, DatasetInput, Metric
 
@@ -228,7 +233,7 @@ def log_scores(
 
 
 def scores_of(made: Manifest) -> Iterator[LoggedScore]:
-    """Yield the numbers of one manifest, and both ends of their intervals."""
+    """Yield the scores in one measurement's manifest, and the bounds of their intervals."""
     measurement = measurement_of(made.asset)
     if measurement is None or measurement.scores is None:
         return
@@ -242,7 +247,9 @@ def scores_of(made: Manifest) -> Iterator[LoggedScore]:
 
 
 def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
-    """Yield the speeds and the memory of a record; its data is the machine and the prompt, to separate machines."""
+    """Yield the speeds and the memory use in a serving record. Machine and prompt are logged as data, to separate
+    machines.
+    """
     numbers = {name: record[name] for name in ("first_token_s", "kv_bytes_per_token", "peak_memory_bytes")}
     numbers |= {f"tokens_per_s/{sequences}": found for sequences, found in record["tokens_per_s"].items()}
     digest = fingerprint.digest({name: record[name] for name in record if name not in (*numbers, "tokens_per_s")})

@@ -1,12 +1,12 @@
 """Sign and verify a model directory: OpenSSF model signing, with SLSA provenance.
 
     models/<12>/                 the directory: weights, tokenizer, state, resume proof, provenance.json
-    models/<12>.sig              Sigstore bundle over every file of it (BLAKE3)
-    models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256), a projection of
+    models/<12>.sig              Sigstore bundle over every file in the directory (BLAKE3)
+    models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256), derived from
                                  provenance.json with the trainer's statements during training (`trained`)
 
-Signatures are stored outside the directory because a signature inside would be one more file of the model.
-Both are made with a key of the role `trainer`. No file is ignored: added, missing and changed files are reported.
+Signatures are stored outside the directory, because a signature inside would be an additional file of the model. Both
+are made with a key of the role `trainer`. No file is ignored: added, missing and changed files are reported.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def slsa_path(directory: Path) -> Path:
 
 
 def is_signed(directory: Path) -> bool:
-    """Return True if signing was finished: the statement is written last. Nothing is verified."""
+    """Return True if signing of a directory was finished, since the statement is written last. Nothing is verified."""
     return all(
         path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))
     )
 
 
 def discard(directory: Path) -> None:
-    """Remove signatures that belong to a directory about to be replaced."""
+    """Remove the signatures of a directory that will be replaced."""
     slsa_path(directory).unlink(missing_ok=True)
     signature_path(directory).unlink(missing_ok=True)
 
 
 def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, str], signer: Signer) -> None:
-    """Sign every file of a directory, with a statement of their provenance.
+    """Sign every file of a directory, and sign a statement of their provenance.
 
     Args:
         directory: directory with the files, including `provenance.json`.
-        provenance: the content of that file.
+        provenance: the content of `provenance.json`.
         subjects: SHA-256 by file name, for every file.
 
     Raises:
@@ -74,7 +74,7 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
 
 
 def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, signer: Signer) -> None:
-    """Write the model signature of files with known SHA-256, by name; no file is read.
+    """Write the model signature of files whose SHA-256 is known, by name. No file is read.
 
     Raises:
         SignatureError: the private key cannot be used.
@@ -83,7 +83,7 @@ def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, sign
 
 
 class _KnownDigests:
-    """Known hashes for model signing."""
+    """Source of known file hashes for the model-signing library."""
 
     def __init__(self, digests: Mapping[str, str]) -> None:
         self._digests = digests
@@ -118,10 +118,10 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
 
     Args:
         authority: accepted keys; one signature is enough.
-        at: signing time, if another signed record states it; without it a revoked key is not accepted.
+        at: signing time, if another signed record states it; without it, a revoked key is not accepted.
 
     Raises:
-        SignatureError: no signature, another signer, or a file that differs; the file is named.
+        SignatureError: there is no signature, it is from another signer, or a file differs; the error names the file.
     """
     from cryptography.exceptions import InvalidSignature
     from model_signing.verifying import Config
@@ -134,7 +134,7 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
         config.verify(directory, signature_path(directory))
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, OSError) as error:
         raise SignatureError(
-            f"the signature of {directory} does not hold",
+            f"the signature of {directory} does not verify",
             found=str(error) or type(error).__name__,
             expected=f"exactly the files signed by a {authority.role} of {authority.root}",
             remedy="do not use this model; register the checkpoint again, or roll back to another version",
@@ -143,10 +143,11 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
 
 
 def provenance_of(directory: Path, authority: Authority, *, at: str | None = None) -> tuple[dict[str, Any], bytes]:
-    """Return the provenance of a directory and the bytes of its file, read once; the SLSA statement is about these.
+    """Return the provenance of a directory and the bytes of its file. The SLSA statement must be about the same
+    provenance.
 
     Raises:
-        SignatureError: no statement, another signer, or another provenance than the signed one.
+        SignatureError: there is no statement, it is from another signer, or it is about another provenance.
     """
     data = dsse.bytes_of(directory / PROVENANCE_FILE)
     provenance = _provenance(directory, data)
@@ -155,7 +156,7 @@ def provenance_of(directory: Path, authority: Authority, *, at: str | None = Non
 
 
 class _ModelKey:
-    """Private key in the interface of model signing, from any storage."""
+    """Private key from any storage, in the interface of the model-signing library."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
@@ -168,7 +169,7 @@ class _ModelKey:
 
 
 def _model_signer(signer: Signer) -> Any:
-    """Return model signing's signer with our key, since it reads keys only from a file."""
+    """Return a signer of the model-signing library that uses our key, since the library reads keys only from files."""
     from model_signing._signing.sign_ec_key import Signer as ModelSigner
 
     made = ModelSigner.__new__(ModelSigner)
@@ -185,13 +186,15 @@ def _model_verifier(public: str) -> Any:
 
 
 def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
-    """Return the PEM of the role's key that a bundle names by SHA-256; a bundle only selects among the role's keys."""
+    """Return the PEM of the role's key that a signature bundle names by SHA-256. A bundle can only select one of the
+    role's keys.
+    """
     content = json.loads(dsse.bytes_of(signature))
     hint = content["verificationMaterial"]["publicKey"]["hint"]
     for key in authority.keys.values():
         if hashlib.sha256(_canonical_pem(key.public)).hexdigest() == hint:
             if revoked_at(key, at):
-                raise ValueError(f"the key of {key.owner} was revoked from {key.revoked_from} on")
+                raise ValueError(f"the key of {key.owner} is revoked since {key.revoked_from}")
             return key.public
     raise ValueError(f"the signing key does not belong to a {authority.role}: {hint[:16]}")
 
@@ -209,7 +212,9 @@ def _loaded(public: str) -> Any:
 
 
 def _hashing() -> Any:
-    """Hash every file: by default model signing skips git's own files, so one could be added unnoticed."""
+    """Return a hashing configuration for every file. By default, the model-signing library skips Git's own files, so
+    such a file could be added unnoticed.
+    """
     from model_signing.hashing import Config
 
     config = Config()  # type: ignore[no-untyped-call]
@@ -242,7 +247,7 @@ def _provenance(directory: Path, data: bytes) -> dict[str, Any]:
 
 
 def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statement: Mapping[str, Any]) -> None:
-    """Check that the statement is about these files and this provenance."""
+    """Check that the SLSA statement is about these files and this provenance."""
     stated = dsse.subjects(statement)
     expected = {name: file["sha256"] for name, file in provenance["files"].items()}
     expected[PROVENANCE_FILE] = hashlib.sha256(data).hexdigest()
@@ -262,16 +267,16 @@ def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statemen
 
 
 def directory_of(ctx: Context, checkpoint: str) -> Path:
-    """Return the path of a checkpoint manifest's model directory."""
+    """Return the path of the model directory of a checkpoint, from the digest of its manifest."""
     return ctx.workspace.models / checkpoint[:12]
 
 
 def materialise(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> Path:
-    """Return the signed directory of a checkpoint, created if needed and verified in either case.
+    """Return the signed directory of a checkpoint. It is created if needed, and verified in either case.
 
     Raises:
-        SignatureError: it exists and has been changed.
-        LineageError: it exists and belongs to another checkpoint, or the manifest lacks a file.
+        SignatureError: the directory exists and has been changed.
+        LineageError: the directory exists and belongs to another checkpoint, or the manifest lacks a file.
         IntegrityError, MissingError: a blob of the checkpoint has changed or is absent.
     """
     _require_files(checkpoint)
@@ -311,7 +316,7 @@ def _require_files(checkpoint: Manifest) -> None:
 
 
 def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping[str, Any]) -> None:
-    """Fill a staging directory, then rename it."""
+    """Write the files of a checkpoint to a staging directory, then rename it."""
     staged = target.with_name(f".{target.name}.tmp")
     with named_failures(staged):
         shutil.rmtree(staged, ignore_errors=True)

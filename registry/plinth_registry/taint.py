@@ -1,11 +1,11 @@
-"""Taints: a manifest, source or document is declared unfit, and everything derived from it is frozen.
+"""Taints: compliance declares a manifest, source or document unfit, and everything derived from it is frozen.
 
     mark      compliance declares an artifact unfit, with author and reason
     lift      compliance lifts the taint, with author and reason; the taint stays in the log
 
-Both are records of one signed log (`taint/`): none can be edited, removed or forged unnoticed. Gates and loaders read
-it each time, so a taint stops promotion and loading even if MLflow is unreachable, and an unreadable log stops both.
-Rolling back is a separate decision (`promotion.rollback`).
+Both are records of one signed log (`taint/`). No record can be edited, removed or forged unnoticed. Gates and loaders
+read the log each time, so a taint stops promotion and loading even if MLflow is unreachable, and an unreadable log
+stops both. Rolling back is a separate decision (`promotion.rollback`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 class Taint(Frozen):
-    """Taint: target, person, reason, time. For a document, the curated manifests searched and those that contain it."""
+    """Taint with target, person, reason and time. For a document: the curated manifests that were searched, and those
+    that contain it.
+    """
 
     kind: Literal["manifest", "document"]
     target: str
@@ -54,7 +56,7 @@ class Taint(Frozen):
 
 
 class TaintStatement(Frozen):
-    """Verified record of the log: a taint, or the lifting of the taint with that number."""
+    """Verified record of the log: a taint, or the lifting of an earlier taint, whose number is `lifts`."""
 
     number: int
     action: Literal["mark", "lift"]
@@ -68,10 +70,10 @@ class TaintStatement(Frozen):
 
 
 def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
-    """Taint a manifest or source inventory (digest, or a unique beginning of it) or a document (32 hex digits).
+    """Taint a manifest or source inventory (by a digest or its unique beginning) or a document (by 32 hex digits).
 
-    Tainting a target again returns the first taint. A source is tainted through the inventory of its files, which
-    everything read from it names.
+    Tainting a target again returns the first taint. A source is tainted through the inventory of its files, which is
+    named in everything that was read from the source.
 
     Raises:
         MissingError: the workspace has no such artifact.
@@ -98,7 +100,7 @@ def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
 
 
 def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
-    """State that the taint on a target (its digest or document id, or a unique beginning of it) no longer applies.
+    """Lift the taint on a target, which is given by its digest or document ID, or a unique beginning of it.
 
     Raises:
         MissingError: no active taint has that target.
@@ -109,7 +111,7 @@ def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
         raise MissingError(
             f"no active taint on {target!r}",
             found=f"{len(standing)} active taints",
-            expected="the target of an active taint, at least 8 of its digits",
+            expected="the target of an active taint, with at least 8 digits",
             remedy="list taints and their targets with `plinth release taint list`",
         )
     (marked,) = standing
@@ -125,7 +127,7 @@ def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
 
 
 def statements(ctx: Context) -> tuple[TaintStatement, ...]:
-    """Return the whole history, oldest first: active taints, lifted ones, and their lifting.
+    """Return the whole history of taints, oldest first: active taints, lifted taints, and the records that lift them.
 
     Raises:
         SignatureError: a record was edited, removed, moved or forged. Freezing on doubt is safer than promoting.
@@ -134,13 +136,13 @@ def statements(ctx: Context) -> tuple[TaintStatement, ...]:
     for one in [each for each in found.values() if each.action == "lift"]:
         lifted = found.get(one.lifts or 0)
         if lifted is None or lifted.action != "mark" or lifted.number >= one.number:
-            raise SignatureError(f"record {one.number} of taint/ lifts no taint", found=one.lifts)
+            raise SignatureError(f"record {one.number} of taint/ does not name a taint to lift", found=one.lifts)
         found[lifted.number] = lifted.model_copy(update={"standing": False})
     return tuple(found.values())
 
 
 def records(ctx: Context) -> tuple[Taint, ...]:
-    """Return every active taint, oldest first.
+    """Return all active taints, oldest first.
 
     Raises:
         SignatureError: see `statements`.
@@ -149,10 +151,11 @@ def records(ctx: Context) -> tuple[Taint, ...]:
 
 
 def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the reasons why the end of this chain is tainted, one sentence per taint.
+    """Return the reasons why an artifact is tainted, one sentence per taint on its ancestors or on its evidence.
 
     Args:
-        evidence: manifests of measurements; a taint on any of their inputs taints the evidence.
+        chain: the ancestors of the artifact.
+        evidence: manifests of measurements; a taint on an input of these manifests taints the evidence.
 
     Raises:
         SignatureError: the taint log does not verify.
@@ -175,12 +178,12 @@ def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[
 
 
 def affected(ctx: Context, record: Taint) -> tuple[Descendant, ...]:
-    """Return every saved manifest that a taint freezes: the tainted one and everything derived from it."""
+    """Return every saved manifest that a taint freezes: the tainted manifest and everything derived from it."""
     return downstream(ctx, [record.target] if record.kind == "manifest" else record.holders)
 
 
 def frozen(ctx: Context) -> frozenset[str]:
-    """Return digests of every saved manifest that an active taint freezes.
+    """Return the digest of every saved manifest that an active taint freezes.
 
     Raises:
         SignatureError: the taint log does not verify.
@@ -189,10 +192,10 @@ def frozen(ctx: Context) -> frozenset[str]:
 
 
 def resolve(ctx: Context, digest: str) -> str:
-    """Return the full digest of a manifest or source inventory, from a unique beginning of it.
+    """Return the full digest of a manifest or source inventory, given a unique beginning of the digest.
 
     Raises:
-        MissingError: no artifact has this digest, or more than one does.
+        MissingError: no artifact has this digest, or several do.
     """
     edges = current(ctx).edges
     found = beginning(edges, digest) if DIGEST.fullmatch(digest) else ()
@@ -200,7 +203,7 @@ def resolve(ctx: Context, digest: str) -> str:
         raise MissingError(
             f"no artifact {digest!r}",
             found=f"{len(found)} manifests or sources match",
-            expected="a digest (at least 8 of its digits), or a document's 32 digits",
+            expected="a digest (at least the first 8 digits), or a document's 32 digits",
             remedy="list digests with `plinth status`; find a document's ID with `plinth explain URI`",
         )
     if found[0] not in of_stage(edges, INVENTORY_STAGE):
@@ -232,14 +235,14 @@ def _subject(record: Taint) -> dict[str, str]:
 
 
 def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
-    """Return the name of the tainted artifact among manifests and inventories, or None."""
+    """Return the name of the tainted artifact among these manifests and inventories, or None if none is tainted."""
     if record.kind == "manifest":
         return names.get(record.target)
     return next((names[digest] for digest in _holding(ctx, record, names)), None)
 
 
 def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield curated manifests that contain a tainted document, including later ones."""
+    """Yield the digests of curated manifests that contain a tainted document, including later manifests."""
     for digest, asset in names.items():
         known = digest in record.searched or asset.rsplit("/", 1)[-1] != CURATED
         held = digest in record.holders if known else holds(ctx, ctx.refs.load(digest), record.target)
@@ -248,7 +251,7 @@ def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[
 
 
 def _ancestry(ctx: Context, evidence: Iterable[str]) -> dict[str, str]:
-    """Return the name by digest of every input of some manifests, read from the manifests themselves."""
+    """Return the names of all direct and indirect inputs of some manifests, by digest."""
     names: dict[str, str] = {}
     waiting = [(digest, digest) for digest in evidence]
     while waiting:

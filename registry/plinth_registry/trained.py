@@ -1,14 +1,14 @@
-"""The trainer's statements about a checkpoint: read from the run, bound to the checkpoint, verified.
+"""Statements of the trainer about a checkpoint: read from the run, bound to the checkpoint, verified.
 
-    commit     the signed record of the run's step; names the digest of
-    manifest   the files of the committed checkpoint: weights and configuration, as registered, and
-    attempts   every start of the ranks until then, each signed and naming the one before
+    commit     the signed record of the run's step, which names the digest of `manifest`
+    manifest   the list of the committed checkpoint's files: weights and configuration, as registered, and `attempts`
+    attempts   every start of the ranks until then; each is signed and names the attempt before
     looks      the last probe evaluations, if any, with their signal-to-noise ratio
     mean       for an averaged checkpoint: the signed statement of its files, and the commit records of all parents;
-               the other entries are those of the newest parent
+               `commit`, `manifest`, `attempts` and `looks` are then from the newest parent
 
-They are stored in `provenance.json`. Registration refuses a checkpoint if they are absent, belong to another run or
-step, or are about other files.
+They are stored in `provenance.json`. Registration refuses a checkpoint if its statements are absent, belong to another
+run or step, or are about other files.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ TENSORS: Final = ".safetensors"
 
 
 def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
-    """Return the trainer's signed statements about the step of a checkpoint, for `provenance.json`; unverified.
+    """Return the trainer's signed statements about the step of a checkpoint, for `provenance.json`. They are not
+    verified here.
 
     Raises:
-        LineageError: the run is not here, or its trainer stated nothing.
+        LineageError: the run is not in this workspace, or its trainer stated nothing.
     """
     run, step = RunDirectory(ctx.workspace.runs / run_id), _step(checkpoint)
     folder = checkpoints.path(run, step)
@@ -65,7 +66,7 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
 
 
 def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
-    """Return the signed statements about an averaged checkpoint; unverified."""
+    """Return the signed statements about an averaged checkpoint. They are not verified here."""
     records = {str(step): checkpoints.record_path(run, step) for step in checkpoint.params["steps"]}
     return {
         "statement": json.loads(mean_record.path(run, checkpoint.digest).read_bytes()),
@@ -80,12 +81,12 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
         provenance: provenance of a directory with a valid signature.
 
     Raises:
-        LineageError: they are absent, or about something else.
-        SignatureError: no trainer signed them.
+        LineageError: the statements are absent, or are about another checkpoint.
+        SignatureError: no trainer signed the statements.
     """
     training, run = provenance.get("training") or {}, provenance["run"]
     if not {"commit", "manifest", "attempts"} <= set(training):
-        raise _foreign("no training statement for this checkpoint", "no statement of the trainer")
+        raise _foreign("no training statement for this checkpoint", "no statement by the trainer")
     step, authority = _step(checkpoint), Trust.of(ctx.workspace).authority(TRAINER)
     manifest = _committed(ctx, run["id"], step, training["commit"])
     if (found_manifest := fingerprint.digest(training["manifest"])) != manifest:
@@ -103,7 +104,7 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
 
 
 def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
-    """Return the code that trained, for gates."""
+    """Return the facts about the code that the training used, for gates."""
     return CodeFacts(
         commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
         unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
@@ -111,8 +112,7 @@ def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
 
 
 def in_words(checkpoint: Manifest, attempts: tuple[AttemptRecord, ...]) -> str:
-    """Describe the training of a checkpoint: averaging if any, attempts, commits and machines, and changes between
-    attempts."""
+    """Describe the training of a checkpoint: averaging, attempts, commits, and changes of software or hardware."""
     hosts = [host for one in attempts for host in one.hosts]
     commits = sorted(
         {host.commit[:12] + " with uncommitted changes" * bool(host.dirty) for host in hosts if host.commit}
@@ -149,23 +149,24 @@ def _committed(ctx: Context, run_id: str, step: int, commit: Mapping[str, Any]) 
 def _same_mean(
     ctx: Context, checkpoint: Manifest, run_id: str, training: Mapping[str, Any], files: Mapping[str, Any]
 ) -> None:
-    """Check that a trainer stated these files as the mean of checkpoints that trainers committed."""
+    """Check that the trainer stated these files as the average of checkpoints that the trainer committed."""
     signed = training.get("mean") or {}
     if not {"statement", "commits"} <= set(signed):
-        raise _foreign("no statement about this averaged checkpoint", "no statement of the trainer")
+        raise _foreign("no statement about this averaged checkpoint", "no statement by the trainer")
     stated = mean_record.opened(signed["statement"], Trust.of(ctx.workspace).authority(TRAINER), checkpoint)
     found = {str(one.step): _committed(ctx, run_id, one.step, signed["commits"][str(one.step)])
              for one in stated.parents if str(one.step) in signed["commits"]}  # fmt: skip
     expected = {str(one.step): one.manifest_sha256 for one in stated.parents}
     newest = str(_step(checkpoint))
     if found != expected or expected.get(newest) != fingerprint.digest(training["manifest"]):
-        raise _foreign("the average used other checkpoints than the committed ones", found, expected)
+        raise _foreign("the average used checkpoints other than the committed checkpoints", found, expected)
     if stated.run != run_id or dict(stated.files) != {name: one["sha256"] for name, one in files.items()}:
-        raise _foreign("the registered files differ from the averaged ones", dict(stated.files))
+        raise _foreign("the registered files differ from the averaged files", dict(stated.files))
 
 
 def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """Check that the committed files, and the statements committed with them, are those that were registered.
+    """Check that the committed files, and the statements committed with them, equal the registered files and
+    statements.
 
     Args:
         files: registered files; empty for an averaged checkpoint, whose weights were not committed.
@@ -181,7 +182,7 @@ def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     different = sorted(path for path in asked if committed.get(path) != expected.get(path))
     if different:
         found = ", ".join(f"{path} {committed.get(path, 'absent')[:12]}" for path in different)
-        raise _foreign("the registered files differ from those the trainer committed", found)
+        raise _foreign("the registered files differ from the files that the trainer committed", found)
 
 
 def _is_weights(path: str) -> bool:
@@ -191,11 +192,11 @@ def _is_weights(path: str) -> bool:
 def _step(checkpoint: Manifest) -> int:
     step = checkpoint.stats.get("step")
     if not isinstance(step, int):
-        raise _foreign(f"checkpoint {checkpoint.digest[:12]} names no step", step)
+        raise _foreign(f"checkpoint {checkpoint.digest[:12]} does not state its step", step)
     return step
 
 
-def _foreign(what: str, found: object, expected: object = "the trainer's statements about it") -> LineageError:
+def _foreign(what: str, found: object, expected: object = "the trainer's statements about this") -> LineageError:
     return LineageError(
         what, found=found, expected=expected, remedy="register the checkpoint in the workspace of its run"
     )

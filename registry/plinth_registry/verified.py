@@ -1,4 +1,4 @@
-"""Verify a model: signed files unchanged, ancestry complete, released by the signed history.
+"""Verification of a model: signed files unchanged, ancestry complete, released by the signed history.
 
 Every load of a model's weights starts here; a model that does not verify is not loaded.
 """
@@ -25,12 +25,14 @@ from plinth_registry.releases import Place, ReleaseRecord, Standing, names_place
 
 
 class VerifiedModel(Frozen):
-    """Verified model without an active taint: its identity, and the extent of the verification."""
+    """Verified model without an active taint, with its identity and the extent of the verification."""
 
     target: str
     directory: Path
     checkpoint: str
-    mean: str | None = Field(None, exclude_if=lambda given: given is None, description="Its parents in words.")
+    mean: str | None = Field(
+        None, exclude_if=lambda given: given is None, description="Text that names the parents of an average."
+    )
     run: str
     release: str | None
     manifests: int
@@ -39,20 +41,22 @@ class VerifiedModel(Frozen):
 
 
 def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str | None = None) -> VerifiedModel:
-    """Verify a model down to its raw sources, or name the first broken link. Every load of a model starts here.
+    """Verify a model down to its raw sources. If a link is broken, the error names the first broken link. Every load of
+    a model starts here.
 
     Args:
         target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder takes
-            precedence over a version (`models:/NAME/VERSION`), but not over an alias. With a consumer,
-            `NAME` alone is the version that serves it: the canary if it is enrolled for canaries and one is on
-            trial, else the version under its alias; never a folder.
-        deep: True to read every blob of every manifest in the ancestry, too.
-        consumer: enrolled service that loads it; a version on trial is refused to those not enrolled for canaries.
+            precedence over a version (`models:/NAME/VERSION`), but not over an alias. With a consumer, `NAME` alone is
+            the version that serves it, and never a folder: the canary if the consumer is enrolled for canaries and a
+            canary is on trial, else the version under the consumer's alias.
+        deep: True to also read every blob of every manifest in the ancestry.
+        consumer: enrolled service that loads the model. If it is not enrolled for canaries, it cannot load a version on
+            trial.
 
     Raises:
-        SignatureError: a file differs from the signed one.
-        LineageError: a manifest (or, when deep, a blob) is missing or changed.
-        GateError: the version was never released, or not for this consumer; the model, or a measurement of it, is
+        SignatureError: a file differs from the signed file.
+        LineageError: a manifest (or, if `deep`, a blob) is missing or changed.
+        GateError: the version was never released, or not for this consumer; or the model or a measurement of it is
             tainted.
         MissingError: there is no such model.
     """
@@ -64,7 +68,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
     if consumer is not None and release is not None:
         _require_served(ctx, release, consumer)
     if marks := taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, *found.evaluation)):
-        raise GateError(f"{target} is tainted", found="; ".join(marks), remedy="do not load it; roll back")
+        raise GateError(f"{target} is tainted", found="; ".join(marks), remedy="do not load this model; roll back")
     made = ctx.refs.load(found.checkpoint)
     read = lineage.verify(ctx, found.checkpoint) if deep else None
     return VerifiedModel(
@@ -81,7 +85,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 
 
 def _require_served(ctx: Context, release: str, consumer: str) -> None:
-    """Refuse a version on trial to a consumer that is not enrolled for canaries, even if it names the version."""
+    """Check that a consumer may load a version. A version on trial requires that it is enrolled for canaries."""
     name, _, version = release.rpartition("/")
     if releases.history(ctx, name).standing.place(version) == "canary":
         consumers.require_canary(ctx, name, consumer)
@@ -95,7 +99,9 @@ class _Found(NamedTuple):
 
 
 def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """Verify `NAME/VERSION` or `NAME@PLACE`; releases come from the signed history, MLflow knows only candidates."""
+    """Verify `NAME/VERSION` or `NAME@PLACE`. Releases are read from the signed history, and only candidates from
+    MLflow.
+    """
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator == "@":
@@ -122,7 +128,9 @@ def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, st
 
 
 def _by_directory(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """Verify a directory as the checkpoint in its signed provenance, which must be the requested one, if any."""
+    """Verify a model directory as the checkpoint in its signed provenance. If a checkpoint was requested, it must be
+    the same.
+    """
     directory = _directory(ctx, target)
     provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
     checkpoint = str(provenance["checkpoint"]["digest"])
@@ -155,12 +163,12 @@ def _begins(name: str, target: str) -> bool:
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
-    """Verify a release version: the signed history has it and has not withdrawn it, its decisions exist,
-    and its model is unchanged and untainted.
+    """Verify a release version: the signed history has it and has not withdrawn it, its decisions exist, and its model
+    is unchanged and untainted.
 
     Raises:
-        SignatureError, LineageError: changed or incomplete.
-        GateError: the promoter never released it, or it was rolled back, or it is tainted.
+        SignatureError, LineageError: the model or a statement about it was changed or is incomplete.
+        GateError: the version was never released by the promoter, was rolled back, or is tainted.
     """
     history = releases.history(ctx, name)
     record = history.releasing(name, version)
@@ -171,16 +179,16 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
     chain = candidate.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, found.evaluation))
     if marks:
-        remedy = "`plinth release rollback --by PERSON --reason TEXT`"
+        remedy = "roll back: `plinth release rollback --by PERSON --reason TEXT`"
         raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy=remedy)
     return found, chain
 
 
 def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) -> None:
-    """Require the decisions behind a release: the policy, the approvals, and the audit log until then.
+    """Check that the decisions behind a release exist: the policy, the approvals, and the audit log until then.
 
     Raises:
-        SignatureError: one of them is missing or was changed.
+        SignatureError: a decision is missing or was changed.
     """
     known = policy.history(ctx, record.model) if record.policy else ()
     if record.policy and record.policy not in {one.digest for one in known}:
@@ -195,8 +203,8 @@ def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) ->
 
 
 def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | None] | None:
-    """Return the newest record that released a candidate's checkpoint, with the current place of that version, or None
-    if there is no record. A record of the candidate itself takes precedence over one with the same checkpoint.
+    """Return the newest record that released a candidate's checkpoint, with the current state of that version. A record
+    of the candidate itself takes precedence over a record of the same checkpoint. If there is no record, return None.
 
     Raises:
         SignatureError: the history does not verify.
@@ -208,15 +216,16 @@ def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | 
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
-    """Return the keys of candidates that reached their final stage once or were rolled back. No sensor moves these
-    candidates again."""
+    """Return the keys of candidates that once reached their final stage, or were rolled back. No sensor promotes these
+    candidates again.
+    """
     records = releases.history(ctx, name)
     back = {record.previous for record in records if record.action == "returned"}
     return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)
 
 
 def last_good(ctx: Context, name: str, held: Standing) -> str | None:
-    """Return the newest version that was champion before the current one, verifies, and is not tainted."""
+    """Return the newest version that was champion before the current champion, verifies, and is not tainted."""
     for version in reversed(held.champions[:-1]):
         try:
             verify_release(ctx, name, version)
@@ -227,7 +236,7 @@ def last_good(ctx: Context, name: str, held: Standing) -> str | None:
 
 
 def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
-    """Return the candidate that a record released, from its signed facts, which must match the record."""
+    """Return the candidate that a release record names, from its signed facts, which must match the record."""
     directory = signing.directory_of(ctx, record.candidate["checkpoint"])
     model, version = f"{record.model}{candidate.SUFFIX}", str(record.candidate_version)
     found = candidate.stated(ctx, model, version, directory, record.candidate["candidate"])
@@ -236,6 +245,6 @@ def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
             f"{record.model} version {record.version} is not the model released under that number",
             found=found.subjects,
             expected=record.candidate,
-            remedy="it was replaced: roll back, and promote again",
+            remedy="the model was replaced: roll back, and promote again",
         )
     return found

@@ -95,7 +95,7 @@ def test_a_directory_signed_without_the_trainers_account(
     found = sign_candidate(ctx, line)
     decide(ctx, found, BEN, "good")
     assert closed(ctx, line.recipe, found) == {
-        "lineage": "no training statement for this checkpoint: no statement of the trainer",
+        "lineage": "no training statement for this checkpoint: no statement by the trainer",
         "taint": "no evidence",
     }
     with pytest.raises(LineageError):

@@ -84,7 +84,7 @@ def test_a_waiver_put_back_over_the_shorter_one_that_replaced_it(
     assert list(judgement.waivers_of(ctx, governing, unregistered.key).valid) == ["stability"]
     path.write_bytes(longer)
     found = judgement.waivers_of(ctx, governing, unregistered.key)
-    assert (dict(found.valid), "replaced by a later one" in found.faults[0]) == ({}, True)
+    assert (dict(found.valid), "replaced by a later waiver" in found.faults[0]) == ({}, True)
 
 
 @pytest.mark.parametrize(

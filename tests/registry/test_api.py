@@ -140,7 +140,7 @@ def test_a_candidate_has_papers_before_it_is_released(
     assert (shown["released"], shown["signed_by"], shown["papers"]) == (False, ["compliance"], made.digests)
     assert signed.signed_by(ctx, made) == ("compliance",)
     flip(found.directory / "model.safetensors")
-    with pytest.raises(SignatureError, match="does not hold"):
+    with pytest.raises(SignatureError, match="does not verify"):
         api.find_candidate(ctx, line.recipe, "1")
 
 
@@ -272,7 +272,7 @@ def test_an_approval_set_in_mlflow_without_a_login_is_a_request(ctx: Context, li
     found, _ = register(ctx, line)
     mlflow.set_model_version_tag(found.model, found.version, "approval", "approved")
     assert api.promote_if_approved(ctx, line.recipe) == ()
-    assert "approval.by and approval.reason are not" in api.pending(ctx, line.recipe)[0].gates[-1].reason
+    assert "approval.by and approval.reason are missing" in api.pending(ctx, line.recipe)[0].gates[-1].reason
     page = mlflow.get_model_version(found.model, found.version)
     assert "> **Approval tags are not counted.** tag approval is set, but approval.by and" in page.description
     assert (
@@ -623,7 +623,7 @@ def test_a_mark_names_services_and_children_with_their_owners(ctx: Context, line
     assert after is not None
     assert -1 <= after < 3600  # MLflow counts milliseconds, the record whole seconds
     for wrong, match in (
-        (f"{chat}/2", "does not name a parent released"),
+        (f"{chat}/2", "does not name a parent that was released"),
         (f"{chat}/9", "no model"),
         ("chat", "no model"),
     ):

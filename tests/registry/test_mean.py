@@ -151,7 +151,7 @@ def test_a_parent_left_out(ctx: Context, line: Line, mean: Manifest) -> None:
 def test_foreign_weights_called_a_checkpoint(ctx: Context, line: Line, mean: Manifest) -> None:
     inputs = {name: own for name, own in mean.inputs.items() if not name.startswith(mean_record.PARENT)}
     forged(ctx, line, mean, step="checkpoint", inputs=inputs)
-    refused(ctx, line, "the registered files differ from those the trainer committed")
+    refused(ctx, line, "the registered files differ from the files that the trainer committed")
 
 
 def test_a_statement_by_no_trainer(ctx: Context, line: Line, mean: Manifest) -> None:
@@ -168,7 +168,7 @@ def test_a_parent_that_was_committed_again(ctx: Context, line: Line, mean: Manif
     (staged / "model").mkdir()
     (staged / "model" / "model.safetensors").write_bytes(b"other")
     checkpoints.commit(line.directory, 5)
-    refused(ctx, line, "the average used other checkpoints than the committed ones")
+    refused(ctx, line, "the average used checkpoints other than the committed checkpoints")
 
 
 def test_a_parent_whose_record_is_gone_or_anothers(ctx: Context, line: Line, mean: Manifest) -> None:

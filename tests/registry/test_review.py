@@ -40,10 +40,10 @@ def step(ctx: Context, evidence: Evidence) -> str:
         ({"approvals": (person("ada"), person("ben", "rejected"))}, "approvals cannot be waived"),
         (
             {},
-            "the approval sensor promotes it to champion while `plinth up` runs; to promote now: `plinth release "
-            "promote 3 --stage champion --by",
+            "the approval sensor promotes the candidate to champion while `plinth up` runs; to promote now: `plinth "
+            "release promote 3 --stage champion --by",
         ),
-        ({"champion": "", "comparison": None}, "the approval sensor promotes it to champion"),
+        ({"champion": "", "comparison": None}, "the approval sensor promotes the candidate to champion"),
     ],
 )
 def test_the_next_step_follows_from_what_blocks(ctx: Context, changed: dict[str, Any], says: str) -> None:
@@ -58,8 +58,9 @@ def test_while_an_incident_is_open_nothing_is_promised(ctx: Context) -> None:
 @pytest.mark.parametrize(
     ("tags", "known", "says"),
     [
-        ({"approval": "approved"}, {"approval_faults": ("tag approval is set, but approval.by is not",)},
-         "is not. Sign it: `plinth approve 3 --by PERSON --reason TEXT`. MLflow authentication is disabled"),
+        ({"approval": "approved"}, {"approval_faults": ("tag approval is set, but approval.by is missing",)},
+         "is missing. Sign the decision: `plinth approve 3 --by PERSON --reason TEXT`. MLflow authentication is "
+         "disabled"),
         ({"approval.2": "rejected"}, {"approvals": (person("ada", "rejected", how="tag"),)}, "approve 3 --reject --by"),
         ({"approval": ""}, {"approval_faults": ("a statement does not verify",)}, ""),
         ({"approval": "approved"}, {"approvals": ()}, ""),

@@ -1,9 +1,9 @@
 """Base of every asset: suites of expectations, stages as data, and the up-to-date decision.
 
-    build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
-                  workers as a Dagster resource; the check of an asset against taints
-    data_docs     the same suites in Great Expectations, in a process of its own; their results and pages
-    present       manifests as Dagster metadata: results first, digests last
+build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
+              workers as a Dagster resource; the check of an asset against taints
+data_docs     the same suites in Great Expectations, in a separate process; their results and pages
+present       manifests as Dagster metadata: results first, digests last
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Severity = Literal["critical", "warning"]
 
 @dataclass(frozen=True)
 class Expect:
-    """One expectation: the GX class without its `Expect` prefix, its arguments, and its severity.
+    """Expectation about a table: the class of Great Expectations without its `Expect` prefix, its arguments, and its
+    severity.
 
     `because` replaces the general failure message with lines that name bucket, value and limit.
     """
@@ -48,7 +49,7 @@ class Expect:
 
 @dataclass(frozen=True)
 class Suite:
-    """Statistics table (rows of plain values) with its expectations."""
+    """Table of statistics (rows of plain values) with its expectations."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -57,7 +58,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class SuiteOutcome:
-    """Result of a suite: True if anything critical failed, and a line for every failure."""
+    """Result of a suite: `blocked` is True if a critical expectation failed; every failure and warning has a line."""
 
     blocked: bool
     failures: tuple[str, ...]
@@ -76,7 +77,7 @@ def between(
     severity: Severity = "critical",
     because: Iterable[str] = (),
 ) -> Expect:
-    """Expect all values of a column in a closed interval. None leaves that side open."""
+    """Expect all values of a column in a closed interval. A bound of None leaves that side open."""
     bounds = {"column": column, "min_value": low, "max_value": high}
     return Expect(_BETWEEN, bounds, severity, tuple(because))
 
@@ -87,20 +88,20 @@ def no_nulls(column: str) -> Expect:
 
 
 def rows_between(low: int, high: int | None = None) -> Expect:
-    """Expect a number of rows."""
+    """Expect a row count in a closed interval."""
     return Expect(_ROWS, {"min_value": low, "max_value": high})
 
 
 def equal_columns(left: str, right: str) -> Expect:
-    """Expect two equal columns."""
+    """Expect two columns with equal values in every row."""
     return Expect(_EQUAL, {"column_A": left, "column_B": right})
 
 
 def evaluate(suite: Suite) -> SuiteOutcome:
-    """Evaluate a suite over its table, as Great Expectations does: missing values are left to `no_nulls`.
+    """Evaluate a suite over its table. As in Great Expectations, only `no_nulls` fails on missing values.
 
     Raises:
-        ValueError: unknown kind of expectation: a bug in the suite, not in the data.
+        ValueError: unknown kind of expectation, which is a bug in the suite and not in the data.
     """
     found: dict[str, list[str]] = {"critical": [], "warning": []}
     for item in suite.expectations:
@@ -110,7 +111,9 @@ def evaluate(suite: Suite) -> SuiteOutcome:
 
 
 def breaches(suite: Suite, item: Expect) -> list[str]:
-    """Return a sentence for each row that breaks an expectation, named by the row's words; none if it holds."""
+    """Return a sentence for each row that breaks an expectation, labeled with the row's text values; empty if it is
+    met.
+    """
     lines = _breaches(suite, item)
     return list(item.because) if lines and item.because else lines
 
@@ -184,7 +187,7 @@ def _interval(min_value: float | None, max_value: float | None) -> str:
 
 
 def docs_index(workspace: Workspace) -> Path:
-    """Return the first page of the Data Docs."""
+    """Return the path of the first page of the Data Docs."""
     return workspace.root / "gx" / "gx" / "uncommitted" / "data_docs" / "local_site" / "index.html"
 
 
@@ -201,14 +204,14 @@ Inputs = Mapping[str, Manifest]
 
 
 class Statement(Protocol):
-    """Statement that is signed when an asset is materialized, and must stay valid while it is published."""
+    """Statement that is signed when an asset is materialized. It must remain valid while the asset is published."""
 
     def holds(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> bool:
-        """Return True if it was signed about this manifest and inputs with these digests."""
+        """Return True if a statement was signed about this manifest and inputs with these digests."""
         ...
 
     def sign(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> None:
-        """Sign it."""
+        """Sign the statement about this manifest and inputs with these digests."""
         ...
 
 
@@ -228,11 +231,12 @@ class Stage:
         params: all recipe values that affect the output.
         libraries: third-party code that affects the output (`fingerprint.libraries`).
         group, kinds, owner, description: shown in the catalog.
-        schema: columns of its parts, if they are tables.
-        outside: identity of data read outside the inputs (source files, the exclusion list); None if there is none.
-        intact: function that returns False if files outside the store are gone; None if there are none.
-        suite: expectations on its statistics; blocking ones stop publication.
-        statement: statement signed by the process that materializes it; without it the asset is rebuilt.
+        schema: columns of the asset's parts, if they are tables.
+        outside: function that returns the identity of data outside the inputs, like source files or the exclusion
+            list; None if the stage reads no such data.
+        intact: function that returns False if files outside the store are gone; None if the asset has no such files.
+        suite: expectations on the asset's statistics; a failed critical expectation stops publication.
+        statement: statement that the materializing process signs; if it is missing, the asset is rebuilt.
         present: additional metadata for the UI.
         pool: concurrency pool.
         priority: among ready stages, higher values run first.
@@ -265,7 +269,7 @@ class Stage:
         return f"{self.version}-{fingerprint.digest(facts)[:12]}"
 
     def key(self, ctx: Context, inputs: Mapping[str, str]) -> str:
-        """Identity of the work for inputs with these manifest digests; equal keys mean up to date."""
+        """Identity of the work on inputs with these manifest digests. An asset with an equal key is up to date."""
         return fingerprint.digest(
             {
                 "asset": self.asset,
@@ -278,11 +282,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages that a package adds to the pipeline: a member of the group `plinth.stages`.
+    """Stages that another package adds to the pipeline, as a member of the entry point group `plinth.stages`.
 
     Args:
         name: name of the entry point.
-        stages: `(recipe)` -> stages; empty if the recipe does not use them.
+        stages: function that returns the stages for a recipe; empty if the recipe does not use them.
         with_mixture: True to add them only to recipes with a mixture.
     """
 
@@ -297,7 +301,7 @@ GROUP = "evaluation"
 
 @dataclass(frozen=True)
 class MeasurementStatement:
-    """Statement that a manifest is a measurement of the checkpoint among its inputs."""
+    """Statement that a manifest is a measurement of the checkpoint that is among its inputs."""
 
     recipe: Recipe
 
@@ -313,7 +317,7 @@ class MeasurementStatement:
 
 
 def attested(recipe: Recipe, stage: Stage) -> Stage:
-    """Add the statement to a stage if it measures a checkpoint that may be released."""
+    """Add a measurement statement to a stage if it measures a checkpoint that may be released."""
     measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
     return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage
 
@@ -322,7 +326,7 @@ def attested(recipe: Recipe, stage: Stage) -> Stage:
 
 
 def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
-    """Return keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
+    """Return the asset keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
     return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
 
 
@@ -337,17 +341,19 @@ def compares(recipe: Recipe) -> bool:
 
 
 def planted(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
-    """Return keys of these stages for the planted text, if the recipe has canaries."""
+    """Return the asset keys of these stages for the canaries, if the recipe has canaries."""
     return tuple(f"{CANARIES}/{kind}" for kind in kinds) if recipe.corpus.canaries else ()
 
 
 def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
-    """Return the manifests of one stage for everything a run reads: by bucket, and planted text."""
+    """Return the manifests of one stage for every bucket and for the canaries, which are all the texts that a run
+    reads.
+    """
     return by_bucket(recipe, inputs, kind) | {key.partition("/")[0]: inputs[key] for key in planted(recipe, kind)}
 
 
 def shared_owner(recipe: Recipe) -> str:
-    """Return the owner of assets that cover all buckets: the owner of most buckets, and the first by name in a tie."""
+    """Return the owner of assets that cover all buckets: the owner of the most buckets; in a tie, the first by name."""
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
     return max(sorted(set(counted)), key=counted.count)
@@ -355,7 +361,7 @@ def shared_owner(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class Decision:
-    """Assets that are up to date, with manifests, and assets that have to run."""
+    """Assets that are up to date, with their manifests, and assets that have to run."""
 
     fresh: tuple[str, ...]
     stale: tuple[str, ...]
@@ -388,7 +394,7 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
 
 
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
-    """Decide for all stages, upstream first; an asset with a stale input is stale, too."""
+    """Return which of the stages are up to date, upstream first. An asset with a stale input is stale, too."""
     digests: dict[str, str] = {}
     manifests: dict[str, Manifest] = {}
     stale = []

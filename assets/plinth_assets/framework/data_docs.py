@@ -1,9 +1,9 @@
-"""Data Docs: Great Expectations re-evaluates the suites of a run, stores the results and writes their pages.
+"""Data Docs: Great Expectations (GX) re-evaluates the suites of a run, stores the results and writes their pages.
 
-GX takes seconds to import and a tenth of a second per suite, so one process does it for a run, while the run goes on:
-`begin` has it import GX, `file` sends it a suite that `evaluate` has decided on, `finish` waits for the pages and
-returns what GX decides differently. The process ends when its input does, so a run that is killed has the pages of the
-suites that it reached.
+GX takes seconds to import and a tenth of a second per suite. One separate process therefore does this work while the
+run continues: `begin` starts the process and its import of GX, `file` sends it a suite that `evaluate` has already
+evaluated, and `finish` waits for the pages and returns the results that differ in GX. The process ends when its
+standard input closes, so an interrupted run has the pages of all suites that it sent.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 
 
 class _Writer:
-    """Process that shows the results of this one; it stays for the next run in this process. Arms of an experiment
-    file suites from several threads."""
+    """Client of the process that writes the Data Docs, reused by the next run in this process. Arms of an experiment
+    send suites from several threads.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,20 +57,21 @@ class _Writer:
         self._filed = False
 
     def begin(self) -> None:
-        """Start the process before the first suite: it imports GX on another core while the run is prepared."""
+        """Start the process before the first suite, so that it imports GX on another core while the run is prepared."""
         with self._lock:
             self._process = self._process or _started()
 
     def file(self, workspace: Workspace, suite: Suite) -> None:
-        """Have a suite of the workspace evaluated and shown."""
+        """Send a suite of the workspace to the process, which evaluates it and writes its page."""
         line = json.dumps({"root": str(workspace.root.absolute()), "suite": asdict(suite)}, default=str)
         with self._lock:
             self._filed = True
             self._send(line.encode())
 
     def finish(self) -> list[str]:
-        """Wait for the pages of all suites; return a line for each suite that GX evaluates differently, and for
-        pages that could not be written."""
+        """Wait for the pages of all suites. Return a line for each expectation that GX evaluates differently, and a
+        line if pages could not be written.
+        """
         with self._lock:
             if not self._filed:
                 return []
@@ -86,10 +88,10 @@ class _Writer:
             process.communicate()
             self._process = None
         ended = f"exited with {process.returncode}" if ready else f"did not exit within {WAIT_S:.0f} s"
-        return [f"incomplete Data Docs: their process {ended}"]
+        return [f"incomplete Data Docs: the process that writes them {ended}"]
 
     def end(self) -> None:
-        """End the process after the pages of all suites."""
+        """Stop the process after it has written the pages of all suites."""
         self.finish()
         if self._process is not None:
             self._process.kill()  # without a suite it may be importing still
@@ -123,7 +125,9 @@ atexit.register(end)
 
 
 def main() -> None:
-    """Store the suites of standard input; an empty line requests their pages and the contradictions by GX."""
+    """Evaluate and store the suites read from standard input. An empty line requests their pages and the list of
+    expectations on which GX disagrees.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the run's to handle
     os.nice(10)
     stored, differing = defaultdict[Path, list[str]](list), list[str]()
@@ -157,17 +161,18 @@ def _suite(given: Mapping[str, Any]) -> Suite:
 
 
 def contradictions(suite: Suite, failed: frozenset[tuple[str, str]]) -> list[str]:
-    """Return a line for each expectation that GX decides differently; `failed` as `store` returns it."""
+    """Return a line for each expectation on which GX disagrees. `failed` is the result of `store`."""
     named = [(item, (f"Expect{item.kind}", _arguments(item.arguments))) for item in suite.expectations]
     wrong = [" ".join(identity) for item, identity in named if bool(breaches(suite, item)) != (identity in failed)]
     return [f"{suite.name}: Great Expectations disagrees on {each}" for each in wrong]
 
 
 def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
-    """Evaluate a suite by GX and store it with its result in the workspace; return class and arguments of failures.
+    """Evaluate a suite with GX and store it with its result in the workspace. Return the class and arguments of each
+    failed expectation.
 
     Raises:
-        AttributeError: GX lacks an expectation; a bug in the suite, not in the data.
+        AttributeError: GX lacks an expectation, which is a bug in the suite and not in the data.
         CheckFailedError: GX did not evaluate each expectation once.
     """
     import pandas as pd
@@ -196,7 +201,7 @@ def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
 
 
 def write_pages(root: Path, suites: Iterable[str]) -> Path:
-    """Write the pages of these suites, of results without pages, and the first page; return its path."""
+    """Write the pages of these suites, the pages of results that have none yet, and the index page; return its path."""
     docs, first = _docs(root), docs_index(Workspace(root))
     from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
 
@@ -209,19 +214,23 @@ def write_pages(root: Path, suites: Iterable[str]) -> Path:
 
 
 def _class_name(kind: str) -> str:
-    """Return the class of an expectation: GX reports `expect_column_values_to_be_between`."""
+    """Return the class name of an expectation from its snake-case name in GX, like
+    `expect_column_values_to_be_between`.
+    """
     return "".join(word.capitalize() for word in kind.split("_"))
 
 
 def _arguments(given: Mapping[str, Any]) -> str:
-    """Return the given arguments in one form: GX drops None and writes bounds as floats."""
+    """Return the arguments in a comparable form, since GX drops None and writes bounds as floats."""
     own = {key: value for key, value in given.items() if value is not None and key in _NAMED}
     return repr(sorted((key, float(value) if isinstance(value, int) else value) for key, value in own.items()))
 
 
 @dataclass(frozen=True)
 class _Validator:
-    """Validator of the suites of a workspace in this process: a context, and the table of each run as a batch."""
+    """Validator of a workspace's suites in this process: a GX context, and the definition of a batch for each run's
+    table.
+    """
 
     context: Any
     batch: Any
@@ -229,8 +238,9 @@ class _Validator:
 
 @lru_cache(maxsize=4)
 def _validator(root: Path) -> _Validator:
-    """Return a validator with results in the workspace. Suites and definitions are in memory: GX reads them again
-    before it evaluates them, and any process that writes the workspace could have emptied them."""
+    """Return a validator that stores its results in the workspace. Suites and definitions are in memory: GX reads them
+    again before it evaluates them, and any process that writes to the workspace could have emptied them.
+    """
     context = _context(root, ("expectations_store", "validation_definition_store"))
     table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
     return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
@@ -238,12 +248,14 @@ def _validator(root: Path) -> _Validator:
 
 @lru_cache(maxsize=4)
 def _docs(root: Path) -> Any:
-    """Return the context of the Data Docs: suites and results in the workspace, shown and never evaluated."""
+    """Return the GX context of the Data Docs. Its suites and results are in the workspace; they are displayed and not
+    evaluated.
+    """
     return _context(root, ())
 
 
 def _context(root: Path, in_memory: Iterable[str]) -> Any:
-    """Return a GX context whose stores are files of the workspace, except those named."""
+    """Return a GX context that keeps its stores as files in the workspace, except for the named stores."""
     gx = _great_expectations()
     from great_expectations.data_context.types.base import (
         DataContextConfig,
@@ -261,7 +273,9 @@ def _context(root: Path, in_memory: Iterable[str]) -> Any:
 
 
 class _ImportedAtFirstUse(ModuleType):
-    """Placeholder of a module until an attribute is read; `is_valid_syntax` of rfc3987_syntax until it is called."""
+    """Placeholder for a module, which is imported when an attribute is read. The exception is `is_valid_syntax` of
+    rfc3987_syntax, which imports its module when it is called.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name == "__path__":  # the import system reads it
@@ -279,7 +293,7 @@ class _ImportedAtFirstUse(ModuleType):
 
 @contextmanager
 def put_off(names: Iterable[str]) -> Iterator[None]:
-    """Import the named modules at their first use, if the block imports them and nothing has before."""
+    """Delay imports of the named modules in the block until their first use, unless they are already imported."""
     modules = [_ImportedAtFirstUse(name) for name in names if name not in sys.modules]
     sys.modules.update({module.__name__: module for module in modules})
     try:
@@ -291,7 +305,7 @@ def put_off(names: Iterable[str]) -> Iterator[None]:
 
 
 def _great_expectations() -> Any:
-    """Import GX without distribution tests, their charts, and jsonschema's IRI grammar: 3/5 of its CPU time."""
+    """Import GX, but delay its imports of distribution tests, charts and an IRI grammar: 3/5 of its CPU time."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with put_off(PUT_OFF):
         import great_expectations

@@ -1,4 +1,4 @@
-"""Manifests as Dagster metadata. Kept small, since the event log is not a data store."""
+"""Manifests as Dagster metadata. Metadata is small, since the Dagster event log is not a data store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PICTURE = "![plot](data:image/png;base64,"
 
 
 def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False) -> dict[str, Any]:
-    """Return the metadata of a materialization: plots, numbers, tables, links; then sizes and statistics; versions
-    last.
+    """Return the metadata of a materialization: first plots, numbers, tables and links; then sizes and statistics;
+    versions last.
 
     Args:
         cached: True if the manifest was up to date, so that this materialization did no work.
@@ -61,9 +61,11 @@ def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, 
 
 
 def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
-    """Return the cost of this materialization without the ranks of its job: dollars, CPU and wall-clock seconds.
+    """Return the cost of this materialization in dollars, CPU seconds and wall-clock seconds. The ranks of a training
+    job are not included.
 
-    A cached materialization has no cost, and links to the run that made the manifest. Empty if no cost was recorded.
+    A cached materialization has no cost, and links to the run that made the manifest. The result is empty if no cost
+    was recorded.
     """
     import dagster as dg
 
@@ -88,7 +90,7 @@ def money(amount: float) -> str:
 
 
 def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
-    """Return a page of the workspace: a link if it is served, else its path, which Dagster cannot link."""
+    """Return a page of the workspace as metadata: a link if pages are served, else the path of its file."""
     import dagster as dg
 
     from plinth.storage import running
@@ -98,7 +100,7 @@ def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
 
 
 def _place(value: Any) -> int:
-    """Return a sort key: plots, then numbers, then tables and text, then everything else."""
+    """Return the sort key of a metadata value: plots first, then numbers, tables and text, then everything else."""
     import dagster as dg
 
     if isinstance(value, dg.MarkdownMetadataValue):
@@ -107,25 +109,29 @@ def _place(value: Any) -> int:
 
 
 def page_link(pages: str) -> dict[str, Any]:
-    """Return the metadata of every asset: the address of the workspace's pages, or nothing if they are not served."""
+    """Return the metadata that every asset has: the address of the workspace's pages; empty if pages are not served."""
     import dagster as dg
 
     return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
 
 
 def markdown(text: str) -> dg.MarkdownMetadataValue:
-    """Return Markdown as metadata. Stages import Dagster only through here, so that reading commands never do."""
+    """Return Markdown as metadata. Stages import Dagster only through this function, so that read-only commands do not
+    import it.
+    """
     import dagster as dg
 
     return dg.MetadataValue.md(text)
 
 
 class Code(str):
-    """Text of a cell that is shown as code."""
+    """Text of a table cell that is shown as code."""
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
-    """Return a Markdown table; a long one is cut, with a note. Cells are foreign text, unless they are `Code`."""
+    """Return a Markdown table. A long table is cut, with a note. Cells are escaped as untrusted text unless they are
+    `Code`.
+    """
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
@@ -134,21 +140,21 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 
 def interval(estimate: Mapping[str, Any]) -> str:
-    """Return the interval of an estimate in a manifest, or its flags if it has no interval."""
+    """Format the confidence interval of an estimate in a manifest, or the estimate's flags if it has no interval."""
     if "low" in estimate:
         return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
     return ", ".join(estimate["flags"])
 
 
 def picture(draw: Callable[..., Figure], *args: Any) -> dg.MarkdownMetadataValue:
-    """Return a figure of `plinth.report`, inline as PNG."""
+    """Return a figure drawn by a function of `plinth.report`, as an inline PNG."""
     from plinth.report.style import png
 
     return markdown(f"{PICTURE}{base64.b64encode(png(draw, *args)).decode()})")
 
 
 def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """Return an Arrow schema in Dagster's terms."""
+    """Convert an Arrow schema to a Dagster table schema."""
     import dagster as dg
 
     return dg.TableSchema(

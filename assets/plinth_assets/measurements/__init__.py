@@ -1,10 +1,11 @@
-"""Measurements of a checkpoint: facts, gates with their parameters, records; and the measuring stages.
+"""Measurements of a checkpoint: their facts, gates, parameters and records; and the measuring stages.
 
     quality   what the model can do: evaluation, comparison, probes, tasks, serving; personal data in its training text
 
-Gates read this module, without heavy imports. The stage of a measurement is in a module with its items, recomputed,
-compared between two models and shown on the page: evaluation_stage, comparison_stage, probes_stage, tasks_stage,
-serving_stage, pii_stage. One of another package has the same form (docs/extending.md).
+Gates read this module, without heavy imports. The stage of a measurement is in a module that also compares its items
+between two models, recomputes its statistics and shows them on the page: evaluation_stage, comparison_stage,
+probes_stage, tasks_stage, serving_stage, pii_stage. A measurement of another package has the same form
+(docs/extending.md).
 """
 
 from __future__ import annotations
@@ -19,5 +20,5 @@ if TYPE_CHECKING:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return stages of every measurement in the recipe."""
+    """Return the stages of every measurement in the recipe."""
     return [stage for one in measurements(recipe) for stage in one.stages(recipe)]

@@ -1,5 +1,5 @@
-"""`comparison`: every new checkpoint against a model that the recipe names, measured alike; its lines, recomputed
-from the items of both models.
+"""`comparison`: every new checkpoint against a model that the recipe names, with the same measurements. The lines of
+the comparison can be recomputed from the items of both models.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHAMPION, PARENT = "champion", "initial"
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return one comparison, if the recipe names a model for it."""
+    """Return the comparison stage, if the recipe names a model to compare with."""
     against = recipe.evaluation.against
     if not against or (against == CHAMPION and recipe.release is None):
         return []
@@ -62,7 +62,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def measuring(recipe: Recipe) -> list[Stage]:
-    """Return stages that measure a checkpoint and whose results can be paired."""
+    """Return the stages that measure a checkpoint and whose results can be paired between two models."""
     paired = (one for one in measurements(recipe) if one.pairs and one.measures_other)
     return [stage for one in paired for stage in one.stages(recipe) if "checkpoint" in stage.deps]
 
@@ -70,10 +70,11 @@ def measuring(recipe: Recipe) -> list[Stage]:
 def measure(
     recipe: Recipe, ctx: Context, checkpoint: Manifest, given: Mapping[str, Manifest], say: Say
 ) -> MeasuredModel:
-    """Measure a checkpoint as the recipe measures its own; earlier measurements come from the step cache.
+    """Measure a checkpoint in the same way as the recipe's own checkpoint. Earlier measurements come from the step
+    cache.
 
     Args:
-        given: inputs of the measuring stages, without the checkpoint; a stage that lacks one is skipped.
+        given: inputs of the measuring stages, without the checkpoint; a stage with a missing input is skipped.
     """
     ctx.refs.save(checkpoint)
     made = {}
@@ -82,7 +83,8 @@ def measure(
             continue
         inputs = _own_run(ctx, stage, checkpoint, given) if "run" in stage.deps else given
         if inputs is None:
-            say(f"skipped {stage.asset}: no run of {checkpoint.digest[:12]} on the shards of this workspace")
+            own = f"checkpoint {checkpoint.digest[:12]}"
+            say(f"skipped {stage.asset}: {own} has no run on the shards of this workspace")
             continue
         made[stage.asset] = stage.make(ctx, {**inputs, "checkpoint": checkpoint}, say)
         ctx.refs.save(made[stage.asset])
@@ -90,17 +92,17 @@ def measure(
 
 
 def reads(stage: Stage) -> set[str]:
-    """Return the inputs of a stage, without the checkpoint and its run."""
+    """Return the keys of a stage's inputs, without the checkpoint, its run and its mixture."""
     return set(stage.deps) - {"checkpoint", "run", "mixture"}
 
 
 def _own_run(
     ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]
 ) -> dict[str, Manifest] | None:
-    """Return the inputs of a stage, with the run of the checkpoint.
+    """Return the inputs of a stage, with the run of the checkpoint, or None if the stage cannot measure it.
 
-    A checkpoint that was not trained on these shards is queried for planted texts as one that never saw them. It
-    cannot be queried for training text, nor can one whose run is gone: None.
+    A checkpoint that was not trained on these shards is measured on planted texts as a model that never saw them. A
+    stage that needs the checkpoint's own run cannot measure such a checkpoint, or a checkpoint whose run is gone.
     """
     own = ancestry(ctx.refs, checkpoint)
     same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
@@ -126,8 +128,9 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
-    """Return the curated text of a checkpoint's own run, by bucket, with its held-out part. The result is empty for
-    external weights."""
+    """Return the curated text of a checkpoint's own run by bucket, including its held-out text. The result is empty for
+    external weights.
+    """
     links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
     return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
 
@@ -135,15 +138,16 @@ def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
 def _on_parents_text(
     recipe: Recipe, ctx: Context, one: MeasuredModel, curated: Mapping[str, Manifest]
 ) -> MeasuredModel:
-    """Return a model that is also measured on its parent's held-out text."""
+    """Return the model with an additional measurement on its parent's held-out text."""
     made = of_parent(ctx, recipe.evaluation, one.checkpoint, curated)
     ctx.refs.save(made)
     return one._replace(measured={**one.measured, made.asset: made})
 
 
 def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
-    """Return the model to compare with, or None if that is the champion and no champion other than the checkpoint
-    exists."""
+    """Return the model to compare with. Return None if the recipe names the champion, and the checkpoint is the only
+    champion or there is none.
+    """
     if against == CHAMPION:
         from plinth_registry.evidence import champion
 
@@ -171,17 +175,17 @@ def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
 
 
 def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
-    """Return the page of the comparison of a checkpoint, by its digest."""
+    """Return the path of a checkpoint's comparison page, from the checkpoint's digest."""
     return ctx.workspace.reports / page_name(recipe, checkpoint)
 
 
 def page_name(recipe: Recipe, checkpoint: str) -> str:
-    """Return the file name of the page, which is next to the results and evaluation pages."""
+    """Return the file name of the comparison page, which is in the same folder as the results and evaluation pages."""
     return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 
 def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
-    """Write the page of a comparison for people, with the texts of its spans."""
+    """Write the page of a comparison, with the text of its spans."""
     from plinth.report.evaluation import comparison_page
 
     found = job.spans_of(made)
@@ -192,7 +196,7 @@ def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
 
 
 def _named(name: str, model: Mapping[str, Any]) -> str:
-    """Describe a model for people: its checkpoint, and the step if it is known."""
+    """Describe a model for the page: its checkpoint, and the step if it is known."""
     step = f", step {model['step']:,}" if "step" in model else ""
     return f"{name} (checkpoint {model['checkpoint'][:12]}{step})"
 
@@ -219,7 +223,9 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def recount(ctx: Context, made: Manifest, found: Mapping[str, Manifest]) -> Figures:
-    """Return every line with its interval, from the items of both models, which must be the attested ones of ours."""
+    """Return every stated line with its interval, and every line recomputed from the items of both models. The items of
+    our model must be the attested items.
+    """
     models = {side: made.inputs.get(f"{side}/checkpoint", "none") for side in ("a", "b")}
     ours, theirs = (_measured_of(ctx, made, side) for side in ("a", "b"))
     lines = job.lines(ctx.store, ours, theirs)

@@ -1,5 +1,5 @@
-"""`evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes; its items, recomputed,
-compared between models, shown.
+"""`evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes. Its items can be
+recomputed, compared between two models, and shown on the page.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from plinth_assets.framework.present import Code, markdown, picture, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return one evaluation per checkpoint.
+    """Return the evaluation stage of the checkpoint.
 
     Raises:
-        RecipeError: a slice names a column that the ledger will lack; raised before anything runs.
+        RecipeError: a slice names a column that the ledger will lack; raised before any stage runs.
     """
     _check_slices(recipe)
     return [
@@ -46,8 +46,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=recipe.evaluation.of_held_out(),
             group="evaluation",
             description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
-            "slices, by position, and of protected sets by contamination status; gzip -9 and a byte trigram on the "
-            "same bytes.",
+            "slices, by position, and of protected sets by contamination status. Baselines on the same bytes: "
+            "gzip -9 and a byte trigram.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             suite=_suite,
@@ -84,13 +84,13 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _protected_evaluation(recipe: Recipe) -> tuple[str, ...]:
-    """Return the comparison with protected sets and the sets, if the recipe names some."""
+    """Return the asset keys of the protected sets and their comparison; empty if the recipe names no sets."""
     sets = recipe.corpus.protected.sets
     return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every axis divides the whole: bits, bytes and documents of its slices add up to it, exactly."""
+    """Check that the slices of every axis add up to the whole exactly in bits, bytes and documents."""
     whole, every = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
     rows = [
         {
@@ -163,15 +163,16 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def _rates(table: pa.Table) -> dict[str, Any]:
-    """Return the bytes of documents, and the bits per byte of model and baselines as ratios of sums, as in
-    `totals.row`."""
+    """Return the total bytes of documents, and the bits per byte of the model and the baselines. Rates are ratios of
+    sums, as in `totals.row`.
+    """
     size = int(pc.sum(table["bytes"]).as_py())
     sums = {name: job.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
     return {"bytes": size, **{name: round(own / size, 6) for name, own in sums.items()}}
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield held-out documents, and items of protected sets by set."""
+    """Yield paired held-out documents, and paired items of each protected set."""
     documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
     yield align("slices", BITS, *documents, fewer_is_better=True, ratio=True)
     items = [part_table(store, made, "items.parquet") for made in (a, b)]
@@ -181,7 +182,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def pairs_of_parent(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield held-out documents of the run of b, from which a started."""
+    """Yield paired held-out documents of the run of model b, which is the parent of model a."""
     documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
     yield align(PARENT_SLICES, BITS, *documents, fewer_is_better=True, ratio=True)
 
@@ -199,7 +200,7 @@ def _documents(table: pa.Table) -> pa.Table:
 
 
 def _hexadecimal(ids: pa.ChunkedArray) -> pa.Array:
-    """Format 16-byte identities as text of 32 digits."""
+    """Format 16-byte document IDs as 32 hexadecimal digits."""
     if not len(ids):
         return pa.array([], pa.string())
     held = ids.combine_chunks()
@@ -214,7 +215,7 @@ def _protected_evaluation_items(table: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Build the section of bits per byte by slice, of every axis, with gzip as the common reference."""
+    """Build the section of bits per byte, by slice of every axis, with gzip as the common reference."""
     axes = {"bucket": stats["slices"]} | stats["axes"]
     own = axes.pop("bucket")
     groups = [_slice_group("all held-out text, then by bucket", "bucket", {"all": stats["overall"]} | own)]
@@ -234,7 +235,7 @@ def _slice_group(title: str, axis: str, rows: Mapping[str, Stats]) -> MeasureGro
 
 
 def _item_tables(protected: Mapping[str, Mapping[str, Stats]]) -> Iterable[TextTable]:
-    """Yield items of protected sets by contamination status."""
+    """Yield a table of the protected sets' scores by contamination status."""
     rows = [
         (name, status, f"{row['items']:,}", f"{row['model']:.3f}", f"{row['low']:.3f} to {row['high']:.3f}")
         for name, found in protected.items()

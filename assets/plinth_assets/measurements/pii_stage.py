@@ -1,4 +1,6 @@
-"""`pii/data`: personal data left in the text that the checkpoint was trained on; recomputed, shown."""
+"""`pii/data`: personal data left in the text that the checkpoint was trained on. Its counts can be recomputed and are
+shown on the page.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return one count per checkpoint that may be released."""
+    """Return the stage that counts personal data, if the checkpoint may be released."""
     if recipe.release is None:
         return []
     return [
@@ -46,13 +48,13 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def detector_facts(recipe: Recipe) -> dict[str, Any]:
-    """Return the parameters that affect the detector's findings."""
+    """Return the detector's parameters that affect its findings."""
     known = PiiDetector(detector_given(recipe), {})
     return {"detector": known.facts, "written": sorted(known.written)}
 
 
 def detector_given(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's parameters of the detector."""
+    """Return the detector's parameters as the recipe gives them."""
     return annotator_parameters(recipe).get(pii.NAME, {})
 
 
@@ -85,10 +87,10 @@ def _cell(value: Any) -> Any:
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    """Return stated and recomputed figures of training text, as a whole, by bucket and by kind.
+    """Return stated and recomputed figures about the training text: overall, by bucket and by kind.
 
-    Documents are those of the curated text among the inputs. The detector's findings are trusted, since recomputing
-    them needs the detector.
+    The recomputed number of documents comes from the curated text among the inputs. The detector's findings are
+    trusted, since recomputing them needs the detector.
     """
     kinds = tuple(made.stats["kinds"])
     buckets = {
@@ -122,7 +124,7 @@ def _figures(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Build the section about personal data that the corpus's own detector still finds in training text."""
+    """Build the section about personal data that the corpus's own detector still finds in the training text."""
     kinds = stats["kinds"]
     rows = [
         (name, f"{one['documents']:,}", f"{one['found']:,}", "-" if one["at_most"] is None else f"{one['at_most']:.3%}",

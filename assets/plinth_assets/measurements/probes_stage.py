@@ -1,5 +1,6 @@
-"""`probe_sets`, the items of every probe, which training must not see; `probes`, every probe under the checkpoint,
-with its control and contamination status of its items; recomputed, compared between models, shown.
+"""`probe_sets`: the items of every probe, which training must not see. `probes`: scores of every probe under the
+checkpoint, with its control and the contamination status of its items. Scores can be recomputed, compared between two
+models, and shown on the page.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from plinth_assets.framework.present import markdown, picture, table
 
 
 def set_stages(recipe: Recipe) -> list[Stage]:
-    """Return the items, if the recipe has a run to measure."""
+    """Return the stage of the probe items, if the recipe has a run to measure."""
     probes = recipe.probes
     if probes is None:
         return []
@@ -65,7 +66,7 @@ def _present_sets(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return one scoring per checkpoint, if the recipe has probes."""
+    """Return the stage that scores the checkpoint on probes, if the recipe has probes."""
     if recipe.probes is None:
         return []
     return [
@@ -91,7 +92,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _suite_probes(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every item is accounted for: scored, excluded because training text has it, or too long."""
+    """Check that every item is accounted for: scored, excluded because it occurs in training text, or too long."""
     wanted = inputs[probe_sets.ASSET].stats["sets"]
     rows = [
         {"lost": wanted[name]["items"] - sum(row["statuses"].values())} for name, row in made.stats["probes"].items()
@@ -116,13 +117,13 @@ def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
-    """Format estimates with their intervals."""
+    """Format a probe's estimates with their intervals."""
     found = (row.get(name) for name in ("bits_per_byte", "control", "signal", "margin", "accuracy"))
     return ["" if one is None else f"{one['value']:.3f} ({one['low']:.3f} … {one['high']:.3f})" for one in found]
 
 
 def _templates(probes: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Format templates with the greatest and the least signal, of every probe."""
+    """Format a table with the templates of each probe that have the highest and the lowest signal."""
     header, rows = ["probe", "template", "items", "bits per byte", "signal", "95% interval", "accuracy"], []
     for probe, templates in probes.items():
         ranked = sorted(templates.items(), key=lambda pair: -pair[1]["signal"])
@@ -152,26 +153,28 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def _signal(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return bits per byte that the context of some items saves: a ratio of sums."""
+    """Return the bits per byte that the right context of items saves over a shuffled context, as a ratio of sums."""
     size = sum(row["bytes"] for row in rows)
     return {"signal": math.fsum(row["control_bits"] - row["bits"] for row in rows) / size} if size else {}
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield each probe's bits of right answers and, if it has choices, accuracy above chance; by template."""
+    """Yield paired bits of right answers for each probe and, if it has choices, accuracy above chance; clusters are
+    templates.
+    """
     sides = [part_table(store, made, "items.parquet") for made in (a, b)]
     for what, value, weight in ((BITS, "bits", "bytes"), ("accuracy above chance", "centred", None)):
         yield from by_name("probes", "probe", what, sides, value, weight, cluster="template")
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Return the estimates of every probe."""
+    """Return the estimates of every probe, for MLflow."""
     groups = {f"{made.asset}/{name}": job.estimates(row) for name, row in made.stats["probes"].items()}
     return ModelScores(probe_sets.ASSET, made.inputs[probe_sets.ASSET], groups)
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Build the section of probes by family and by set, with their control."""
+    """Build the section of probes, by family and by set, with their controls."""
     rows = stats["probes"]
     right = [
         measure(name, row["bits_per_byte"], reference=row["control"]["value"])
@@ -190,15 +193,16 @@ def section(_: str, stats: Stats) -> Section:
         key="probes",
         title="Probes",
         lead="Items not in the training text. Signal: bits per byte of the correct answer with a shuffled context, "
-        "minus those with its own context.",
+        "minus its bits per byte with its own context.",
         groups=tuple(group for group in groups if group.measures),
         tables=(_statuses(rows),),
     )
 
 
 def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
-    """Add the noise of each probe over the run to the section of probes. Probes that are not known to exceed their
-    noise are gray."""
+    """Add each probe's noise over the run to the section of probes. Probes whose signal is not known to exceed their
+    noise are gray.
+    """
     groups = tuple(
         group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
         if group.title == RIGHT_ANSWERS
@@ -219,11 +223,11 @@ def _judged(one: Measure, worth: Worth | None) -> Measure:
 
 
 def _statuses(rows: Mapping[str, Stats]) -> TextTable:
-    """Build the table of items of every set by contamination status."""
+    """Build the table that counts each probe's items by contamination status."""
     names = sorted({status for row in rows.values() for status in row["statuses"]})
     return TextTable(
         title="Items by contamination status",
-        header=("probe", *names, "of these too long"),
+        header=("probe", *names, "too long (included)"),
         rows=tuple(
             (name, *(f"{row['statuses'].get(status, 0):,}" for status in names), f"{row['too_long']:,}")
             for name, row in rows.items()

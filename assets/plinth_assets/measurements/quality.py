@@ -1,4 +1,4 @@
-"""Facts, gates and records of every measurement: personal data left in training text, and capabilities of the model."""
+"""Facts, gates and records of quality measurements: personal data in training text, and capabilities of the model."""
 
 from __future__ import annotations
 
@@ -53,25 +53,27 @@ from plinth_registry.gates.settings import ProbePolicy, SlicePolicy, TaskPolicy
 
 
 class PiiPolicy(Frozen):
-    """Limits on personal data, as the corpus's own annotator finds it."""
+    """Limits on personal data, as found by the corpus's own annotator."""
 
     max_data_share: float = Field(
         0.02, gt=0, le=1, description="Limit on the upper bound in training text, overall and per bucket."
     )
     min_documents: int = Field(
-        150, ge=1, description="Buckets with fewer documents are listed, not gated (0 of 150 gives a bound of 2%)."
+        150,
+        ge=1,
+        description="Buckets with fewer documents are listed but not gated (0 of 150 gives a bound of 2%).",
     )
     max_output_share: float = Field(0.05, gt=0, le=1, description="Limit on the upper bound in unprompted samples.")
     max_memorised_share: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Limit on the upper bound of outputs, also prompted ones, with personal data from training text.",
+        description="Limit on the upper bound of outputs, prompted or not, with personal data from training text.",
     )
 
 
 class PiiShare(Frozen):
-    """Texts in which the corpus's own detector finds personal data, with the upper bound of their share."""
+    """Number of texts in which the corpus's own detector finds personal data, with the upper bound of their rate."""
 
     texts: int
     found: int
@@ -80,11 +82,11 @@ class PiiShare(Frozen):
     per_million: Mapping[str, float] = Field(
         default_factory=dict, description="Upper bound per million texts, by kind of personal data."
     )
-    detector: str = Field("", description="Name and version.")
+    detector: str = Field("", description="Name and version of the detector.")
 
 
 def read_pii(stats: Stats) -> PiiShare:
-    """Return the share of training text, as a whole, by bucket and by kind."""
+    """Return the rate of documents with personal data in training text: overall, by bucket and by kind."""
     buckets = {name: pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
     kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items() if stats["documents"]}
     more = {"slices": buckets, "per_million": kinds, "detector": detector_name(stats)}
@@ -92,17 +94,19 @@ def read_pii(stats: Stats) -> PiiShare:
 
 
 def detector_name(stats: Mapping[str, Any]) -> str:
-    """Return name and version of the detector."""
+    """Return the name and version of the detector as text."""
     return f"{stats['detector']['annotator']} version {stats['detector']['version']}"
 
 
 def pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
-    """Return the share in statistics whose texts are counted under this name."""
+    """Return the rate of texts with personal data from statistics, in which `counted` is the key of the number of
+    texts.
+    """
     return PiiShare(texts=stats[counted], found=stats["found"], at_most=stats["at_most"])
 
 
 def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F | None]:
-    """Wrap `read` so that a measurement is evidence only if all text in the checkpoint's ancestry was read."""
+    """Wrap `read` so that a measurement counts as evidence only if it covers all text in the checkpoint's ancestry."""
 
     def facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> F | None:
         (made,) = found.values()
@@ -113,7 +117,7 @@ def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest],
 
 
 def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Limit personal data left in training text after its edits."""
+    """Limit the personal data that is left in training text after its edits."""
     known = evidence.of("pii_data", PiiShare)
     if not known or known.texts <= 0:
         return missing("pii_data")
@@ -128,7 +132,7 @@ def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
 
 
 def share_figures(one: PiiShare) -> dict[str, float | str]:
-    """Return a share as the evidence of a verdict."""
+    """Return the figures of a rate, as evidence in a verdict."""
     return {"texts": one.texts, "found": one.found, "at_most": number(one.at_most)}
 
 
@@ -156,7 +160,7 @@ PII_GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))
 
 
 def read_evaluation(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> EvaluationFacts | None:
-    """Return scores by slice; a slice with unreadable numbers counts as worse than any baseline, never as absent.
+    """Return scores by slice. A slice with unreadable numbers counts as worse than every baseline, and is not ignored.
 
     Only the evaluation with which the candidate was registered is evidence.
     """
@@ -194,7 +198,9 @@ def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
 
 
 def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Require held-out text within the margin of the champion: the whole, and every slice with enough documents."""
+    """Require the bits per byte of held-out text within a margin of the champion's: overall, and on every slice with
+    enough documents.
+    """
     lines, closed = compared("slices", "slices", evidence)
     if closed is not None:
         return closed
@@ -207,7 +213,7 @@ def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
 
 
 def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], what: str) -> GateResult:
-    """Require bits per byte strictly below the bound on every expected slice; NaN is not below anything."""
+    """Require bits per byte strictly below the bound on every expected slice. NaN never passes."""
     known = evidence.of("evaluation", EvaluationFacts)
     if known is None or not known.slices:
         return missing(name)
@@ -246,7 +252,7 @@ EVALUATION = Measurement(
 
 EVALUATION_PARENT = Measurement(
     name="evaluation_parent",
-    description="Bits per byte on the held-out text of the parent run; computed for the comparison.",
+    description="Bits per byte on the held-out text of the parent's run, computed for the comparison.",
     asset="evaluation/parent",
     stages=no_stages,
     pairs=late("plinth_assets.measurements.evaluation_stage:pairs_of_parent"),
@@ -264,7 +270,7 @@ SLICES = release_gate(slices, SlicePolicy, "slices", ("comparison",))
 
 
 def read_comparison(stats: Stats) -> ComparisonFacts:
-    """Return the lines of the comparison in which the checkpoint is a."""
+    """Return the lines of the comparison, in which the checkpoint is model a."""
     return ComparisonFacts(
         candidate=stats["models"]["a"]["checkpoint"],
         champion=stats["models"]["b"]["checkpoint"],
@@ -280,7 +286,7 @@ def _line(stats: Mapping[str, Any]) -> PairedLine:
 
 COMPARISON = Measurement(
     name="comparison",
-    description="The checkpoint against another model, measured alike.",
+    description="The checkpoint against another model, with the same measurements.",
     asset="comparison",
     stages=late("plinth_assets.measurements.comparison_stage:stages"),
     key="evaluation.against",
@@ -295,14 +301,15 @@ COMPARISON = Measurement(
 
 
 def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> ProbeFacts:
-    """Return the probes with their noise over the run. A probe with unknown noise decides nothing."""
+    """Return the probes with their noise over the run. A probe with unknown noise has no effect on decisions."""
     (made,) = found.values()
     return ProbeFacts(probes=dict(_probes(made.stats["probes"], worth(judged.provenance))))
 
 
 def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
-    """Return the signal-to-noise ratio of each probe from the evaluations committed with the checkpoint, or an empty
-    dictionary."""
+    """Return each probe's signal-to-noise ratio, from the evaluations committed with the checkpoint. The result is
+    empty if there are none.
+    """
     try:
         looks = probe_curves.of(((provenance or {}).get("training") or {}).get("looks", {}))
         return {name: probe_curves.value(own) for name, own in looks.items() if own}
@@ -326,7 +333,7 @@ def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tu
 
 
 def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
-    """Require probes with a signal-to-noise ratio of at least 1 within the margin of the champion."""
+    """Require every probe with a signal-to-noise ratio of at least 1 to be within the margin of the champion."""
     known = evidence.of("probes", ProbeFacts)
     if known is None or not any(one.items for one in known.probes.values()):
         return missing("probes")
@@ -352,7 +359,7 @@ def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
 
 PROBES = Measurement(
     name="probes",
-    description="Items by family, with their control and the noise of the run.",
+    description="Probe items by family, with their control and the noise over the run.",
     asset="probes",
     stages=late("plinth_assets.measurements.probes_stage:stages"),
     key="evaluation.probes",
@@ -373,7 +380,7 @@ PROBES_GATE = release_gate(probes, ProbePolicy, "probes", ("probes", "comparison
 
 
 def read_tasks(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> TaskFacts:
-    """Return tasks of all sets."""
+    """Return the facts about the tasks of all task sets."""
     return TaskFacts(tasks={task: score for made in found.values() for task, score in _tasks(made.stats).items()})
 
 
@@ -383,7 +390,7 @@ def _tasks(stats: Mapping[str, Any]) -> dict[str, TaskScore]:
 
 
 def tasks(asked: TaskPolicy, evidence: Evidence) -> GateResult:
-    """Require every metric of every task within the margin of the champion."""
+    """Require every metric of every task to be within the margin of the champion."""
     known = evidence.of("tasks", TaskFacts)
     if known is None or not known.tasks:
         return missing("tasks")

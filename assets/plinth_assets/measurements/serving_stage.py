@@ -1,5 +1,5 @@
-"""`serving`: serving bounds of the checkpoint on named devices, with speeds measured on this machine; as numbers in
-MLflow and as a section of the page.
+"""`serving`: bounds on serving the checkpoint on named devices, and speeds measured on this machine. They are shown as
+numbers in MLflow and as a section of the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return one asset per checkpoint."""
+    """Return the serving stage of the checkpoint."""
     return [
         Stage(
             asset=serving.ASSET,
@@ -29,8 +29,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=serving.VERSION,
             params={},
             group="evaluation",
-            description="Serving on named devices: tokens per second, time to first token, maximum batch size; bounds "
-            "by bandwidth and FLOP/s. Speeds measured on this machine are recorded separately.",
+            description="Serving on named devices: tokens per second, time to first token and maximum batch size, as "
+            "bounds from bandwidth and FLOP/s. Speeds measured on this machine are recorded separately.",
             owner=shared_owner(recipe),
             present=_present,
             pool="training",
@@ -62,7 +62,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Return bytes of the model, and the bounds of every device that it fits on."""
+    """Return the model's size in bytes, and the bounds on every device."""
     groups = {serving.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
     groups |= {f"{serving.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
     estimates = {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}
@@ -80,7 +80,7 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="serving",
         title="Serving",
-        lead=f"{stats['kv_bytes_per_token']:,} bytes of KV cache per token. Upper bounds by bandwidth and "
+        lead=f"{stats['kv_bytes_per_token']:,} bytes of KV cache per token. Upper bounds from bandwidth and "
         "FLOP/s, for any implementation.",
         tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
     )

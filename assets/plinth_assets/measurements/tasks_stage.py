@@ -1,5 +1,5 @@
-"""`task_files/{set}` and `tasks/{set}`: tasks of lm-evaluation-harness on a checkpoint; their items, recomputed,
-compared between models, shown.
+"""`task_files/{set}` and `tasks/{set}`: tasks of lm-evaluation-harness on a checkpoint. Their items can be recomputed,
+compared between two models, and shown on the page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plinth_assets.framework.present import interval, markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return two assets per set of tasks."""
+    """Return two stages per set of tasks: its files and its scores."""
     sets = recipe.evaluation.tasks
     return [stage(recipe, name, given) for name, given in sets.items() for stage in (_files, _tasks)]
 
@@ -43,7 +43,7 @@ def _files(recipe: Recipe, name: str, given: TaskSet) -> Stage:
         version=job.FILES_VERSION,
         params={},
         group="sources",
-        description=f"Task files of `{name}`: YAML, functions and data of the folder.",
+        description=f"Files of the task set `{name}`: YAML, functions and data in its folder.",
         owner=shared_owner(recipe),
         kinds=("yaml",),
     )
@@ -58,7 +58,7 @@ def _tasks(recipe: Recipe, name: str, given: TaskSet) -> Stage:
         params=given.model_dump(mode="json", exclude={"include"}),
         libraries=fingerprint.libraries(*job.LIBRARIES),
         group="evaluation",
-        description=f"Tasks of `{name}` through lm-evaluation-harness: every item, and an interval for every metric.",
+        description=f"Tasks of `{name}`, run with lm-evaluation-harness: every item, and an interval for every metric.",
         owner=shared_owner(recipe),
         kinds=("pytorch",),
         schema=ITEMS,
@@ -69,7 +69,7 @@ def _tasks(recipe: Recipe, name: str, given: TaskSet) -> Stage:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every task has items; report damaged ones, and warn if there are many."""
+    """Check that every task has items; report damaged items, and warn if there are many."""
     rows = [
         {"documents": one["documents"], "damaged_share": one["damaged"] / (one["documents"] + one["damaged"])}
         for one in made.stats["tasks"].values()
@@ -107,7 +107,9 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield every metric of every task that is a mean or ratio over items, and the bits of the right answers."""
+    """Yield paired items for every metric of a task that is a mean or a ratio over items, and for the bits of right
+    answers.
+    """
     ours, theirs = ({part.name.removesuffix(".parquet"): part for part in made.parts} for made in (a, b))
     for task in sorted(set(ours) | set(theirs)):
         known = {at: _asked(store, part[task]) for at, part in enumerate((ours, theirs)) if task in part}
@@ -123,7 +125,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def _asked(store: Store, part: Part) -> pa.Table:
-    """Return rows of items that are not damaged, with the name of their measure."""
+    """Return the rows of undamaged items, with the name of their measure (metric and filter)."""
     table = read_table(store, part, _TASK_COLUMNS)
     table = table.filter(pc.and_(pc.is_null(table["reason"]), pc.is_valid(table["document"])))
     plain = pc.equal(table["filter"], "none")
@@ -132,7 +134,9 @@ def _asked(store: Store, part: Part) -> pa.Table:
 
 
 def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
-    """Yield bits of the right answers, which the rows of every metric repeat: from the first metric."""
+    """Yield paired bits of the right answers. The rows of every metric repeat these bits, so only the first metric is
+    read.
+    """
     known = [side.filter(pc.and_(pc.is_valid(side["bits"]), pc.greater(side["bytes"], 0))) for side in sides]
     if any(len(side) for side in known):
         pair = []
@@ -147,14 +151,14 @@ def _higher(part: Part, measure: str) -> bool:
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Return every metric of every task."""
+    """Return every metric of every task, for MLflow."""
     dataset, digest = next((key, value) for key, value in made.inputs.items() if key.startswith("task_files/"))
     groups = {f"{made.asset}/{task}": facts["metrics"] for task, facts in made.stats["tasks"].items()}
     return ModelScores(dataset, digest, groups)
 
 
 def section(name: str, stats: Stats) -> Section:
-    """Build the section of every metric of the tasks of a set."""
+    """Build the section with every metric of the tasks in a set."""
     groups = []
     for metric in sorted({metric for facts in stats["tasks"].values() for metric in facts["metrics"]}):
         measures = [

@@ -12,7 +12,7 @@ file defines `plinth` itself and turns errors into messages and exit codes.
     sample      `corpus sample | review | label`: human review of removed documents
     tokens      `tokens tokenizer | mixture | packing`
     runs        `run job | timeline | goodput | profile | audit`: a training run
-    steps       `run batch | replay | blame | checkpoint`: its steps
+    steps       `run batch | replay | blame | checkpoint`: steps of a training run
     model       `model evaluation | probes | compare`: measured quality
     generate    `model generate`: sample from a model given by any of its names
     provenance  `explain`, `verify`: where a document, a model or an asset comes from
@@ -22,8 +22,8 @@ file defines `plinth` itself and turns errors into messages and exit codes.
     gates       `gates`: the signed gate policy and waivers; `ops people`: MLflow accounts
     keys        `keys`: the root of trust and the signers of each role
 
-Importing this package imports click and nothing else; a command imports heavy packages inside its function. Its help
-ends with an example. Commands that read take `--json`.
+Importing this package imports only click; a command imports heavy packages inside its function. The help of each
+command ends with an example. Read-only commands take `--json`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BROKEN_PIPE = 141
 
 
 class Plinth(Commands):
-    """The top-level command group: commands by section, with earlier command names as aliases."""
+    """Top-level command group: commands by section, with earlier command names as aliases."""
 
     further = Below("")
 
@@ -97,7 +97,7 @@ class Plinth(Commands):
     "-r",
     "--recipe",
     type=PackagedFile("recipes"),
-    help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
+    help="Recipe: a file, or the name of a packaged recipe. Default: the recipe last run in this workspace.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="plinth", message="plinth %(version)s")
@@ -125,7 +125,7 @@ def main(args: list[str] | None = None) -> None:
 
 
 def call(args: list[str]) -> int:
-    """Run one command line and return its exit code; print every error on stderr."""
+    """Run one command line and return its exit code. Errors are printed on stderr."""
     try:
         with cli.make_context("plinth", list(args)) as ctx:
             code = cli.invoke(ctx)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
     """Show documents and bytes through every stage, removal reasons, and effective tokens.
 
-    D_eff is the effective text: nominal bytes times the shares that were parsed, passed the policy, survived
+    D_eff (effective tokens) is the nominal text times the shares that were parsed, passed the policy, survived
     deduplication, were not held out or cut, and are not padding.
     """
     from plinth.corpus.sources.record import Account
@@ -141,7 +141,7 @@ def _bucket_row(account: dict[str, Any]) -> tuple[object, ...]:
 @shared
 @json_option
 def card(settings: Settings, as_json: bool) -> None:
-    """Print the data card of the corpus in Markdown: text by bucket, and the screening applied.
+    """Print the data card of the corpus in Markdown: text by bucket, and the screening applied to it.
 
     `--json` prints only the screening, by subject.
     """
@@ -172,7 +172,7 @@ def ledger() -> None:
 def export(settings: Settings, directory: Path, as_json: bool) -> None:
     """Write the ledger to DIRECTORY: documents in `*.parquet`, rejected records in `rejects/*.parquet`.
 
-    Files are verified as they are written. Files of an earlier export that left the ledger are deleted.
+    Files are verified as they are written. Files from an earlier export that are no longer in the ledger are deleted.
     """
     from plinth.provenance import ledger as ledger_export
 
@@ -197,15 +197,15 @@ def export(settings: Settings, directory: Path, as_json: bool) -> None:
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE")
 @click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Minimum similarity.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of documents.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of matches.")
 @shared
 @json_option
 def near(settings: Settings, target: str, threshold: float, limit: int, as_json: bool) -> None:
     """Find exact and near duplicates of a text.
 
-    TEXT|FILE is a file name, `-` for standard input, or the text itself. The search covers all documents
-    of the corpus, including dropped ones. A match shows its similarity (exact if the text is stored, else estimated)
-    and its verdict. Near duplicates below the index's similarity threshold may be missed.
+    TEXT|FILE is a file name, `-` for standard input, or the text itself. The search covers all documents of the corpus,
+    including dropped ones. Each match has a similarity and a verdict; the similarity is exact if the text of the
+    document is stored, else an estimate. Near duplicates below the index's similarity threshold may be missed.
     """
     from plinth.corpus.dedup.near.index import fate, open_published
 
@@ -252,14 +252,14 @@ def _row(match: dict[str, Any]) -> tuple[object, ...]:
 )
 @click.option("-b", "--bucket", required=True, help="Bucket of trusted reference text, with language annotations.")
 @click.option(
-    "-l", "--language", "languages", multiple=True, help="Language to fit; repeatable. Default: all with enough text."
+    "-l", "--language", "languages", multiple=True, help="Language to fit; repeatable (default: any with enough text)."
 )
 @click.option(
     "--removed",
     type=click.FloatRange(0, 0.5),
     default=0.05,
     show_default=True,
-    help="Share of the reference text outside each limit.",
+    help="Share of the reference documents beyond each limit.",
 )
 @click.option(
     "-n",
@@ -294,7 +294,8 @@ def limits(
 def arpa(settings: Settings, name: str, target: Path) -> None:
     """Write the n-gram model NAME to TARGET in ARPA format, as read by KenLM.
 
-    Tokenize text for it as Plinth does: lower case, digits replaced by 0, punctuation as separate tokens.
+    Before scoring text with the model, tokenize it as Plinth does: lower case, digits replaced by 0, punctuation as
+    separate tokens.
     """
     from plinth.corpus.models import ngram
     from plinth.storage.atomic import replacing

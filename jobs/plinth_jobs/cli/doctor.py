@@ -1,4 +1,4 @@
-"""`plinth doctor`: check this machine. Each check is one function, and no heavy package is imported."""
+"""`plinth doctor`: check this machine. Each check is one function, and no check imports a heavy package."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ENDED_ADVICE = "see the log named by `plinth up`; restart with `plinth down`, th
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """The result of one check; `advice` is the remedy unless the state is `ok`."""
+    """Result of one check; `advice` is the remedy, shown unless the state is `ok`."""
 
     name: str
     state: Literal["ok", "warn", "missing"]
@@ -166,7 +166,7 @@ def packages() -> MachineFinding:
 
 
 def extensions() -> Iterator[MachineFinding]:
-    """Check that each extension from other packages can be loaded."""
+    """Check that extensions from other packages can be loaded."""
     from plinth.entry_points import OWN, entries
     from plinth_jobs.cli import nouns
 
@@ -280,7 +280,7 @@ def deep_learning() -> MachineFinding:
 
 
 def cuda() -> MachineFinding:
-    """Check GPUs with the driver's tool."""
+    """Check for GPUs with `nvidia-smi`."""
     tool = shutil.which("nvidia-smi")
     listed = _output([tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]) if tool else ""
     names = [line.strip() for line in listed.splitlines() if line.strip()]
@@ -321,7 +321,7 @@ def dagster(port: int) -> MachineFinding:
     import urllib.error
     import urllib.request
 
-    url, advice = f"http://127.0.0.1:{port}", "choose another with `plinth up --dagster-port N`"
+    url, advice = f"http://127.0.0.1:{port}", "choose another port with `plinth up --dagster-port N`"
     try:
         with urllib.request.urlopen(f"{url}/server_info", timeout=5):
             return MachineFinding("Dagster pages", "ok", f"running at {url}")
@@ -341,7 +341,7 @@ def mlflow(path: Path) -> MachineFinding:
     from plinth_registry.mlflow.server import find_server
 
     state = find_server(Workspace(path))
-    found = f"running at {state.uri}" if state else "not running; starts on first registration"
+    found = f"running at {state.uri}" if state else "not running; it starts with the first registration"
     return MachineFinding("MLflow pages", "ok", found)
 
 
@@ -379,7 +379,7 @@ def _source_tree() -> bool:
 
 
 def _install(*names: str) -> str:
-    """Return install advice: `make setup` in a checkout, otherwise pip with Plinth's version requirements."""
+    """Return install advice: `make setup` in a checkout, otherwise a pip command with Plinth's version requirements."""
     if _source_tree():
         return "run `make setup`, which installs under constraints.txt"
     ours = {re.split(r"[^\w.-]", one)[0].lower(): one for one in _requirements()}
@@ -388,7 +388,7 @@ def _install(*names: str) -> str:
 
 
 def _requirements() -> list[str]:
-    """Return the requirements of the installed package, without those of its extras."""
+    """Return the requirements of the installed package, without the requirements of its extras."""
     try:
         return [one for one in requires("plinth") or () if ";" not in one]
     except PackageNotFoundError:

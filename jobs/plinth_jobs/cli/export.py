@@ -38,9 +38,9 @@ Writer = Callable[[Path], "Exported"]
 @shared
 @json_option
 def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, as_json: bool) -> None:
-    """Write all parts of the manifest DIGEST to DIRECTORY, verified.
+    """Write all parts of the manifest DIGEST to DIRECTORY and verify them.
 
-    DIGEST may be a unique prefix; `plinth status` lists published digests. Tainted artifacts are refused.
+    DIGEST may be a unique prefix; `plinth status` lists published digests. Tainted artifacts are never restored.
     """
     from plinth.storage import dvc
     from plinth.storage.state import resolve
@@ -102,7 +102,7 @@ def export() -> None:
 def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool) -> None:
     """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`).
 
-    The checkpoint is included only with --unreleased; tainted artifacts never are.
+    The checkpoint is included only with --unreleased. Tainted artifacts are never included.
     """
     from plinth.storage import dvc
     from plinth_registry.exports import data
@@ -137,7 +137,7 @@ def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unrel
 @shared
 @json_option
 def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as_json: bool) -> None:
-    """Write the tokens of NAME (a bucket, or a run: `latest`, its id or a prefix of it) for another trainer.
+    """Write the tokens of NAME (a bucket, or a run: `latest`, a run ID or a prefix of it) for another trainer.
 
     Each stream is a separate data set. For a run, the output also lists the sequence share of each stream, for use as
     blend weights. The compliance key signs the files (`EXPORT.json`); check them with `plinth export verify PLACE`.
@@ -169,7 +169,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
-    """Return the shard sets of a bucket or run, and for a run the share of each stream.
+    """Return the shard sets of a bucket or run and, for a run, the share of its sequences from each stream.
 
     Raises:
         MissingError: the bucket or run does not exist.
@@ -210,14 +210,14 @@ class ExportLayout(NamedTuple):
     type=click.Choice(["hf", *FORMS]),
     default="hf",
     show_default=True,
-    help="`hf`: unchanged weights; compressed formats must pass the gate `compressed`.",
+    help="`hf` keeps the weights unchanged; compressed formats must pass the gate `compressed`.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["saved", "float32", "bfloat16", "float16"]),
     default="saved",
     show_default=True,
-    help="Precision of the weights; `saved` keeps the checkpoint's.",
+    help="Precision of the weights; `saved` keeps the checkpoint's precision.",
 )
 @click.option(
     "--file-gb",
@@ -242,15 +242,16 @@ def model(
 ) -> None:
     """Write a signed release to FOLDER: weights, configuration, tokenizer and documents.
 
-    TARGET is `release`, `canary`, NAME/VERSION or NAME@ALIAS. With --unreleased it is a run (`latest`, its id or a
+    TARGET is `release`, `canary`, NAME/VERSION or NAME@ALIAS. With --unreleased it is a run (`latest`, a run ID or a
     prefix of it), and the export is marked as unreleased. Tainted models are never exported.
 
     `AutoModelForCausalLM` and `AutoTokenizer` load it with the architecture of the run: Llama, Qwen3 or OLMo 2. muP
     multipliers are folded into the weights. `plinth verify FOLDER --root root.json` verifies it on any machine. FOLDER
     is written completely or not at all, and each export is recorded in the workspace's `exports/`.
 
-    --format selects llama.cpp's GGUF, torchao integers or a pruned model. Its loss on held-out text, in bits per byte
-    by slice, must pass the gate `compressed` and is signed in the export. Unreleased checkpoints are not measured.
+    --format selects llama.cpp's GGUF, torchao integers or a pruned model. The loss of the compressed model on held-out
+    text, in bits per byte by slice, must pass the gate `compressed` and is signed in the export. Unreleased checkpoints
+    are not measured.
     """
     from plinth_registry.audit_log import AuditedAction, audited
 
@@ -261,7 +262,7 @@ def model(
             remedy="choose another folder, or delete it first",
         )
     if form != "hf" and (dtype != "saved" or file_gb != DEFAULT_FILE_GB):
-        raise click.UsageError(f"--dtype and --file-gb apply only to the format hf; {form} sets both itself")
+        raise click.UsageError(f"--dtype and --file-gb apply only to the format hf; the format {form} sets both itself")
     ctx = settings.context()
     action = "export unreleased" if unreleased else "export"
     with audited(ctx, AuditedAction(action, target, getpass.getuser(), f"to {folder.absolute()}")) as asked:
@@ -321,7 +322,7 @@ def _release(
 
 
 def _as_it_is(source: Path, tokenizer: Path, layout: ExportLayout) -> Writer:
-    """Return a function that writes unchanged weights in Hugging Face's layout."""
+    """Return a function that writes the weights unchanged in Hugging Face's layout."""
     from plinth.model.export import export_model
 
     return lambda staged: export_model(source, tokenizer, staged, layout.dtype, layout.file_bytes)
@@ -341,7 +342,7 @@ def _run(
         raise MissingError(
             f"run {config.run_id} has no checkpoint {step or ''}".rstrip(),
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="list them with `plinth run checkpoint list RUN`",
+            remedy="list checkpoints with `plinth run checkpoint list RUN`",
         )
     models.require_untainted(ctx, config.run_id, (config.tokenizer, config.mixture, *config.shards.values()))
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
@@ -362,7 +363,7 @@ def _run(
 def _sealed(
     ctx: Context, folder: Path, write: Writer, add: Callable[[Path], ExportClaim]
 ) -> tuple[Exported, ExportClaim]:
-    """Stage the export, then publish the folder once it is complete and signed."""
+    """Write an export to a temporary folder, sign and verify it, then move it to its final folder."""
     import tempfile
 
     from plinth.storage.atomic import named_failures, sync_directory

@@ -1,4 +1,4 @@
-"""`plinth gates`: the gate policy of a release. `plinth ops people`: MLflow accounts whose holders may approve."""
+"""`plinth gates`: the gate policy of a release. `plinth ops people`: MLflow accounts of people who may approve."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: bool) -> None:
     """Sign the policy in FILE as release owner and put it in force.
 
-    Shows weaker, stronger and other changes from the policy in force, and asks for confirmation.
+    If settings differ from the policy in force, the changes are shown as weaker, stronger or changed, and must be
+    confirmed.
     """
     from plinth_registry import policy
     from plinth_registry.policy import changes
@@ -101,10 +102,10 @@ def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
 
 
 def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
-    """Ask the user to confirm on the terminal.
+    """Ask the user on the terminal to confirm the changes.
 
     Raises:
-        RequestError: the answer is no, or there is no terminal.
+        RequestError: the user declined, or there is no terminal.
     """
     import sys
 
@@ -152,7 +153,7 @@ def show(settings: Settings, release: str | None, as_json: bool) -> None:
 def waive(
     settings: Settings, version: str, gate: str, expires: str, reason: str, owner: str | None, as_json: bool
 ) -> None:
-    """Waive one GATE for candidate VERSION until a date. The gate still shows as failed."""
+    """Waive one GATE for candidate VERSION until a date. The gate is still shown as failed."""
     from plinth_registry import decisions
 
     wanted = None if version == "latest" else version
@@ -173,7 +174,7 @@ def _lines(policy: GatePolicy) -> dict[str, str]:
 
 
 def _yaml(value: object) -> str:
-    """Return a signed setting on one line."""
+    """Return the value of a signed setting as one line of YAML."""
     import yaml
 
     text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
@@ -194,8 +195,8 @@ def _yaml(value: object) -> str:
 def people() -> None:
     """Enable MLflow authentication, so that tags can count as decisions, and manage accounts.
 
-    The gate policy must accept them: `tag` in approvals.accepted, the server's key in approvals.proxies, and the people
-    in approvals.approvers.
+    The gate policy must accept such tags: `tag` in approvals.accepted, the server's key in approvals.proxies, and the
+    people in approvals.approvers.
     """
 
 
@@ -211,7 +212,7 @@ def people() -> None:
 @click.option("--off", is_flag=True, help="Disable authentication; accounts are kept.")
 @shared
 def login(settings: Settings, behind_proxy: bool, header: str, origin: str, signer: str, off: bool) -> None:
-    """Require a login. A running server restarts when it is next needed.
+    """Require a login for MLflow. A running server restarts when it is next needed.
 
     The server signs each tag change with its own key. Create and enroll that key first: `plinth keys new approver
     mlflow-login`, then `plinth keys enrol`.

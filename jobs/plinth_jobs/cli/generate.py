@@ -41,7 +41,7 @@ EXPECTED = (
     help='Prompts as JSON lines: {"prompt": "…"}.',
 )
 @click.option(
-    "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Maximum number of tokens."
+    "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Maximum number of output tokens."
 )
 @click.option(
     "--temperature",
@@ -84,7 +84,7 @@ def generate(
     lines, rejects = _read(file) if file else ([], 0)
     asked = [*prompts, *lines]
     if not asked:
-        raise click.UsageError("no prompt: give one after the model, or a file with --file")
+        raise click.UsageError("no prompt: give a prompt after the model, or a file with --file")
     sampling = Sampling(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, stop=stop)
     with engine(settings.context(), model, label="generate") as loaded:
         found = loaded.generate(asked, sampling, spread=True)
@@ -124,8 +124,8 @@ def _read(file: Path) -> tuple[list[str], int]:
 def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
     """Load the model that `target` names into the evaluation engine.
 
-    A version or signed folder is verified first and not loaded if verification fails. `latest` is the published
-    checkpoint of the newest run, or its newest committed one.
+    A version or signed folder is verified first, and is not loaded if verification fails. `latest` is the published
+    checkpoint of the newest run or, if there is none, the run's newest committed checkpoint.
 
     Raises:
         MissingError: no model has that name.
@@ -151,8 +151,9 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 
 def _published(ctx: Context) -> Manifest | None:
-    """Return the published checkpoint unless a newer run exists. A workspace without runs can have a published
-    checkpoint."""
+    """Return the published checkpoint, unless a newer run exists. A workspace without runs can also have a published
+    checkpoint.
+    """
     from plinth_jobs.targets import configurations, find_run
 
     found = ctx.refs.published("checkpoint")
@@ -161,7 +162,7 @@ def _published(ctx: Context) -> Manifest | None:
 
 
 def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
-    """Verify a signed folder and return the SHA-256 of its files, or return None if the folder is unsigned."""
+    """Verify a signed folder and return the SHA-256 of its files. If the folder is unsigned, return None."""
     from plinth.trust.root import ROOT_FILE
     from plinth_registry import exports
     from plinth_registry.exports import models
@@ -212,7 +213,7 @@ def _of_run(ctx: Context, target: str, options: dict[str, Any]) -> ModelEngine:
         raise MissingError(
             f"run {config.run_id} has no checkpoint {asked}".rstrip(),
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="list them with `plinth run checkpoint list RUN`",
+            remedy="list checkpoints with `plinth run checkpoint list RUN`",
         )
     (part,) = ctx.refs.load(config.tokenizer).named("tokenizer.json")
     folder = checkpoint.verify(config.directory, step) / "model"

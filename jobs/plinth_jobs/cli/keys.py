@@ -28,7 +28,9 @@ DEMO_APPROVER = "demo-approver@example.org"
 file_argument = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 instead_option = click.option(
-    "--instead", is_flag=True, help="Replace another proposal of this version that this machine signed."
+    "--instead",
+    is_flag=True,
+    help="Sign even if this machine has signed a different proposal for this version of the root.",
 )
 
 
@@ -69,11 +71,11 @@ def keys() -> None:
 )
 @click.option("--days", default=365, show_default=True, type=click.IntRange(1, 3650), help="Days until expiry.")
 @click.option(
-    "--demo", is_flag=True, help="Create a demo root without prompts; everything it signs is labeled as demo."
+    "--demo", is_flag=True, help="Create a demo root without prompts; everything signed under it is labeled as demo."
 )
 @shared
 def init(settings: Settings, name: str | None, people: tuple[str, ...], days: int, demo: bool) -> None:
-    """Create a root of trust with one key per role and approver, and pin it on this machine.
+    """Create a root of trust with one key per role and approver, and pin the root on this machine.
 
     With --demo, an existing demo root is kept.
     """
@@ -150,7 +152,7 @@ def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
 @propose_option
 @shared
 def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Proposing | None) -> None:
-    """Allow the key in the PEM file PUBLIC to sign as ROLE; needs the root key."""
+    """Allow the key in the PEM file PUBLIC to sign as ROLE. This needs the root key."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"enrol {role} {owner}", proposed=bool(propose)):
@@ -165,7 +167,7 @@ def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Prop
 @propose_option
 @shared
 def revoke(settings: Settings, key: str, since: datetime | None, propose: Proposing | None) -> None:
-    """Revoke KEY (a prefix of its ID) from a date on; earlier signatures stay valid."""
+    """Revoke KEY (a prefix of its ID) from a date on. Earlier signatures stay valid."""
     from plinth.trust import enrolment
 
     when = datetime.now(UTC) if since is None else since.replace(tzinfo=UTC)
@@ -178,7 +180,7 @@ def revoke(settings: Settings, key: str, since: datetime | None, propose: Propos
 @click.argument("owner")
 @shared
 def rotate(settings: Settings, role: str, owner: str) -> None:
-    """Create a new key for OWNER as ROLE and revoke the old one."""
+    """Create a new key for OWNER as ROLE and revoke the old key."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"rotate {role} {owner}"):
@@ -191,7 +193,7 @@ def rotate(settings: Settings, role: str, owner: str) -> None:
 @propose_option
 @shared
 def threshold(settings: Settings, role: str, count: int, propose: Proposing | None) -> None:
-    """Require signatures of COUNT different keys for ROLE."""
+    """Require signatures by COUNT different keys for ROLE."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"threshold of {role} {count}", proposed=bool(propose)):
@@ -240,7 +242,7 @@ def sign(settings: Settings, file: Path, instead: bool, yes: bool) -> None:
 @file_argument
 @shared
 def publish(settings: Settings, file: Path) -> None:
-    """Publish the proposal FILE once enough root holders signed it; needs no key."""
+    """Publish the proposal FILE once enough root holders have signed it. This needs no key."""
     from plinth.trust import versions
 
     with noted_change(settings, f"publish {file.name}") as asked:
@@ -264,12 +266,12 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 @keys.command()
 @shared
 def adopt(settings: Settings) -> None:
-    """Seal artifacts that this workspace published before it had a root of trust, if you trust them."""
+    """Seal artifacts that this workspace published before it had a root of trust, if you trust these artifacts."""
     from plinth.trust.dsse import TRAINER
     from plinth_registry.audit_log import AuditedAction, audited, may_record
 
     ctx = settings.context()
-    with audited(ctx, AuditedAction("adopt", "what was published before the root", getpass.getuser())) as asked:
+    with audited(ctx, AuditedAction("adopt", "what was published before the root existed", getpass.getuser())) as asked:
         if not may_record(ctx, "adopt"):
             _trust(settings).signer(TRAINER)  # fails on a missing key before anything is sealed
         asked.subject = f"{ctx.refs.adopt()} references and {ctx.cache.adopt()} step records"
@@ -298,7 +300,7 @@ def workspace_of(settings: Settings) -> Workspace:
 
 
 def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
-    """Record a change of the root, or its refusal, in the decision log."""
+    """Record a change of the root in the decision log, whether it succeeds or is refused."""
     from plinth.compute.context import Context
     from plinth.trust.root import Trust
     from plinth_registry.audit_log import AuditedAction, audited
@@ -335,7 +337,7 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
 
 
 def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
-    """Print the current root, or the proposal that was written."""
+    """Print the current root, or the proposal that was written to a file."""
     from plinth.trust import versions
 
     if propose is not None:
@@ -349,7 +351,7 @@ def tell(proposal: RootProposal, file: Path) -> None:
 
     keys = {**proposal.record.keys, **proposal.before.keys}
     by = sorted({keys[key_id].owner for key_id in (*proposal.signed_old, *proposal.signed_new)})
-    rest = f"missing: {proposal.missing}" if proposal.missing else "ready: `plinth keys publish FILE`"
+    rest = f"missing: {proposal.missing}" if proposal.missing else "ready to publish: `plinth keys publish FILE`"
     changes = (f"  {line}" for line in root.changes(proposal.before, proposal.record))
     lines = (f"{file}: {_named(proposal)}", *changes, f"signed by {', '.join(by) or 'no one'}; {rest}")
     output.say(output.plain_markup("\n".join(lines)))

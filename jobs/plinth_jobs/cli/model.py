@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--worst", type=click.IntRange(min=0), default=5, show_default=True, help="Number of worst documents to show."
 )
-@click.option("--against", metavar="DIGEST", help="Compare with another evaluation of the same held-out text.")
+@click.option("--against", metavar="DIGEST", help="Compare with this other evaluation of the same held-out text.")
 @click.option(
     "--spans",
     type=click.IntRange(1, 1000),
@@ -48,8 +48,8 @@ def evaluation(
 ) -> None:
     """Show bits per byte by slice of held-out text, with 95% intervals.
 
-    AXES are bucket, language, domain, length, and the recipe's `evaluation.slices`; default: all. With --against, show
-    the text spans where two checkpoints differ most; their tokenizers may differ.
+    AXES are bucket, language, domain, length, and the recipe's `evaluation.slices`. The default is all axes. With
+    --against, show the text spans where two checkpoints differ most; their tokenizers may differ.
     """
     ctx = settings.context()
     made = ctx.refs.current("evaluation")
@@ -134,7 +134,7 @@ WRONG = 2
     )
 )
 def probes() -> None:
-    """Small sets of questions with one correct answer, scored during training and on checkpoints."""
+    """List, explain and check probes: questions with one correct answer, scored during training and on checkpoints."""
 
 
 @probes.command(
@@ -165,7 +165,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 def explain(settings: Settings, name: str, as_json: bool) -> None:
     """Show a probe item: its prompt, answers, control, contamination, and the checkpoint's score.
 
-    Text starts after the bar of each line, including the white space that separates an answer from the prompt.
+    The text of each line starts after the bar, including white space that separates an answer from the prompt.
     """
     from plinth.evaluation.probes import probe_sets
 
@@ -203,7 +203,7 @@ def explain(settings: Settings, name: str, as_json: bool) -> None:
 @shared
 @json_option
 def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
-    """Check a probe file; list invalid lines by number and reason. Exit code 2 if there are any."""
+    """Check a probe file; list invalid lines by number and reason. The exit code is 2 if there are invalid lines."""
     from plinth.evaluation.parameters import UserProbe
     from plinth.evaluation.probes import probe_sets
 
@@ -223,7 +223,7 @@ def check(settings: Settings, path: Path, shots: int, as_json: bool) -> int:
 
 
 def _show_text(title: str, text: str) -> None:
-    """Print each line of a text after a bar."""
+    """Print a title and each line of a text after a bar."""
     if text:
         output.heading(title)
     for line in visible(text).split("\n") if text else ():
@@ -269,9 +269,9 @@ SHOWN = 30
 def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bool) -> None:
     """Compare models A and B on held-out text, protected items, probes, tasks, memorization and bias; write the page.
 
-    A and B are `release`, `canary`, a version NAME/VERSION or NAME@ALIAS, a run (`latest`, an id or a prefix of it),
+    A and B are `release`, `canary`, a version NAME/VERSION or NAME@ALIAS, a run (`latest`, a run ID or a prefix of it),
     a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each
-    is evaluated as the recipe defines, unless cached. Differences are paired, with 95% intervals.
+    model is evaluated as the recipe defines, unless its results are cached. Differences are paired, with 95% intervals.
     """
     from plinth_assets.measurements import comparison_stage
 
@@ -287,7 +287,7 @@ def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bo
 
 
 def _compared(settings: Settings, ctx: Context, a: str, b: str, as_json: bool) -> Manifest:
-    """Measure both models unless cached, compare them, and store the manifests."""
+    """Measure both models unless their results are cached, compare them, and store the manifests."""
     from plinth.evaluation.comparison import job
     from plinth_assets.measurements import comparison_stage
     from plinth_jobs import targets

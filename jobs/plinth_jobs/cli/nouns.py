@@ -2,7 +2,7 @@
 
 A command is imported when it is called. Entry points use the group `plinth.commands`: the name is the command's words
 joined by dots (`corpus.quarantine`), the value is the `module:attribute` of a click command. Plinth's own extension
-packages and user packages add commands the same way; neither can replace a core command.
+packages and user packages add commands the same way; they cannot replace a core command.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
         "recipe": ("run", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("run", "List every asset: up to date, stale or never materialized."),
-        "report": ("run", "Write the results page of a candidate; the index of pages."),
+        "status": ("run", "List every asset as up to date, stale or never materialized."),
+        "report": ("run", "Write the results page of a candidate, or the index of pages."),
         "explain": ("provenance", "Trace one document through every stage."),
         "approve": ("release", "Sign an approval of a candidate."),
         "verify": ("provenance", "Verify every link from a model or asset to its sources."),
@@ -39,7 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
         "tokens": ("", "Tokenizer, packing and mixture."),
         "model": ("", "Quality of a checkpoint: scores, probes, comparisons."),
-        "experiment": (GROUP, "Compare arms of a recipe over seeds; scaling laws."),
+        "experiment": (GROUP, "Compare arms of a recipe over seeds; fit scaling laws."),
         "release": ("", "Promote, roll back, trace; taints, consumers, documents."),
         "ops": ("", "Metrics, alerts, costs, backups, incidents, accounts."),
         "keys": ("keys", "Manage the root of trust: keys, roles, signers."),
@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 BELOW: dict[str, dict[str, tuple[str, str]]] = {
     "corpus": {
         "funnel": ("corpus", "Count documents and bytes through every stage, with removal reasons."),
-        "card": ("corpus", "Print the data card: text by bucket, screening."),
+        "card": ("corpus", "Print the data card: text by bucket and its screening."),
         "ledger": ("corpus", "Export one row per document for any query engine."),
         "sample": ("sample", "Sample documents removed for a reason."),
         "review": ("sample", "Label a sample, or summarize all labels."),
@@ -87,7 +87,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
     },
     "release": {
         "promote": ("release", "Release an approved candidate that passes its gates."),
-        "canary": ("release", "Compare the canary with the champion; withdraw it."),
+        "canary": ("release", "Compare the canary with the champion; withdraw the canary."),
         "rollback": ("release", "Roll back to the most recent good version."),
         "mirror": ("release", "Sync MLflow aliases from the signed release history."),
         "taint": ("taint", "Taint data or a model; freeze everything derived from it."),
@@ -132,7 +132,7 @@ RENAMED = {name: f"{noun} {name}" for noun, names in _RENAMED.items() for name i
 
 
 class Below(Further):
-    """Subcommands of a command. An empty string for `words` stands for `plinth` itself."""
+    """Subcommands of a command. If `words` is empty, the command is `plinth` itself."""
 
     def __init__(self, words: str) -> None:
         self.words = words
@@ -167,7 +167,7 @@ class Below(Further):
 
 
 def find(words: str) -> click.Command | None:
-    """Import the command or group with these words, or return None if it does not exist.
+    """Import the command or group with these words, like `run batch`; return None if there is none.
 
     Raises:
         ExtensionError: the extension command cannot be loaded.
@@ -191,14 +191,14 @@ def find(words: str) -> click.Command | None:
 
 
 def below(words: str) -> list[str]:
-    """Return the names of direct subcommands: core commands first, then those of packages."""
+    """Return the names of a command's direct subcommands: core commands first, then commands of packages."""
     start = f"{words} ".lstrip()
     named = (*(each for each, (module, _) in COMMANDS.items() if module != GROUP), *sorted(installed()))
     return list(dict.fromkeys(each[len(start) :].split()[0] for each in named if each.startswith(start)))
 
 
 def installed() -> dict[str, Entry]:
-    """Return commands of installed packages by their words, without those that shadow a built-in command."""
+    """Return the commands of installed packages by their words, except commands that shadow a built-in command."""
     found = dict[str, Entry]()
     for entry in sorted(_entries(), key=lambda entry: entry.distribution != OWN):
         words = entry.name.replace(".", " ")
@@ -211,7 +211,7 @@ def load(entry: Entry) -> click.Command:
     """Import the command of an entry point.
 
     Raises:
-        ExtensionError: the command cannot be imported, is not a click command, or has a name that is taken.
+        ExtensionError: the command cannot be imported, is not a click command, or has a name that is already in use.
     """
     words, problem = entry.name.replace(".", " "), ""
     module, _, attribute = entry.value.partition(":")
@@ -246,7 +246,7 @@ def _entries() -> list[Entry]:
 
 
 def _is_taken(words: str) -> bool:
-    """Return True if the words name a built-in command."""
+    """Return True if these words already name a built-in command."""
     own = {entry.name.replace(".", " ") for entry in _entries() if entry.distribution == OWN}
     return words in COMMANDS or words in RENAMED or words in own
 
@@ -268,7 +268,7 @@ def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -
 
 
 def _unless_below(own: click.Command) -> Any:
-    """Call a command unless a subcommand is called. Reject the command's own options if one is."""
+    """Call a command unless a subcommand is called. If a subcommand is called, reject the command's own options."""
 
     @click.pass_context
     def call(ctx: click.Context, *args: Any, **options: Any) -> Any:

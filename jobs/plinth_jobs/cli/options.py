@@ -1,4 +1,4 @@
-"""Shared options. Each can be given before or after the command's name."""
+"""Shared command-line options. Each option can be given before or after the command's name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WorkspacePlace(click.Path):
 
 
 class Utf8Text(click.types.StringParamType):
-    """Text argument; rejects bytes that are not valid UTF-8."""
+    """Text argument that rejects bytes that are not valid UTF-8."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
@@ -65,7 +65,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """Values of the shared options."""
+    """Values of the shared command-line options."""
 
     workspace: Path
     recipe: Path | None = None
@@ -77,7 +77,7 @@ class Settings:
 
         Raises:
             MissingError: neither recipe exists, or the workspace does not exist.
-            RequestError: the recipe recorded in the workspace was not run by this user.
+            RequestError: the recipe recorded in the workspace was run by another user.
         """
         from plinth_jobs.recipes import recall
 
@@ -90,8 +90,7 @@ class Settings:
             raise
 
     def load_recipe(self) -> Recipe:
-        """Load and validate the recipe. A recipe that was run before has already been checked against the
-        annotators."""
+        """Load and validate the recipe. If the recipe was run before, its annotators are not checked again."""
         from plinth_jobs.recipes import checked, load
 
         path = self.recipe_path()
@@ -122,10 +121,10 @@ class Settings:
         return Context(workspace, progress=progress)
 
     def run_config(self, run: str) -> RunConfig:
-        """Return the configuration of a run: `latest`, its id, or a unique prefix of it.
+        """Return the configuration of a run, named by `latest`, its ID, or a unique prefix of its ID.
 
         Raises:
-            MissingError: the workspace does not exist, or the name matches no run or several.
+            MissingError: the workspace does not exist, or the name matches no run or several runs.
         """
         from plinth_jobs.targets import find_run
 
@@ -140,7 +139,7 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 def shared(function: F) -> F:
     """Add `--workspace` and `--debug`, and pass the settings as first argument.
 
-    Before the command runs, its workspace is removed from the search paths (`processes.shut_out`).
+    Before the command runs, the workspace is removed from Python's import paths (`processes.shut_out`).
     """
 
     command = function
@@ -176,7 +175,7 @@ set_option = click.option(
     multiple=True,
     expose_value=False,
     callback=_store,
-    help="Set a key of the recipe, such as training.seed=2, as in a file that extends it; repeatable.",
+    help="Override a key of the recipe, such as training.seed=2; repeatable.",
 )
 
 
@@ -188,7 +187,7 @@ def recipe_option(function: F) -> F:
         type=PackagedFile("recipes"),
         expose_value=False,
         callback=_store,
-        help="Recipe: a file, or the name of a packaged one; default: the recipe last run in this workspace.",
+        help="Recipe: a file, or the name of a packaged recipe. Default: the recipe last run in this workspace.",
     )(set_option(function))
 
 
@@ -207,7 +206,7 @@ unsigned_option = click.option(
 
 
 def examples(*lines: str) -> str:
-    """Format examples for the end of a command's help."""
+    """Format examples for the end of a command's help text."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 

@@ -38,7 +38,9 @@ def table(
     title: str | None = None,
     right: Sequence[str] = (),
 ) -> None:
-    """Print a table that fits the terminal. Columns in `right` hold numbers and are never cut; a None row is a rule."""
+    """Print a table that fits the terminal. Columns in `right` hold numbers and are never cut. A row of None prints a
+    horizontal line.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -70,7 +72,7 @@ def line(text: str, *, err: bool = False, end: str = "\n") -> None:
 
 
 def say(*what: Any) -> None:
-    """Print rich markup; plain and unwrapped if the output is not a terminal."""
+    """Print text with rich markup. If the output is not a terminal, the text is plain and unwrapped."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty()
@@ -82,7 +84,7 @@ def say(*what: Any) -> None:
 
 
 def plain_markup(text: str) -> str:
-    """Escape text, so that brackets print unchanged."""
+    """Escape text, so that its brackets are printed and not read as markup."""
     from rich.markup import escape
 
     return escape(text)
@@ -113,7 +115,7 @@ def heading(text: str) -> None:
 
 
 def facts(values: Mapping[str, object]) -> None:
-    """Print aligned names and values."""
+    """Print names and values in aligned columns."""
     from rich.markup import escape
 
     width = max((len(name) for name in values), default=0)
@@ -122,7 +124,7 @@ def facts(values: Mapping[str, object]) -> None:
 
 
 def size(count: float) -> str:
-    """Format bytes in powers of ten: `12.3 MB`."""
+    """Format a number of bytes in powers of ten: `12.3 MB`."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -131,7 +133,7 @@ def size(count: float) -> str:
 
 
 #: Note under tables that show `money` at workspace prices.
-CURRENCY = "Costs use `prices` in budget/settings.yaml; prices not set there are in US dollars."
+CURRENCY = "Costs use `prices` in budget/settings.yaml; prices that are not set there are in US dollars."
 
 
 def money(amount: float) -> str:
@@ -151,7 +153,7 @@ def duration(seconds: float) -> str:
 
 
 def coloured(text: str, style: str) -> Any:
-    """Return a colored table cell, plain if the output is not a terminal."""
+    """Return a table cell in a color. If the output is not a terminal, the cell is plain."""
     from rich.text import Text
 
     return Text(visible(text), style=style)

@@ -36,14 +36,14 @@ def policy() -> None:
 @shared
 @recipe_option
 @click.option("-b", "--bucket", help="Only this bucket.")
-@click.option("-p", "--policy", "named", help="Only buckets that use this policy of NEW.yaml.")
+@click.option("-p", "--policy", "named", help="Preview only buckets that use this policy of NEW.yaml.")
 @click.option(
     "-n",
     "--samples",
     type=click.IntRange(0, 1000),
     default=5,
     show_default=True,
-    help="Sample documents per direction.",
+    help="Number of newly kept and of newly dropped documents to show.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampling.")
 @json_option
@@ -53,8 +53,8 @@ def try_(
     """Preview the policies and permitted licenses of NEW.yaml on every document.
 
     NEW.yaml is a whole recipe, or only `policies:` (and `buckets:`), merged over the current recipe. The preview reads
-    stored columns, and text only for samples, so it takes seconds. A newly kept document may still be a duplicate;
-    only `plinth run` decides that.
+    stored columns, and text only for samples, so it takes seconds. A newly kept document may still be a duplicate; only
+    `plinth run` decides whether it is.
     """
     from plinth.compute.engine import Threads, cores
     from plinth.corpus.policy import whatif
@@ -72,7 +72,7 @@ def try_(
     judged = time.perf_counter() - started
     for name in sorted(_unused(recipe, settings.load_recipe())):
         have = ", ".join(f"{bucket} ({own.policy})" for bucket, own in recipe.corpus.buckets.items())
-        output.line(f"note: no bucket uses the policy {name}, so its change has no effect; buckets: {have}", err=True)
+        output.line(f"note: no bucket uses the policy {name}, so changing it has no effect; buckets: {have}", err=True)
     shown = whatif.shown(ctx, published, policies, rights, flips)
     if as_json:
         output.emit_json({**found, "samples": shown, "seconds": round(judged, 3)})
@@ -120,7 +120,7 @@ def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
-    """Print changes of a bucket and its rules, if any."""
+    """Print what changes in a bucket and its rules, if anything does."""
     dropped, kept = one["newly_dropped"], one["newly_kept"]
     rules = [row for row in _rules(one) if any(row[1:])]
     changed = dropped["documents"] or kept["documents"] or one["other_reason"]
@@ -147,7 +147,7 @@ def _most(flip: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _rules(one: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Return table rows with the new and published counts of each rule."""
+    """Return table rows with the new and the published number of documents for each rule."""
     keys = ("fires", "marginal", "unique")
     names = [*one["rules"], *(reason for reason in one["rules_before"] if reason not in one["rules"])]
     nothing: dict[str, int] = dict.fromkeys(keys, 0)
@@ -187,7 +187,7 @@ def _short(value: object) -> str:
 @click.option("--reason", help="Only this rule.")
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option(
-    "-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Sample documents per rule."
+    "-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Number of samples per rule."
 )
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
@@ -270,7 +270,7 @@ def _show_removal(found: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]
     "--write",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write generated test sets to this folder: labeled sets, a lexicon of invented words, illegal-content lists.",
+    help="Folder to which generated test sets are written: labeled sets, invented words, illegal-content lists.",
 )
 @json_option
 def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path | None, as_json: bool) -> None:
@@ -300,7 +300,7 @@ def slices(settings: Settings, gates: tuple[str, ...], misses: int, folder: Path
 
 
 def _published(ctx: Any) -> list[str]:
-    """Return the names of measured gates.
+    """Return the names of the gates with measured error rates.
 
     Raises:
         MissingError: no gate was measured.
@@ -310,7 +310,7 @@ def _published(ctx: Any) -> list[str]:
         raise MissingError(
             "no gate was measured in this workspace",
             expected="gates under `corpus.slices` in the recipe",
-            remedy="add them, then `plinth run --select 'slices/*'`",
+            remedy="add gates there, then run `plinth run --select 'slices/*'`",
         )
     return sorted(found)
 
@@ -322,7 +322,7 @@ def _show_origin(stats: Mapping[str, Any]) -> None:
 
 
 def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
-    """Return the first misclassified documents."""
+    """Describe the first documents that the gate misclassified."""
     from plinth.corpus.sidecars import excerpt
     from plinth.storage.parts import iter_batches
 

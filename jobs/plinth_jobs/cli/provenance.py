@@ -1,4 +1,4 @@
-"""Provenance: `plinth explain` traces a document through every stage; `plinth verify` checks every link from a target
+"""Provenance: `plinth explain` traces a document through every stage. `plinth verify` checks every link from a target
 to its raw sources.
 """
 
@@ -37,8 +37,8 @@ def explain(settings: Settings, target: str, as_json: bool) -> None:
     """Trace a document from its source to the training steps that read it.
 
     Shows source, terms and license, scores, matched rules with their values, duplicates, the verdict with its reason,
-    edits, shard and position, training steps and checkpoints. For a rejected record, shows the reason. TEXT is the
-    beginning of the document.
+    edits, shard and position, training steps and checkpoints. For a rejected record, shows why it was rejected. TEXT is
+    the beginning of the document.
     """
     from plinth.provenance.explain import explain_document
 
@@ -94,13 +94,13 @@ def _section(title: str, values: Mapping[str, Any]) -> None:
 
 
 def _line(columns: Mapping[str, Any]) -> str:
-    """Format columns on one line: `word_count 155, stop_words 7`."""
+    """Format a document's columns on one line: `word_count 155, stop_words 7`."""
     known = ", ".join(f"{name} {_short(value)}" for name, value in _known(columns).items())
-    return known or "no values: not applicable to this document"
+    return known or "no values, since they do not apply to this document"
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop empty values. Only `--json` prints them."""
+    """Return the values without empty ones, which only `--json` prints."""
     return {name: value for name, value in values.items() if value is not None and value not in ("", [], {})}
 
 
@@ -125,9 +125,9 @@ def _short(value: Any) -> Any:
 @click.argument("target")
 @shared
 @recipe_option
-@click.option("--fast", is_flag=True, help="Check only presence and size of blobs, without hashing.")
+@click.option("--fast", is_flag=True, help="Check only that blobs exist with the right size, without hashing.")
 @click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust for verifying an export.")
-@click.option("--consumer", metavar="NAME", help="Verify for this consumer: `release` is the version that serves it.")
+@click.option("--consumer", metavar="NAME", help="Consumer name; `release` is then the version that serves it.")
 @click.option("--unreleased", is_flag=True, help="Accept an export of an unreleased checkpoint.")
 @click.option("--sigstore", metavar="BUNDLE", type=click.Path(path_type=Path, dir_okay=False),
               help="Also verify this Sigstore bundle over the export's statement.")  # fmt: skip
@@ -138,14 +138,15 @@ def verify(
     settings: Settings, target: str, fast: bool, root: Path | None, consumer: str | None, unreleased: bool,
     sigstore: Path | None, trusted_root: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Verify every link from TARGET to its raw sources; report the first broken one.
+    """Verify every link from TARGET to its raw sources; report the first broken link.
 
-    TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an
-    asset, or a digest. Exit code 8 when a link, a signature or the record of the release is broken.
+    TARGET is `release` (or `canary`), a model version NAME/VERSION or NAME@ALIAS, a model directory, an asset, or a
+    digest. The exit code is 8 if a link, a signature or the record of the release is broken.
 
-    An export directory is verified offline against the root: no workspace, MLflow or network. The default root is the
-    one pinned on this machine; a local workspace is then also checked for a later rollback or taint. A Sigstore bundle
-    is accepted if the root lists the bundle's signer (`plinth keys identity`).
+    An export directory is verified offline against the root of trust: no workspace, MLflow or network is needed. The
+    default is the root that is pinned on this machine. If there is a local workspace, the export is also checked for a
+    later rollback or taint. A Sigstore bundle is accepted if the root lists the bundle's signer (`plinth keys
+    identity`).
     """
     from plinth_jobs import targets
     from plinth_registry.releases import names_place

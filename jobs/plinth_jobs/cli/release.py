@@ -1,4 +1,4 @@
-"""Decisions about models, each signed or recorded.
+"""Commands for decisions about models. Each decision is signed or recorded.
 
 `plinth approve`, `plinth release promote | rollback | mirror | canary | log`.
 """
@@ -37,7 +37,7 @@ version_argument = click.argument("version", default="latest")
 
 
 def person(required: bool = True) -> Callable[[F], F]:
-    """Add `--by` and `--reason`: the person who decides, and why."""
+    """Add the options `--by` and `--reason`: the person who decides, and the reason."""
 
     def decorate(function: F) -> F:
         function = click.option("--reason", required=required, metavar="TEXT", help="Reason for the decision.")(
@@ -64,8 +64,8 @@ def person(required: bool = True) -> Callable[[F], F]:
 def approve(settings: Settings, version: str, by: str | None, reason: str | None, reject: bool, as_json: bool) -> None:
     """Sign an approval of candidate VERSION (default: the newest) with your own key.
 
-    Without --by, list the pending candidates with every gate and its reason. If MLflow requires a login
-    (`plinth ops people`) and the policy accepts it, setting the version's `approval` tags there has the same effect.
+    Without --by, list the pending candidates with every gate and its reason. If MLflow requires a login (`plinth ops
+    people`) and the policy accepts tags, setting the version's `approval` tags in MLflow has the same effect.
     """
     from plinth_registry import decisions
     from plinth_registry.decisions import next_step
@@ -118,11 +118,11 @@ def promote(
 @shared
 @recipe_option
 def mirror(settings: Settings) -> None:
-    """Sync MLflow aliases from the signed release history; re-sign the history's head after a day.
+    """Sync MLflow aliases from the signed release history, and re-sign the head of the history if it is a day old.
 
-    `plinth up` does this every few seconds, except for an expired head: compare `releases/` with a backup before
-    re-signing it, because a restored older history looks the same. Exit code 8 if the history does not verify, 9 if
-    MLflow lost a released version.
+    `plinth up` does this every few seconds, but never re-signs an expired head. Compare `releases/` with a backup
+    before re-signing it, because a restored older history looks the same. The exit code is 8 if the history does not
+    verify, and 9 if MLflow lost a released version.
     """
     from plinth_registry import decisions
 
@@ -134,7 +134,7 @@ def mirror(settings: Settings) -> None:
         raise RegistryError(
             "MLflow lost released versions, which cannot be recreated",
             found=f"missing in MLflow: {', '.join(missing)}",
-            expected="every released version under its alias",
+            expected="every released version in MLflow under its alias",
             remedy="restore MLflow's database from a backup, or promote again: `plinth release promote VERSION --by "
             "PERSON --reason TEXT`; consumers that read the signed history are not affected",
         )
@@ -188,7 +188,7 @@ def _version(given: str) -> str | None:
 )
 @shared
 @recipe_option
-@click.option("--judge", is_flag=True, help="Evaluate new observations and act, as the sensor does.")
+@click.option("--judge", is_flag=True, help="Evaluate new observations and act on them, as the canary sensor does.")
 @click.option("--return", "back", is_flag=True, help="Withdraw the canary.")
 @person(required=False)
 @json_option
@@ -196,9 +196,9 @@ def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: 
     """Compare the canary with the champion: observations, current decision, and next condition.
 
     Intervals are valid at any stopping time, so checking often does no harm. `plinth up` checks every minute, withdraws
-    a worse canary, and promotes a good one if the policy allows it without a person. --return withdraws the canary at
-    once: the champion stays, and the version no longer verifies. Repeat --return after a crash to complete it. To start
-    a canary, use `plinth release promote --stage canary`.
+    a worse canary, and promotes a good canary if the policy does not require a person. --return withdraws the canary at
+    once: the champion stays, and the withdrawn version no longer verifies. Repeat --return after a crash to complete
+    the withdrawal. To start a canary, use `plinth release promote --stage canary`.
     """
     from plinth_registry import decisions
 
@@ -247,7 +247,7 @@ def _show_canary(status: CanaryStatus | None) -> None:
         rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
         said = [
             f"{name}: {counted(feed.pairs, 'pair')}",
-            f"{feed.earlier} from before the canary",
+            f"{feed.earlier} recorded before the canary started",
             *rejects,
             feed.fault,
         ]
@@ -280,8 +280,8 @@ def _numbers(stream: StreamTrial) -> tuple[object, ...]:
 def log(settings: Settings, proof: bool, as_json: bool) -> None:
     """List decisions: approvals, promotions, rollbacks, taints, waivers, policies, exports, key changes, exclusions.
 
-    Refused decisions are included. The actor is the owner of the key that signed the entry, or `unauthenticated NAME`;
-    the person is the one whom the caller named.
+    Refused decisions are included. The actor is the owner of the key that signed the entry, or `unauthenticated NAME`.
+    The person is the name given in the command.
     """
     from plinth_registry import audit_log
 

@@ -43,7 +43,7 @@ def recipe() -> None:
 def check(settings: Settings, as_json: bool) -> int:
     """Check a recipe; list every problem by file, line and key.
 
-    PATH defaults to the recipe last run in this workspace. Exit code 2 if there are problems.
+    PATH defaults to the recipe last run in this workspace. The exit code is 2 if there are problems.
     """
     from plinth.recipe.column_checks import list_files, notes, probe_files
     from plinth.recipe.extension_checks import generated_lists
@@ -132,7 +132,7 @@ def schema(settings: Settings, as_json: bool) -> None:
     "--select",
     multiple=True,
     metavar="ASSET",
-    help="Only this asset and its inputs; globs work, such as `*/curated`.",
+    help="Run only this asset and its inputs; `*` matches any characters, as in `*/curated`.",
 )
 @click.option(
     "-n",
@@ -153,18 +153,18 @@ def schema(settings: Settings, as_json: bool) -> None:
     envvar="PLINTH_RAY_ADDRESS",
     default="",
     metavar="HOST:PORT",
-    help="Running Ray cluster (`auto`: the one on this machine); default: start a local one.",
+    help="Address of a running Ray cluster (`auto`: on this machine); default: start a local cluster.",
 )
 @click.option(
     "--part",
     default="",
     metavar="I/N",
-    help="Run as process I (from 0) of N on a shared workspace; builds the corpus, own share first.",
+    help="Run as process I (from 0) of N on a shared workspace; each builds its own part of the corpus first.",
 )
 @click.option(
     "--harvest",
     is_flag=True,
-    help="Demo: re-collect the demo corpus; default: keep that of the first run.",
+    help="Demo: re-collect the demo corpus; default: keep the corpus of the first run.",
 )
 @json_option
 def run(
@@ -226,9 +226,9 @@ def run(
 def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str, ...], full: bool) -> int:
     """Serve Dagster, MLflow, the workspace pages and metrics on loopback until Ctrl-C; print the addresses.
 
-    Schedules and sensors are active: new source files, approvals, failures. A server that exits is restarted, and
-    `plinth doctor` reports it. Dagster accepts requests only for its loopback address and --origin. --full creates a
-    workspace in a bucket and PostgreSQL databases for the duration of the command, with logins over TLS.
+    Schedules and sensors are active for new source files, approvals and failures. A server that exits is restarted, and
+    `plinth doctor` reports the restart. Dagster accepts requests only for its loopback address and --origin. --full
+    creates a workspace in a bucket and PostgreSQL databases for the duration of the command, with logins over TLS.
     """
     if full:
         from plinth_jobs import installation
@@ -245,7 +245,7 @@ def up(settings: Settings, dagster_port: int, pages_port: int, origin: tuple[str
 def down(settings: Settings, as_json: bool) -> None:
     """Stop the servers that Plinth started for a workspace on this machine: Dagster and MLflow.
 
-    Training runs continue; `plinth run job cancel` stops one. Servers restart when they are needed.
+    Training runs continue; stop a run with `plinth run job cancel`. Servers restart when they are needed.
     """
     from plinth_jobs import supervised
 
@@ -333,7 +333,7 @@ def status(settings: Settings, every: bool, as_json: bool) -> None:
 
 
 def _require_whole(rows: list[dict[str, Any]]) -> None:
-    """Raise an error if assets are broken. Called after all assets were listed.
+    """Raise an error if assets are broken. The caller lists all assets first.
 
     Raises:
         IntegrityError: some assets are broken.
@@ -344,12 +344,12 @@ def _require_whole(rows: list[dict[str, Any]]) -> None:
             f"{counted(len(broken), 'asset')} {are} broken; their state is unknown",
             found="; ".join(f"{row['asset']}: {row['error']}" for row in broken),
             expected="readable references and manifests",
-            remedy="restore them from a backup, or delete refs/ASSET.json of each and rerun `plinth run`",
+            remedy="restore the assets from a backup, or delete refs/ASSET.json of each and rerun `plinth run`",
         )
 
 
 def _under_way(ctx: Context) -> Iterator[str]:
-    """Yield a line for each running or lost run."""
+    """Yield a line for each run that is running or lost."""
     from plinth.training import config
     from plinth.training.directory import without_result
     from plinth.training.run_state import RunState, run_state
@@ -368,7 +368,9 @@ def _under_way(ctx: Context) -> Iterator[str]:
 
 
 def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
-    """Yield table rows by group: one per asset, or one for many assets in the same state. None draws a rule."""
+    """Yield table rows by group: one row per asset, or one row for many assets in the same state. None draws a
+    horizontal line.
+    """
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)
@@ -400,7 +402,7 @@ def _line(
 @shared
 @recipe_option
 @click.option(
-    "--candidate", metavar="VERSION", help="Candidate version (default: the newest candidate, checkpoint or corpus)."
+    "--candidate", metavar="VERSION", help="Candidate version; default: the newest candidate, checkpoint or corpus."
 )
 @json_option
 def report(settings: Settings, candidate: str | None, as_json: bool) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     epilog=examples("plinth run job status latest", "plinth run job logs latest -n 20", "plinth run job cancel latest")
 )
 def job() -> None:
-    """Inspect and control the job of a run. Local jobs are controlled on their own machine, others from any machine."""
+    """Inspect and control the job of a run. A local job is controlled on its own machine, other jobs from anywhere."""
 
 
 @job.command(epilog=examples("plinth run job status latest", "plinth run job status latest --json | jq -r .status"))
@@ -35,7 +35,7 @@ def status(settings: Settings, run: str, as_json: bool) -> None:
 
 @job.command(epilog=examples("plinth run job logs latest", "plinth run job logs latest -n 200"))
 @click.argument("run")
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of last lines.")
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of log lines.")
 @shared
 def logs(settings: Settings, run: str, lines: int) -> None:
     """Show the last log lines of the supervisor and ranks of RUN."""
@@ -140,17 +140,17 @@ def _show(facts: dict[str, Any], as_json: bool) -> None:
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--peak-tflops", type=click.FloatRange(min=0, min_open=True), help="Peak TFLOPS of a device, for MFU.")
 @click.option(
-    "--price", type=click.FloatRange(min=0), help="Price per rank-hour; default: that of the workspace or recipe."
+    "--price", type=click.FloatRange(min=0), help="Price per rank-hour; default: the price in the workspace or recipe."
 )
 @shared
 @json_option
 def timeline(
     settings: Settings, run: str, target: Path | None, peak_tflops: float | None, price: float | None, as_json: bool
 ) -> None:
-    """Write the page of RUN (`latest`, a run id or a prefix of it): loss, slices, gradient norm, speed, waits, memory,
-    checkpoint age, interventions, restarts and mixture on one time axis, with time and cost accounting.
+    """Write the page of RUN (`latest`, a run ID or a prefix of it) with all metrics on one time axis.
 
-    The run may still be running. The page is self-contained.
+    The page shows loss, slices, gradient norm, speed, waits, memory, checkpoint age, interventions, restarts, mixture,
+    and the accounts of time and cost. It is self-contained. The run may still be running.
     """
     from plinth.operation import spending
     from plinth.report import run_page
@@ -175,7 +175,7 @@ def timeline(
 def goodput(settings: Settings, run: str, as_json: bool) -> None:
     """Account for every rank-second of RUN (`latest`, a run ID or a prefix of it) and of each attempt.
 
-    Shares are of all rank-seconds, including queueing, and add up to 100.0. Goodput is the share of allocated
+    Shares refer to all rank-seconds, including queueing, and add up to 100.0. Goodput refers only to allocated
     rank-seconds.
     """
     from plinth.operation import settlement as operation
@@ -210,14 +210,14 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
 def _steps(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", value.strip())
     if found is None:
-        raise click.BadParameter(f"{value!r}; expected a step or a range, for example 100 or 100-103")
+        raise click.BadParameter(f"{value!r}; expected a step or a range of steps, for example 100 or 100-103")
     first = int(found[1])
     return first, int(found[2] or first)
 
 
 def _ranks(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", value.strip()):
-        raise click.BadParameter(f"{value!r}; expected ranks, for example 0,8")
+        raise click.BadParameter(f"{value!r}; expected rank numbers, for example 0,8")
     return tuple(sorted({int(rank) for rank in value.split(",")}))
 
 
@@ -252,7 +252,7 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
 
 @group(epilog=examples("plinth run audit resume latest", "plinth run audit resume latest --from 100"))
 def audit() -> None:
-    """Audit a run."""
+    """Audit whether a resumed run equals the uninterrupted run."""
 
 
 @audit.command(
@@ -263,12 +263,12 @@ def audit() -> None:
 @shared
 @json_option
 def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> int:
-    """Replay RUN from a committed checkpoint to its newest one and compare every step and commit.
+    """Replay RUN from a committed checkpoint to its newest checkpoint and compare every step and commit.
 
     Compares loss, gradient norm, learning rate, batches, skipped steps and interventions; parameters, optimizer state,
     random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier evidence
-    stays in the run's audits/ folder. Exit code 6 on any difference; the same steps are then replayed once more to
-    measure nondeterminism on this hardware.
+    stays in the run's audits/ folder. If anything differs, the exit code is 6, and the same steps are
+    replayed once more to measure nondeterminism on this hardware.
     """
     from plinth.training.forensics.proof import audit as run_audit
 

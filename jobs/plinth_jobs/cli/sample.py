@@ -43,7 +43,7 @@ reviewer_option = click.option(
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampling.")
-@click.option("--fired", is_flag=True, help="Include documents where another rule matched first.")
+@click.option("--fired", is_flag=True, help="Include documents that the rule matched after another rule.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
 )
@@ -58,7 +58,7 @@ def sample(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw a sample of documents or records removed for a reason. The same seed draws the same sample."""
+    """Draw a sample of documents or records that were removed for a reason. The same seed draws the same sample."""
     from plinth.corpus.slices import reviews
     from plinth.storage.atomic import write_bytes
 
@@ -86,9 +86,9 @@ def sample(
 @reviewer_option
 @json_option
 def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -> None:
-    """Store the labels of a sample; prompt for missing ones. `summary` shows the precision of every reason.
+    """Store the labels of a sample; prompt for missing labels. `summary` shows the precision of every reason.
 
-    `bad`: the document was rightly removed. `good`: it should have been kept.
+    The label `bad` means that the document was rightly removed, `good` that it should have been kept.
     """
     from plinth.corpus.slices import reviews
 
@@ -117,14 +117,14 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
 @click.argument("document", metavar="ID")
 @click.argument("word", metavar="good|bad", type=click.Choice(["good", "bad"]))
 @shared
-@click.option("--reason", help="Removal reason; default: that of the verdict.")
+@click.option("--reason", help="Removal reason; default: the reason in the verdict.")
 @click.option("--note", default="", help="Comment on the label.")
 @reviewer_option
 @json_option
 def label(
     settings: Settings, document: str, word: str, reason: str | None, note: str, reviewer: str | None, as_json: bool
 ) -> None:
-    """Label one document: rightly removed (bad) or wrongly removed (good)."""
+    """Label one removed document: rightly removed (bad) or wrongly removed (good)."""
     from plinth.corpus.slices import reviews
 
     ctx = settings.context()
@@ -177,7 +177,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         raise MissingError(
             f"cannot read {path}",
             found=error,
-            remedy="create one with `plinth corpus sample --reason REASON --out FILE.jsonl`",
+            remedy="create a sample with `plinth corpus sample --reason REASON --out FILE.jsonl`",
         ) from error
     for number, line in enumerate(lines, start=1):
         try:
@@ -192,7 +192,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asked(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Prompt for one label at a time until the reviewer quits."""
+    """Prompt for one label at a time until the reviewer quits; yield the labeled rows."""
     for row in rows:
         click.echo(_page(row))
         word = click.prompt("[g]ood, [b]ad, [s]kip, [q]uit", type=click.Choice([*WORDS, "q"]), show_choices=False)
@@ -208,7 +208,7 @@ def _pages(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _page(row: dict[str, Any]) -> str:
-    """Format one row for the terminal."""
+    """Format one document of a sample for the terminal."""
     values = ", ".join(f"{name} = {value}" for name, value in (row.get("values") or {}).items())
     kept = row.get("survivor")
     other = f"of {kept['uri']}  {kept['bucket']} {kept['id']}" if kept else row.get("where", "")
@@ -240,7 +240,7 @@ def _show_summary(ctx: Context, as_json: bool) -> None:
     )
     output.table(columns, shown, right=columns[1:])
     if rows:
-        output.say("Precision: share of labeled documents that were rightly removed, with the 95% Wilson interval.")
+        output.say("Precision is the share of labeled documents that were rightly removed, with 95% Wilson intervals.")
     else:
         output.say(
             "No labels yet: `plinth corpus sample --reason R --out FILE.jsonl`, then `plinth corpus review FILE.jsonl`."

@@ -95,7 +95,7 @@ def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
 def _uris(
     ctx: Context, shards: Mapping[str, Manifest], sequences: list[BatchSequence]
 ) -> dict[tuple[str, int, int], str]:
-    """Return document URIs by bucket, curated file and row. The column of each file is read once."""
+    """Return document URIs by bucket, curated file and row. The URI column of each file is read once."""
     from plinth.records import bucket_of
     from plinth.storage.parts import read_table
 
@@ -136,7 +136,7 @@ _checkpoint = click.option(
     "--checkpoint",
     type=click.IntRange(min=1),
     metavar="STEP",
-    help="Step of the checkpoint to score with; default: the newest before STEP.",
+    help="Step of the checkpoint to score with; default: the newest checkpoint before STEP.",
 )
 
 
@@ -151,8 +151,8 @@ _checkpoint = click.option(
 def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_json: bool) -> None:
     """Rescore the batch of STEP of RUN offline: loss and worst spans of every document.
 
-    Scores with the newest committed checkpoint before STEP, unless --checkpoint is given. The batch is recomputed from
-    the mixture, even if the run skipped it.
+    The newest committed checkpoint before STEP is used, unless --checkpoint is given. The batch is recomputed from the
+    mixture, even if the run skipped it.
     """
     found = _forensics(settings.run_config(run), "replay", step, checkpoint)
     if as_json:
@@ -256,7 +256,9 @@ CHANGED = 1
 
 @group(epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint verify latest"))
 def checkpoint() -> None:
-    """List, verify and average the checkpoints of a run. Each resumes on any rank layout that the recipe accepts."""
+    """List, verify and average the checkpoints of a run. A checkpoint resumes on any rank layout that the recipe
+    accepts.
+    """
 
 
 @checkpoint.command(
@@ -297,7 +299,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
-    """Verify the hashes of all checkpoints of RUN, or of STEP. Exit code 1 if any differs."""
+    """Verify the hashes of all checkpoints of RUN, or of STEP. The exit code is 1 if a hash differs."""
     from plinth.training.checkpoint import checkpoint as files
 
     directory, rows = settings.run_config(run).directory, []
@@ -326,15 +328,15 @@ def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> Non
 )
 @click.argument("run")
 @click.option("--steps", required=True, help="Steps of the checkpoints, such as `900,950,1000`.")
-@click.option("--weights", default="", help="Positive weight per checkpoint; default: equal.")
+@click.option("--weights", default="", help="Positive weight per checkpoint; default: equal weights.")
 @click.option("--ema", is_flag=True, help="Average the EMA weights (training.optimizer.ema_decay).")
 @shared
 @json_option
 def average(settings: Settings, run: str, steps: str, weights: str, ema: bool, as_json: bool) -> None:
     """Average committed checkpoints of RUN in FP32 into a new checkpoint, identified by its digest.
 
-    Commands that take a model accept the digest. Every parent is verified first and recorded by digest; the result is
-    signed as trainer. To evaluate and release an average, use training.checkpoints.average in the recipe.
+    Commands that take a model accept the digest. Every parent is verified first and recorded by digest; the average is
+    signed with the trainer key. To evaluate and release it, use training.checkpoints.average in the recipe.
     """
     from plinth.training.averaging import average as averaged
     from plinth.training.checkpoint.mean_record import in_words as mean_in_words
@@ -360,7 +362,7 @@ def _numbers(text: str, kind: Any, option: str) -> list[Any]:
 
 
 def in_words(layout: dict[str, int]) -> str:
-    """Format a layout: `4 ranks, ZeRO 1, tensor 2`."""
+    """Format a rank layout: `4 ranks, ZeRO 1, tensor 2`."""
     ranks = layout["ranks"]
     divided = [f"{name} {layout[name]}" for name in _DEGREES if layout[name] > 1]
     return ", ".join([counted(ranks, "rank"), f"ZeRO {layout['zero_stage']}", *divided])

@@ -37,8 +37,8 @@ class MarkFirst(Commands):
 def taint() -> None:
     """Taint TARGET (an asset, bucket, digest, document ID or commit) and freeze everything derived from it.
 
-    The gate `taint` fails for everything downstream and everything measured with it, and loaders refuse it. Affected
-    releases are listed and stay until `plinth release rollback`. Taints are signed by compliance and stay in the
+    The gate `taint` then fails for everything derived from or measured with the target, and loaders reject it. Affected
+    releases are listed and stay in use until `plinth release rollback`. Taints are signed by compliance and stay in the
     history.
     """
 
@@ -126,7 +126,7 @@ def impact(settings: Settings, target: str, as_page: bool, as_json: bool) -> Non
     """List everything derived from TARGET, nearest first: manifests, runs, model versions, consumers.
 
     TARGET is an asset, a bucket, the domain of a source, a digest, a 32-digit document ID, or a code commit. Failed
-    work without output is not listed.
+    work that produced no output is not listed.
     """
     from plinth_registry import consumers as impacts
 
@@ -181,7 +181,7 @@ def _show(found: Impact) -> None:
     )
 )
 def consumer() -> None:
-    """Register services that use a release, and models derived from one, and show their feed.
+    """Register services that use a release, and models derived from a release, and show their feed.
 
     `plinth release impact` and `plinth release taint` list affected consumers with owners. A canary serves only
     consumers added with --canary.
@@ -191,11 +191,11 @@ def consumer() -> None:
 @consumer.command()
 @click.argument("name")
 @shared
-@click.option("--owner", required=True, metavar="MAIL", help="Contact of the owner.")
+@click.option("--owner", required=True, metavar="MAIL", help="Contact address of the owner.")
 @click.option("--model", metavar="NAME@PLACE", help="Release that the service uses; default: the champion.")
 @click.option("--child", metavar="MODEL/VERSION", help="MLflow model whose tag `parent` names a released checkpoint.")
 @click.option("--webhook", metavar="URL", help="Address that receives the feed; the HMAC secret is printed once.")
-@click.option("--canary", is_flag=True, help="Allow canaries to serve it.")
+@click.option("--canary", is_flag=True, help="Allow canaries to serve this consumer.")
 @json_option
 def add(
     settings: Settings,

@@ -105,11 +105,11 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
 @shared
 @recipe_option
 @click.option("--try", "as_written", is_flag=True, help="Preview the mixture of the current recipe.")
-@click.option("--streams", is_flag=True, help="List streams with their tokens instead.")
-@click.option("--course", is_flag=True, help="Add the shares over the course of the run.")
+@click.option("--streams", is_flag=True, help="List streams with their number of tokens instead.")
+@click.option("--course", is_flag=True, help="Also show how the shares change over the run.")
 @json_option
 def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
-    """Show shares and epochs of every bucket and stream by phase.
+    """Show the share and the epochs of every bucket and stream, by phase.
 
     Shares are exact in every block of sequences; the largest deviation from the recipe is shown with its position.
     `--try` computes the mixture of the current recipe from published shards and stores nothing.
@@ -136,7 +136,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
 
 
 def describe(made: Manifest) -> dict[str, Any]:
-    """Return a mixture as JSON: phases, streams, realized shares over the run, advice."""
+    """Return a mixture as JSON: phases, streams, realized shares over the run, and advice."""
     from plinth.tokens.mixture import mixture as arithmetic
     from plinth.tokens.mixture.apportion import advice, shares_over_run
 
@@ -209,7 +209,7 @@ def _nearness(realised: Mapping[str, Any]) -> str:
     where = f" ({realised['stream']}, from sequence {realised['first']:,})" if realised["stream"] else ""
     return (
         f"Maximum deviation from the recipe: {off:.4%} in any {blocks:,} blocks{where}, "
-        f"{realised['rest_share_error']:.4%} in shorter rests; "
+        f"{realised['rest_share_error']:.4%} in shorter remainders; "
         f"maximum drift {realised['max_drift_sequences']:.1f} sequences."
     )
 
@@ -230,8 +230,8 @@ def _nearness(realised: Mapping[str, Any]) -> str:
 def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
     """Compare both packings by shares of padded, masked, dropped and cut tokens, for every stream.
 
-    Computed from document lengths; nothing is written. A document is cut `needlessly` if it would have fit into one
-    sequence.
+    The shares are computed from document lengths; nothing is written. A document is cut `needlessly` if it would have
+    fit into one sequence.
     """
     rows = packings(settings.context(), widths)
     if as_json:

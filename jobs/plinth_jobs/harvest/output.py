@@ -25,14 +25,14 @@ class Caps(Frozen):
 
 
 class Count(Frozen):
-    """Number of documents and their bytes."""
+    """Number of documents and their total bytes."""
 
     documents: int = 0
     bytes: int = 0
 
 
 class BucketSummary(Frozen):
-    """Harvest of one bucket. `licences` counts by SPDX expression; `note` is for people."""
+    """Harvest of one bucket. `licences` has the counts by SPDX expression; `note` is shown to the user."""
 
     documents: int
     bytes: int
@@ -53,7 +53,7 @@ class Output:
     """Files of one bucket under `root` by relative name, with document counts by license.
 
     Args:
-        counted: called with the number of documents after each document.
+        counted: function that is called after each document with the number of documents so far.
     """
 
     root: Path
@@ -63,14 +63,14 @@ class Output:
     counts: dict[str, list[int]] = field(default_factory=dict)
 
     def count(self, licence: str, size: int) -> None:
-        """Count one document."""
+        """Count one document of `size` bytes under its license."""
         pair = self.counts.setdefault(licence, [0, 0])
         pair[0] += 1
         pair[1] += size
         self.counted(sum(documents for documents, _ in self.counts.values()))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file unless it exists with these bytes."""
+        """Write a file, unless a file with these bytes is already there."""
         path = self.root / name
         self.files[name] = len(data)
         with named_failures(path):
@@ -92,12 +92,14 @@ class Output:
 
 
 def draw(name: str) -> int:
-    """Return a number that depends only on a name. It decides the order of candidates and the file of each."""
+    """Return a number that depends only on a name. The number decides the order of candidates and the file of each
+    candidate.
+    """
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big")
 
 
 def take(sizes: Mapping[str, int], bound: int) -> list[str]:
-    """Return names in the order of their hash until their sizes reach the limit; then sort them."""
+    """Return the names, in the order of their hash, whose sizes fit together into the limit; the result is sorted."""
     taken, held = [], 0
     for name in sorted(sizes, key=draw):
         if held + sizes[name] <= bound:
@@ -118,7 +120,7 @@ def level(totals: Iterable[int], bound: int) -> int:
 
 
 def gzipped(data: bytes) -> bytes:
-    """Compress without a time in the header, so that equal input gives equal output."""
+    """Compress data without a time in the gzip header, so that equal input gives equal output."""
     return gzip.compress(data, compresslevel=6, mtime=0)
 
 

@@ -1,5 +1,5 @@
 """Installed packages with their declared licenses, and two buckets of their text. License names, as Python metadata and
-Debian write them, become SPDX expressions, or `unknown` where the name is unclear.
+Debian write them, are converted to SPDX expressions, or to `unknown` if the name is unclear.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _debian_name(name: str) -> str:
 
 
 def _named(field: str) -> str:
-    """Convert a short license name to SPDX."""
+    """Convert a short license name, such as `Apache 2.0`, to SPDX."""
     text = field.strip()
     if not text or len(text) > _NAME_CHARACTERS or "\n" in text:
         return UNKNOWN
@@ -214,7 +214,7 @@ SKIPPED = {"plinth"}
 
 @dataclass(frozen=True)
 class Package:
-    """One distribution. `name` is normalized as in PEP 503."""
+    """Installed distribution. `name` is normalized as in PEP 503."""
 
     name: str
     version: str
@@ -223,7 +223,7 @@ class Package:
 
     @cached_property
     def description(self) -> str:
-        """Long description, Markdown or reStructuredText."""
+        """Long description in Markdown or reStructuredText."""
         message = headers(self.distribution)
         return str(message.get_payload() or message.get("Description") or "").strip()
 
@@ -254,7 +254,7 @@ def site_folders() -> list[Path]:
 
 
 def packages() -> list[Package]:
-    """Return every distribution once, sorted by name."""
+    """Return every installed distribution once, sorted by name."""
     found: dict[str, Package] = {}
     for distribution in distributions(path=[str(folder) for folder in site_folders()]):
         metadata = headers(distribution)
@@ -281,7 +281,9 @@ _GENERATED_NAME = re.compile(r"(_pb2(_grpc)?|_generated|topics)\.py$|(^|/)test_[
 
 
 def write_code(output: Output, caps: Caps, packages: Iterable[Package]) -> None:
-    """Choose and copy the files, and write the licenses by owner, including unknown and non-permissive licenses."""
+    """Write Python files of the standard library and of packages, with the license of each owner, including unknown and
+    non-permissive licenses.
+    """
     licences = {STDLIB: STDLIB_LICENCE}
     stdlib = _wanted(_stdlib(), caps)
     _copy_source(output, STDLIB, STDLIB_LICENCE, stdlib, int(caps.code * STDLIB_SHARE))
@@ -300,7 +302,7 @@ def _stdlib() -> dict[str, Path]:
 
 
 def _wanted(files: dict[str, Path], caps: Caps) -> dict[str, tuple[Path, int]]:
-    """Select files of moderate size, without tests and files with generated names."""
+    """Select files of moderate size, without tests and without files whose name marks them as generated."""
     wanted = {}
     for name, path in files.items():
         if SKIPPED_FOLDERS & set(name.split("/")[:-1]) or _GENERATED_NAME.search(name):
@@ -315,7 +317,7 @@ def _wanted(files: dict[str, Path], caps: Caps) -> dict[str, tuple[Path, int]]:
 
 
 def _copy_source(output: Output, owner: str, licence: str, files: dict[str, tuple[Path, int]], bound: int) -> int:
-    """Copy files of one owner up to a size limit, and return the number of files."""
+    """Copy files of one owner up to a size limit, and return the number of copied files."""
     copied = 0
     for name in take({name: size for name, (_, size) in files.items()}, bound):
         try:
@@ -334,7 +336,7 @@ PROSE_FILES = 4
 
 
 def write_prose(output: Output, caps: Caps, packages: Iterable[Package]) -> None:
-    """Write one line per package: id, name, version, license, mime, text."""
+    """Write one JSON line per package: id, name, version, license, mime, text."""
     described = {package.name: package for package in packages if len(package.description) >= MIN_DESCRIPTION}
     sizes = {name: len(package.description.encode("utf-8", "replace")) for name, package in described.items()}
     for index, names in shares(take(sizes, caps.prose), PROSE_FILES):

@@ -1,4 +1,4 @@
-"""Render the standard library's documentation with pydoc; run alone, as a script, in a process of its own.
+"""Script that renders the standard library's documentation with pydoc, in a separate process.
 
 Importing every module has side effects, so nothing else runs in this process. Standard input has one name per line.
 Standard output has a JSON line `{"begin": name}` for each name and, if the name has a page, `{"page": name, "html":
@@ -30,7 +30,7 @@ _FILE_LINK = re.compile(r'<a href="file:[^"]*">[^<]*</a>(<br>)?')
 
 
 class Pages(pydoc.HTMLDoc):
-    """pydoc's HTML without data from this machine: values of objects, paths, addresses."""
+    """Renderer for pydoc's HTML without data from this machine: values of objects, paths, addresses."""
 
     def docother(self, object: Any, name: str | None = None, mod: str | None = None, *ignored: Any) -> str:
         if isinstance(object, PLAIN) and not name_is_of_machine(name):
@@ -39,7 +39,7 @@ class Pages(pydoc.HTMLDoc):
 
 
 def name_is_of_machine(name: str | None) -> bool:
-    """Return True if the value of this name depends on the machine or the time."""
+    """Return True if the value of this name depends on the machine or on the time."""
     return bool(name) and any(word in str(name).lower() for word in ("path", "prefix", "executable", "argv", "environ"))
 
 
@@ -78,7 +78,7 @@ def cleaned(html: str) -> str:
 
 
 def main() -> None:
-    """Render the names on standard input."""
+    """Render the pages of the names on standard input."""
     left = int(sys.argv[1])
     # pydoc would parse the source of the whole module again for each class without a docstring.
     ast.parse = lru_cache(maxsize=4)(ast.parse)  # type: ignore[assignment]

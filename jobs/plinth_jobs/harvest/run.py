@@ -43,7 +43,7 @@ SKIPPED_MODULES = {
 
 
 def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
-    """Render and write the pages of modules, and of keywords and topics unless they serve as manuals."""
+    """Render and write the pages of modules. Pages of keywords and topics are included if `topics` is True."""
     names = [f"module:{name}" for name in module_names()]
     if topics:
         names += [f"topic:{name}" for name in topic_names()]
@@ -57,7 +57,7 @@ def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
 
 
 def module_names() -> list[str]:
-    """Return the public modules of the standard library, including submodules of packages, without importing them."""
+    """Return the names of the standard library's public modules, including submodules, without importing them."""
     root = Path(sysconfig.get_paths()["stdlib"])
     found = {name for name in sys.stdlib_module_names if not name.startswith("_")} | {"__future__"}
     for package in sorted(found):
@@ -70,15 +70,16 @@ def module_names() -> list[str]:
 
 
 def topic_names() -> list[str]:
-    """Return the keywords and topics for which pydoc has text."""
+    """Return the keywords and topics for which pydoc has a text."""
     from pydoc_data.topics import topics
 
     return sorted(topics)
 
 
 def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
-    """Render HTML pages by name until a limit in characters is reached. A module that hangs or kills the process is
-    skipped, and a new process continues with the next name."""
+    """Render HTML pages by name until a limit in characters is reached. A module that hangs or kills the rendering
+    process is skipped, and a new process continues with the next name.
+    """
     rendered: dict[str, str] = {}
     waiting = names
     for _ in range(MAX_RESTARTS):
@@ -92,7 +93,7 @@ def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
 
 
 def warc_record(address: str, html: bytes) -> bytes:
-    """Build a WARC 1.1 response record."""
+    """Build a WARC 1.1 response record with the HTML of a page."""
     body = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
     body += b"Content-Length: %d\r\n\r\n" % len(html) + html
     name = uuid.uuid5(uuid.NAMESPACE_URL, address)
@@ -105,7 +106,7 @@ def warc_record(address: str, html: bytes) -> bytes:
 
 
 def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
-    """Return the last name that was started, and the rendered pages, until the process ends."""
+    """Render pages in one process until it ends. Return the last name that it started, and the rendered pages."""
     # The user's environment is not passed on, because pages show defaults that are computed from it. The fixed hash
     # seed gives sets a fixed order.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
@@ -164,7 +165,7 @@ _SECTION = re.compile(r"man\d\w*$")
 
 
 def write_manuals(output: Output, caps: Caps, root: Path = MANUALS) -> None:
-    """Choose, convert and write the pages."""
+    """Choose manual pages, convert them to text and write them with their licenses."""
     by_language: dict[str, dict[str, int]] = {}
     for name, size in manual_pages(root):
         by_language.setdefault(language(name), {})[name] = int(size * RATIO)
@@ -194,7 +195,7 @@ def write_manuals(output: Output, caps: Caps, root: Path = MANUALS) -> None:
 
 
 def manual_pages(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield the relative name and size of every page under a manual root; skip links to other pages."""
+    """Yield the relative name and size of every page under a manual root, except links to other pages."""
     for folder, below, names in os.walk(root):
         below.sort()
         if not _SECTION.match(os.path.basename(folder)):
@@ -209,13 +210,13 @@ def manual_pages(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def language(name: str) -> str:
-    """Return the language of a page by its relative name; untranslated pages are English."""
+    """Return the language of a page from its relative name. Untranslated pages are English."""
     first = name.split("/", 1)[0]
     return ENGLISH if _SECTION.match(first) else first
 
 
 def page_text(path: Path) -> str:
-    """Return the text of a page, or an empty string if it cannot be read or rendered or has a legacy encoding."""
+    """Return the text of a page; empty if the page cannot be read or rendered, or has a legacy encoding."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -237,7 +238,7 @@ def _preprocessors(data: bytes) -> list[str]:
 
 
 def plain(rendered: str) -> str:
-    """Remove the blanks that align columns and margins from rendered text, and repeated empty lines."""
+    """Remove repeated empty lines and alignment blanks from rendered text."""
     lines = (re.sub(r"(?<=\S) {2,}", " ", line).rstrip() for line in rendered.split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 
@@ -254,7 +255,7 @@ def owning_packages(info: Path = DPKG) -> dict[str, str]:
 
 
 def copyright_licence(text: str) -> str:
-    """Return the license of most of a package's files, from a machine-readable copyright file (`Files: *`)."""
+    """Return the license that a machine-readable copyright file states for most files of its package (`Files: *`)."""
     if "copyright-format" not in text[:500] and "/dep5" not in text[:500]:
         return UNKNOWN
     for paragraph in re.split(r"\n\s*\n", text):
@@ -265,7 +266,7 @@ def copyright_licence(text: str) -> str:
 
 
 def _share(groups: Collection[Mapping[str, int]], bound: int) -> list[str]:
-    """Choose names from every group, each limited to an even share of the limit."""
+    """Choose names from every group. The size limit is divided evenly among the groups."""
     share = level((sum(sizes.values()) for sizes in groups), bound)
     return [name for sizes in groups for name in take(sizes, share)]
 
@@ -307,7 +308,7 @@ def harvest(
 ) -> HarvestSummary:
     """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
-    An earlier harvest is kept while all its files exist, even if packages are installed later: otherwise every new
+    An earlier harvest is kept while all its files exist, even if packages are installed later. Otherwise, every new
     package would retrain the demo. The same state of the machine gives the same bytes. Other files in the folder are
     not touched.
 

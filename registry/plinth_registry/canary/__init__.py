@@ -1,14 +1,14 @@
-"""The trial of a canary. This module decides if the canary is withdrawn, stays on trial, or can become champion. The
+"""Trial of a canary. This module decides if the canary is withdrawn, stays on trial, or can become champion. The
 decision is a pure function of the canary's values paired with the champion's.
 
-    feeds   pairs from the owner's metrics: JSON lines, or two queries; pairs are kept between checks, and rejects are
-            counted
+    feeds   pairs from the metrics of the release owner: JSON lines, or two queries; pairs are kept between checks, and
+            rejects are counted
     watch   values signed by the evaluator; one check of the canary and its consequences
 
-A pair is one value of the canary and one of the champion on the same document or request, in a named *stream* (a slice,
-a probe, a metric). Each stream has a sequential test of
+A pair has one value of the canary and one of the champion on the same document or request, in a named *stream* (a
+slice, a probe, a metric). Each stream has a sequential test of
 
-    worse = canary - champion - margin |champion|        (canary and champion swapped where more is better)
+    worse = canary - champion - margin |champion|        (canary and champion swapped if higher is better)
 
 that may be evaluated after every pair (`plinth.evaluation.statistics.Sequential`). Streams share the error rate: the
 stream at position k gets alpha / (k (k + 1)), which sums to at most alpha for any number of streams. Positions are
@@ -41,7 +41,7 @@ POINTS = 120
 class PairedStream(NamedTuple):
     """Paired values of canary and champion, in order of evaluation.
 
-    `values` are (canary, champion), finite, in the stream's own unit.
+    `values` are pairs (canary, champion) of finite numbers, in the stream's own unit.
     """
 
     name: str
@@ -54,8 +54,8 @@ class PairedStream(NamedTuple):
 class StreamTrial(Frozen):
     """Result of one stream: `worse` is the mean loss beyond the margin, with an always-valid interval.
 
-    `worse` and the champion's mean are None without observations; `decided_at` is the pair that decided the
-    withdrawal.
+    If there are no observations, `worse` and the champion's mean are None. `decided_at` is the number of the pair that
+    decided the withdrawal.
     """
 
     name: str
@@ -67,7 +67,7 @@ class StreamTrial(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Result in words."""
+        """Result of the stream as a sentence."""
         if self.worse is None:
             return f"{self.name}: no observations"
         found = {"return": "worse than the margin", "promote": "within the margin", "continue": "undecided"}
@@ -93,16 +93,16 @@ class Trial(Frozen):
 
     @property
     def reason(self) -> str:
-        """Results of the streams that decided the trial, in words."""
+        """Results of the streams that decided the trial, as text."""
         own = [one.sentence for one in self.streams if one.decision == self.decision]
         return "; ".join(own) or "no observations"
 
 
 def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
-    """Return the decision after these values in order, as if the test had been evaluated after each value.
+    """Return the decision after all values, as if the test had been evaluated after each value in order.
 
-    One stream that is worse than the margin withdraws the canary. It can become champion if all streams except guards
-    are within the margin, and at least one of these streams is measured.
+    A single stream that is worse than the margin withdraws the canary. The canary can become champion if all streams
+    except guards are within the margin, and at least one of these streams is measured.
 
     Raises:
         ValueError: a value is not finite.
@@ -118,8 +118,9 @@ def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
 def evidence_curve(
     policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
 ) -> tuple[EvidencePoint, ...]:
-    """Return the mean loss beyond the margin and its interval after up to `POINTS` numbers of pairs, including the
-    deciding pair."""
+    """Return the mean loss beyond the margin and its interval at up to `POINTS` numbers of pairs, including the number
+    of pairs at the decision.
+    """
     worse, found, before = _worse(policy, stream), [], 0
     test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
     for upto in sorted({*map(int, looks), decided_at or 0} - {0}):
@@ -146,7 +147,7 @@ def _stream(policy: TrialPolicy, stream: PairedStream) -> StreamTrial:
 
 
 def _worse(policy: TrialPolicy, stream: PairedStream) -> NDArray[np.float64]:
-    """Return the loss beyond the margin of each pair."""
+    """Return each pair's loss beyond the margin."""
     canary, champion = np.asarray(stream.values, np.float64).reshape(-1, 2).T
     more = stream.higher_is_better or stream.name in policy.higher_is_better
     found: NDArray[np.float64] = (champion - canary if more else canary - champion) - policy.margin * np.abs(champion)
@@ -159,7 +160,7 @@ def _test(policy: TrialPolicy, stream: PairedStream) -> Sequential:
 
 
 def _decision(test: Sequential) -> Decision:
-    """Return the decision for a stream. A stream that was once worse stays worse."""
+    """Return the decision for a stream. A stream that was ever worse than the margin counts as worse from then on."""
     if test.exceeded:
         return "return"
     # `decided` is also checked, because constant values give an interval without width, which proves nothing.
@@ -168,8 +169,9 @@ def _decision(test: Sequential) -> Decision:
 
 
 def _first_exceeding(test: Sequential, worse: NDArray[np.float64]) -> int:
-    """Return the number of the first pair at which the test rejected "at most 0". Bisection works because the test
-    stays rejected."""
+    """Return the number of the first pair at which the test rejected "loss beyond the margin is at most 0". Bisection
+    works because a rejection is permanent.
+    """
     low, high = 0, len(worse)
     while high - low > 1:
         middle = (low + high) // 2

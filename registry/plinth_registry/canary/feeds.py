@@ -1,9 +1,9 @@
-"""Pairs from the owner's metrics: JSON lines, or two Prometheus queries. They are unsigned.
+"""Pairs from the metrics of the release owner: JSON lines, or two Prometheus queries. These pairs are unsigned.
 
-A line is `{"time": …, "canary": 0.21, "champion": 0.2}`: `time` in ISO 8601 or Unix seconds, plus `key` if several
-lines have the same time. Lines are only ever appended, so each file is read from the last position, or from the start
-if the file became shorter. Lines from before the trial are skipped. Other unusable lines are rejects, counted by
-reason; an unreachable source is a fault, and the trial continues without that source.
+A line is `{"time": …, "canary": 0.21, "champion": 0.2}`. The time is in ISO 8601 or Unix seconds; `key` is needed if
+several lines have the same time. Lines are only ever appended, so each file is read from the last position, or from the
+start if the file became shorter. Lines from before the trial are skipped. Other unusable lines are counted as rejects,
+by reason. If a source cannot be reached, this is reported as a fault, and the trial continues without the source.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a
 
 
 class FeedState(Frozen):
-    """Observations of one feed: (key, canary, champion) in order, rejects by reason, and the number of lines `earlier`
-    than the trial. `read` is the position in each file in bytes, or in Prometheus the time in seconds since 1970."""
+    """Observations of one feed: pairs (key, canary, champion) in order, rejects by reason, and the number of lines
+    `earlier` than the trial. `read` is the position in each file in bytes or, for Prometheus, the time in seconds since
+    1970.
+    """
 
     pairs: tuple[tuple[str, float, float], ...] = ()
     rejects: Mapping[str, int] = {}
@@ -42,7 +44,7 @@ class FeedState(Frozen):
 
 
 def take(feed: FeedPolicy, state: FeedState, folder: Path, since: datetime, now: datetime) -> FeedState:
-    """Add new observations of the feed to the state.
+    """Read new observations of the feed and return the state with these added.
 
     Args:
         folder: base of relative paths.
@@ -69,7 +71,7 @@ def _read(place: Path, state: FeedState, since: datetime) -> FeedState:
 
 
 def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
-    """Yield each complete line with its end position. A line that is too long is skipped and yields None."""
+    """Yield each complete line with its end position. For a line that is too long, yield None instead of the line."""
     with path.open("rb") as stream:
         stream.seek(begin)
         long = False
@@ -85,7 +87,7 @@ def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
 
 
 class _Taking:
-    """Pairs and counts of a feed while it is read."""
+    """Collected pairs and counts of a feed while it is read."""
 
     def __init__(self, state: FeedState) -> None:
         self.pairs, self.keys = list(state.pairs), {key for key, _, _ in state.pairs}
@@ -99,7 +101,7 @@ class _Taking:
             self._object(_parsed(line), since)
 
     def pair(self, key: str, canary: object, champion: object) -> None:
-        """Add one pair, once."""
+        """Add one pair, unless its key was added before."""
         values = [_number(value) for value in (canary, champion)]
         if values[0] is None or values[1] is None:
             self.rejects[NO_NUMBER] += 1
@@ -112,7 +114,7 @@ class _Taking:
             self.pairs.append((key, values[0], values[1]))
 
     def state(self, read: Mapping[str, int]) -> FeedState:
-        """Return the current state, with no fault set."""
+        """Return the state with all pairs collected so far and no fault."""
         return FeedState(
             pairs=tuple(self.pairs), rejects=dict(sorted(self.rejects.items())), earlier=self.earlier, read=read
         )
@@ -131,7 +133,9 @@ class _Taking:
 
 
 def _queried(feed: PrometheusPolicy, state: FeedState, since: datetime, now: datetime) -> FeedState:
-    """Return the pairs at the query steps since the last read. The newest step is read once it is complete."""
+    """Return the state with the pairs at the query steps since the last read. The newest step is read once it is
+    complete.
+    """
     first = int(since.timestamp())
     begin = state.read.get(feed.url, first - feed.step_s) + feed.step_s
     steps = min((int(now.timestamp()) - feed.step_s - begin) // feed.step_s, MOST_POINTS - 1)
@@ -185,7 +189,7 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
 
     Raises:
         OSError: Prometheus does not respond.
-        ValueError: Prometheus refuses the expression, or returns several series.
+        ValueError: Prometheus rejects the expression, or returns several series.
     """
     import requests
 
@@ -201,7 +205,11 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
 
 
 def _body(url: str, answer: Any) -> bytes:
-    """Return the body of the response if it is not too long."""
+    """Return the body of the response.
+
+    Raises:
+        ValueError: the body is too long.
+    """
     body = bytearray()
     for piece in answer.iter_content(2**16):
         body += piece
@@ -233,20 +241,22 @@ def _values(body: bytes, who: str) -> dict[int, float]:
 
 
 class Journal(Frozen):
-    """Known observations of each feed, by name."""
+    """Stored observations of each feed, by the feed's name."""
 
     feeds: Mapping[str, FeedState] = {}
 
 
 def journal_path(ctx: Context, release: str, number: int, champion: str) -> Path:
-    """Return the path of a trial's file, named by the release record that started the trial and the champion's
-    version."""
+    """Return the path of the file with a trial's observations. Its name contains the release record that started the
+    trial and the champion's version.
+    """
     return ctx.workspace.root / "trials" / release / f"{number:05d}-{champion}.json"
 
 
 def load_journal(path: Path) -> Journal:
-    """Return the stored observations. They are empty if the file is absent or damaged, and feeds are then read from the
-    start."""
+    """Return the stored observations. If the file is absent or damaged, the result is empty and feeds are read from the
+    start.
+    """
     try:
         return Journal.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -254,7 +264,7 @@ def load_journal(path: Path) -> Journal:
 
 
 def take_all(path: Path, root: Path, asked: Mapping[str, FeedPolicy], since: datetime) -> Journal:
-    """Read new observations from the feeds, and store them.
+    """Read new observations from all feeds, and store them in the trial's file.
 
     Args:
         root: base of relative feed paths.

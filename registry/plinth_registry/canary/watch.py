@@ -1,7 +1,7 @@
 """Observations of the canary against the champion, and the actions of one check.
 
-A check can be repeated, because the decision is the record of the withdrawal, and observations from before a crash are
-kept. The withdrawal names the judged version, so it never affects a newer canary.
+A check can be repeated, because the decision is stored only as the record of the withdrawal, and observations from
+before a crash are kept. The withdrawal names the version that was judged, so it never affects a newer canary.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
 
 
 class FeedCount(Frozen):
-    """Observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason. `fault` is
-    the reason why reading stopped."""
+    """Number of observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason.
+    `fault` is the reason why reading stopped.
+    """
 
     pairs: int
     earlier: int
@@ -51,10 +52,11 @@ class FeedCount(Frozen):
 
 
 class CanaryStatus(Frozen):
-    """Canary with all its observations, judged now.
+    """State of a canary trial: the canary with all its observations and the decision that follows from them.
 
-    `number` is the release record that started it, `since` the start of its comparison with this champion
-    (UTC). `small` are streams with too few pairs; `missing` is the reason why signed measurements could not be paired.
+    `number` is the release record that started the canary. `since` is the start of its comparison with this champion
+    (UTC). `small` lists the streams with too few pairs; `missing` is the reason why signed measurements could not be
+    paired.
     """
 
     release: str
@@ -72,9 +74,9 @@ class CanaryStatus(Frozen):
 
     @property
     def next(self) -> str:
-        """Next decision about the canary, in words."""
+        """Next decision about the canary, as text."""
         if self.champion is None:
-            return "no champion to compare with: promote or withdraw it by hand"
+            return "no champion to compare with: promote or withdraw the canary by hand"
         if self.trial.decision == "return":
             return "will be withdrawn"
         if self.trial.decision == "promote":
@@ -86,7 +88,7 @@ class CanaryStatus(Frozen):
 
 
 class Observed(NamedTuple):
-    """Streams of a trial and its status."""
+    """Streams of a trial, with the trial's status and policy."""
 
     status: CanaryStatus
     policy: TrialPolicy
@@ -94,7 +96,7 @@ class Observed(NamedTuple):
 
 
 def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | None:
-    """Return the current canary of a release, judged now, or None if there is no canary.
+    """Return the state of a release's canary trial, or None if there is no canary.
 
     Args:
         take: True to read and store new values of the owner's metrics. By default, only stored values are used.
@@ -138,7 +140,7 @@ def observe(ctx: Context, recipe: Recipe, *, take: bool = False) -> Observed | N
 
 
 def _streams_observation(rules: TrialPolicy, known: Journal) -> Iterator[PairedStream]:
-    """Yield the streams of the owner's metrics by name. A metric without observations is undecided."""
+    """Yield a stream for each of the owner's metrics, sorted by name. A metric without observations is undecided."""
     for place, name in enumerate(sorted(rules.feeds), start=1):
         pairs = known.feeds.get(name, FeedState()).pairs
         values = [(canary, champion) for _, canary, champion in pairs]
@@ -152,7 +154,7 @@ def _counted(state: FeedState) -> FeedCount:
 def _newest(
     records: tuple[ReleaseRecord, ...], version: str | None, actions: tuple[Action, ...]
 ) -> ReleaseRecord | None:
-    """Return the newest record that moved a version to its current place."""
+    """Return the newest record of a version with one of these actions, which gave it its current alias."""
     for record in reversed(records):
         if record.version == version and record.action in actions:
             return record
@@ -164,8 +166,9 @@ LONGEST_TAG = 4900
 
 
 class CanaryTick(NamedTuple):
-    """Observations and actions of one check. `returned` is the record of the rollback. `due` is True if the canary can
-    be promoted now without a person. `data` is the content of the trial's page."""
+    """Observations and actions of one check. `returned` is the record of the rollback, if the canary was rolled back.
+    `due` is True if the canary can be promoted now without a person. `data` is the content of the trial's page.
+    """
 
     status: CanaryStatus
     data: TrialData
@@ -175,7 +178,8 @@ class CanaryTick(NamedTuple):
 
 
 def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | None:
-    """Read new metrics, judge the canary, roll it back if it is worse, and publish the state.
+    """Read new metrics, compare the canary with the champion, roll the canary back if it is worse, and publish the
+    state.
 
     Raises:
         GateError: no policy is signed.
@@ -199,13 +203,15 @@ def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | Non
 
 
 def page_name(status: CanaryStatus) -> str:
-    """Return the file name of a trial's page: the versions of canary and champion."""
+    """Return the file name of a trial's page, with the versions of canary and champion."""
     against = f"-champion-{status.champion}" if status.champion else ""
     return f"{status.release}-canary-{status.canary}{against}.html"
 
 
 def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None:
-    """Show the state of the trial on the canary's version in MLflow, and store the page with its run's artifacts."""
+    """Show the state of the trial on the canary's version in MLflow, and store the trial's page with the artifacts of
+    the canary's run.
+    """
     tags = {"trial": f"{status.next}. {status.trial.reason}"[:LONGEST_TAG], "trial.page": path.name}
     held = client.get_model_version(status.release, status.canary)
     for key, value in tags.items():
@@ -216,7 +222,9 @@ def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None
 
 
 def shown(found: Observed) -> TrialData:
-    """Return the streams with their curves, as shares of the champion's mean if the champion has one."""
+    """Return the content of the trial's page: the streams with their curves, in percent of the champion's mean if the
+    champion has values.
+    """
     status, rules = found.status, found.policy
     pairs = zip(found.streams, status.trial.streams, strict=True)
     return TrialData(
@@ -273,9 +281,10 @@ MOST_SLICES = 8
 
 
 class MeasuredPairs(NamedTuple):
-    """Streams from signed evidence. Streams in `small` have too few pairs. `missing` is the reason if there are no
-    streams. `manifests` are digests of the manifests that were read, by asset; the champion's have the prefix `champion
-    `."""
+    """Streams from signed evidence. `small` lists the streams with too few pairs. `missing` is the reason if there are
+    no streams. `manifests` has the digests of the manifests that were read, by asset; names of the champion's assets
+    have the prefix `champion `.
+    """
 
     streams: tuple[PairedStream, ...] = ()
     small: tuple[str, ...] = ()
@@ -284,7 +293,7 @@ class MeasuredPairs(NamedTuple):
 
 
 def measured_pairs(ctx: Context, canary: str, champion: str, least: int) -> MeasuredPairs:
-    """Return the evaluator's measurements of both checkpoints, pair by pair.
+    """Return the evaluator's measurements of both checkpoints as pairs.
 
     Args:
         canary, champion: digests of checkpoints.
@@ -320,7 +329,7 @@ def _read(
 
 
 def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
-    """Yield the pairs of a comparison; its lines name the better direction."""
+    """Yield the pairs of a stored comparison, whose lines state if lower values are better."""
     (part,) = made.named(FILE)
     rows = read_table(ctx.store, part)
     fewer = {(line["kind"], line["measure"]): bool(line["fewer_is_better"]) for line in made.stats["lines"]}
@@ -330,7 +339,7 @@ def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
 
 
 def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
-    """Return the stream of the whole held-out text first, then its slices and the probes, sorted by name."""
+    """Return the stream of all held-out text first, then the streams of its slices and of probes, sorted by name."""
     found: list[tuple[int, PairedStream]] = []
     for one in pairs:
         if one.kind not in KINDS or not one.rows.num_rows:

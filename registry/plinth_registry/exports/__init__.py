@@ -4,10 +4,10 @@
                 unreleased checkpoint, with a card that labels it
     data        text and tokens: tainted data is refused, each export is recorded and signed; verified offline
 
-This module has the seal of an export: the statement over every file, the model signature, the record in `exports/`; and
-quantized and pruned forms, measured against their release, stated by the evaluator, evaluated by gates. The statement
-names the release, its policy and the root of trust. The role `promoter` signs it, or `trainer` for an unreleased model,
-which it labels.
+This module signs an export (the seal): it writes the statement over every file, the model signature, and the record in
+`exports/`. It also handles quantized and pruned forms, which the evaluator measures against their release and gates
+evaluate. The statement names the release, its policy and the root of trust. The role `promoter` signs the statement of
+a release. The role `trainer` signs the statement of an unreleased model, which is labeled as unreleased.
 
     DIRECTORY/README.md, *.safetensors, config.json, …    the model, with its card
     DIRECTORY/papers/                                     data card, bill of materials, summary of training content
@@ -60,10 +60,10 @@ EXPORT_NOTES = "exports"
 
 
 class FormClaim(Frozen):
-    """Quantized or pruned form of a release, with the gates that it passed.
+    """Quantized or pruned form of a release, with the results of the export gates that it passed.
 
     Args:
-        name: name, such as `gguf-q8_0`.
+        name: name of the form, such as `gguf-q8_0`.
         comparison: digest of the comparison of the form with the release, signed by the evaluator.
     """
 
@@ -73,13 +73,13 @@ class FormClaim(Frozen):
 
 
 class ExportClaim(Frozen):
-    """Claims of an export, in addition to its files.
+    """Claims that an export makes in addition to its files.
 
     Args:
-        name: `NAME/VERSION` of a release; any name of an unreleased model.
+        name: `NAME/VERSION` of a release, or any name of an unreleased model.
         number: number of the release record, or None if there is none.
-        released_at: time of the release record, for signatures of keys that were revoked later.
-        evidence: signing role by file name.
+        released_at: time of the release record, for checking signatures of keys that were revoked later.
+        evidence: signing role of each evidence file, by file name.
         form: form of the weights, if they were converted.
     """
 
@@ -94,10 +94,10 @@ class ExportClaim(Frozen):
 
 
 def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
-    """Sign a directory as it is; nothing may be added afterward. Return the statement's predicate.
+    """Sign a directory with its current files, after which no file may be added. Return the statement's predicate.
 
     Raises:
-        SignatureError: no key as `promoter` (`trainer` if unreleased), or a file cannot be signed.
+        SignatureError: this machine has no `promoter` key (`trainer` if unreleased), or a file cannot be signed.
     """
     trust = Trust.of(ctx.workspace)
     signer = trust.signer(PROMOTER if claim.status == "released" else TRAINER)
@@ -126,7 +126,7 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
 
 
 def record(ctx: Context, *, name: str, status: str, subject: str, to: str, sealed: str | None = None) -> Path:
-    """Record an export with target and user in `exports/`; records are only added.
+    """Record an export with its target and user in `exports/`. Records are never changed.
 
     Args:
         status: `released`, `UNRELEASED` or `data`.
@@ -151,7 +151,7 @@ def record(ctx: Context, *, name: str, status: str, subject: str, to: str, seale
 
 
 def is_export(directory: Path) -> bool:
-    """Return True if a directory claims to be an export; nothing is verified."""
+    """Return True if a directory claims to be an export. The claim is not verified."""
     return (directory / EXPORT).is_file()
 
 
@@ -182,7 +182,7 @@ def verify_bundle(directory: Path, root: Path, bundle: Path, trusted_root: Path,
     proof, payload = sigstore_bundle.verify(bundle, trusted_root, known, role)
     if payload != base64.b64decode(envelope["payload"]):
         raise SignatureError(
-            f"the Sigstore bundle {bundle} is about something else",
+            f"the Sigstore bundle {bundle} is about another statement",
             found=f"a statement with SHA-256 {hashlib.sha256(payload).hexdigest()}",
             expected=f"the payload of {directory / EXPORT}",
         )
@@ -203,7 +203,7 @@ FORMS: Final = standalone_verify.FORMS.rstrip("/")
 
 
 class FormSource(NamedTuple):
-    """Checkpoint of a form: its digest, its signed directory, and its recipe.
+    """Checkpoint from which a form is made: its digest, its signed directory, and its recipe.
 
     Args:
         files: SHA-256 of weights, configuration and tokenizer, as the trainer signed them.
@@ -216,10 +216,10 @@ class FormSource(NamedTuple):
 
 
 def form_source(ctx: Context, directory: Path) -> FormSource:
-    """Return the checkpoint in a signed directory.
+    """Return the checkpoint in a signed directory, as the source of a form.
 
     Raises:
-        SignatureError: a file differs from what was signed.
+        SignatureError: a file differs from the signed file.
     """
     signed = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
     files = {name: signed["files"][name]["sha256"] for name in required_files(signed["files"])}
@@ -227,7 +227,7 @@ def form_source(ctx: Context, directory: Path) -> FormSource:
 
 
 def require_plain(ctx: Context, directory: Path, folder: Path) -> None:
-    """Compare the plain model in a folder with the checkpoint as its trainer signed it.
+    """Check that the plain model in a folder equals the checkpoint that its trainer signed.
 
     Raises:
         IntegrityError: the folder has another model or tokenizer.
@@ -240,7 +240,7 @@ def require_plain(ctx: Context, directory: Path, folder: Path) -> None:
 
 
 def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> None:
-    """Compare the plain model in a folder with its checkpoint, and state its files.
+    """Check that the plain model in a folder equals its checkpoint, and sign a statement about its files.
 
     Args:
         form: name of the form, such as `hf-bfloat16`.
@@ -260,7 +260,7 @@ def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> No
 def judge_form(
     ctx: Context, source: FormSource, release: str, form: str, compared: Manifest, folder: Path
 ) -> FormClaim:
-    """Sign the measurement of a form, and evaluate the gates of exports.
+    """Sign the measurement of a form, and evaluate the export gates on it.
 
     Args:
         release: name of the release; its signed policy has the limits.
@@ -270,7 +270,7 @@ def judge_form(
 
     Raises:
         GateError: a gate blocks the form.
-        SignatureError: no evaluator key, or the policy does not verify.
+        SignatureError: this machine has no evaluator key, or the policy does not verify.
     """
     facts = attestations.measured_facts({"comparison": compared}, JudgedCheckpoint()).get("comparison")
     if not isinstance(facts, ComparisonFacts):
@@ -291,7 +291,7 @@ def judge_form(
 
 
 def form_statement(ctx: Context, checkpoint: str, form: str) -> Path:
-    """Return the path of the statement about a form."""
+    """Return the path of the statement about a form of a checkpoint."""
     return attestations.path_of(ctx, checkpoint, f"{FORMS}/{form}")
 
 
@@ -301,7 +301,7 @@ def _files_of(folder: Path) -> dict[str, str]:
 
 
 def _is_stated(ctx: Context, source: FormSource, form: str, facts: Mapping[str, Any]) -> bool:
-    """Return True if the evaluator has already attested these facts."""
+    """Return True if the evaluator has already attested these facts about the form."""
     known = attestations.about(ctx, source.checkpoint).valid.get(f"{FORMS}/{form}")
     return known is not None and known.facts == _facts(source, form, facts)
 
@@ -319,9 +319,9 @@ def _state(
         attestations.attest(ctx, source.recipe, "measurement", asset, source.checkpoint, **about)
     except SignatureError as error:
         raise SignatureError(
-            f"no statement that the files of {form} are checkpoint {source.checkpoint[:12]}",
+            f"there is no statement that the files of {form} are from checkpoint {source.checkpoint[:12]}",
             found=error.brief,
-            expected=f"a statement of the {EVALUATOR} about these files",
+            expected=f"a statement by the {EVALUATOR} about these files",
             remedy=f"first run this command on the machine with the {EVALUATOR}'s key, which signs the statement",
         ) from error
 

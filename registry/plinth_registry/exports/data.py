@@ -1,9 +1,9 @@
 """Exports of text, tokens and files of a manifest: tainted data is refused, each export is recorded and signed.
 
-`EXPORT.json` names every file with its SHA-256, and its source manifests. It is signed as `compliance`, which also
-states the terms of the text; no key of the promoter or trainer is needed. The target is a folder or a URI. Files signed
-there before are kept in the next statement, so that several exports can share a folder; `verify` refuses files that
-were not exported.
+`EXPORT.json` names every file with its SHA-256, and the manifests that the files come from. The compliance key signs
+it, and its owner also states the terms of the text; no key of the promoter or trainer is needed. The target is a folder
+or a URI. Files that were signed there before are kept in the next statement, so that several exports can share a
+folder; `verify` rejects files that were not exported.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from plinth_registry.exports import record
 
 
 def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: bool = False) -> None:
-    """Check that manifests may be exported, and record the export. Call this before the first byte is written.
+    """Check that manifests may be exported, and record the export. Call this function before the first byte is written.
 
     Args:
         to: folder or URI.
         unreleased: True to allow a checkpoint that is not a release.
 
     Raises:
-        GateError: one of them, or one of its inputs, is tainted; or it is a checkpoint.
+        GateError: a manifest or one of its inputs is tainted, or a manifest is a checkpoint.
         SignatureError: the taint log does not verify.
     """
     going = list(manifests)
@@ -49,7 +49,7 @@ def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: b
         raise GateError(
             f"the export to {to} includes tainted data",
             found="; ".join(mark.removeprefix("evidence: ") for mark in marks),
-            remedy="exclude it, or rebuild it without the tainted input",
+            remedy="exclude the tainted data, or rebuild it without the tainted input",
         )
     for one in going:
         if one.asset == "checkpoint" and not unreleased:
@@ -68,7 +68,9 @@ MOST_BYTES = 1 << 28
 
 
 class SignedFiles(Frozen):
-    """SHA-256 by file name, digests of the source manifests by asset, and names of the exports."""
+    """Signed files of an export: SHA-256 by file name, digests of the source manifests by asset, and names of the
+    exports.
+    """
 
     names: tuple[str, ...] = ()
     files: Mapping[str, str] = {}
@@ -76,17 +78,17 @@ class SignedFiles(Frozen):
 
 
 class DataSeal:
-    """Signer of exported files; does nothing without a key."""
+    """Signer of exported files. Without a key, nothing is signed."""
 
     def __init__(self, ctx: Context, to: str, name: str, signer: Signer | None = None) -> None:
         self._ctx, self._to, self._name, self._signer = ctx, to.rstrip("/"), name, signer
         self._before = _signed_before(ctx, self._to) if signer else SignedFiles()
 
     def sign(self, files: Mapping[str, str], materials: Mapping[str, str]) -> str | None:
-        """Write `EXPORT.json`, last of all; return its SHA-256.
+        """Write the signed `EXPORT.json` after all other files; return its SHA-256.
 
         Args:
-            files: SHA-256 of all written files, by name below the place.
+            files: SHA-256 of all written files, by name below the target.
             materials: digests of the source manifests.
         """
         if self._signer is None:
@@ -116,16 +118,16 @@ class DataSeal:
 def leaving(
     ctx: Context, manifests: Iterable[Manifest], to: str, name: str, *, unsigned: bool = False
 ) -> Iterator[DataSeal]:
-    """Check that the block may export manifests, and sign the exported files when it ends.
+    """Check that the manifests may be exported, record the export, and yield the signer of the exported files.
 
     Args:
         name: name of the export, such as `tokens of web`.
-        unsigned: True to sign nothing; only `exports/` records the export.
+        unsigned: True to sign nothing; the export is then only recorded in `exports/`.
 
     Raises:
         GateError: the export includes tainted data or a checkpoint.
         SignatureError: no root is pinned, or no compliance key is on this machine.
-        StorageError: the place has an export that would be overwritten.
+        StorageError: the target has an export that would be overwritten.
     """
     if unsigned:
         leave(ctx, manifests, to)
@@ -143,16 +145,17 @@ def leaving(
 
 
 def is_signed(to: str) -> bool:
-    """Return True if a place claims to be a signed export; nothing is verified."""
+    """Return True if a folder or URI claims to be a signed export. The claim is not verified."""
     return EXPORT in sizes(to)
 
 
 def verify(to: str, root: Path) -> dict[str, Any]:
-    """Verify an export of text or tokens with only the root: every file, and that there are no others.
+    """Verify an export of text or tokens with only the root of trust. Every file is checked, and no other files may be
+    there.
 
     Raises:
         SignatureError: a file, the statement, its signer or the root is invalid.
-        StorageError: the place cannot be read.
+        StorageError: the target cannot be read.
     """
     place = to.rstrip("/")
     try:
@@ -167,16 +170,16 @@ def verify(to: str, root: Path) -> dict[str, Any]:
         raise SignatureError(
             f"{to} is not a verified export of text or tokens",
             found=str(error) or type(error).__name__,
-            expected=f"exactly the files signed by {COMPLIANCE} of the root in {root}",
-            remedy="do not use it; export it again into an empty folder",
+            expected=f"exactly the files signed by a {COMPLIANCE} key of the root in {root}",
+            remedy="do not use this export; export again into an empty folder",
         ) from error
 
 
 def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
-    """Check that every file below a URI is as it was signed, and that there are no others.
+    """Check that every file below a URI is unchanged since it was signed, and that there are no other files.
 
     Raises:
-        RefusedExport: names the first file that differs.
+        RefusedExport: a file differs, is missing or was added; the message names the first such file.
     """
     for name in sorted((set(sizes(place)) - {EXPORT}) ^ set(files)):
         raise RefusedExport(f"{name} {'is missing' if name in files else 'was added'}")
@@ -189,10 +192,10 @@ def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _signed_before(ctx: Context, to: str) -> SignedFiles:
-    """Return the files at a place that this workspace's root signed before.
+    """Return the files at a target that a compliance key of this workspace's root signed before.
 
     Raises:
-        StorageError: the place has an export of another kind.
+        StorageError: the target has an export of another kind.
     """
     if not is_signed(to):
         return SignedFiles()
@@ -210,7 +213,7 @@ def _signed_before(ctx: Context, to: str) -> SignedFiles:
     raise StorageError(
         f"{to} has another export",
         found=found,
-        expected=f"no {EXPORT}, or one of text or tokens that this root's {COMPLIANCE} signed",
+        expected=f"no {EXPORT}, or an {EXPORT} of text or tokens that this root's {COMPLIANCE} signed",
         remedy="choose another folder",
     )
 

@@ -1,7 +1,8 @@
 """Exports of models: a release, verified again, with its documents and signed statements; or an unreleased checkpoint,
 with a card that labels it.
 
-Releases come from the signed history, not from MLflow. A version that was rolled back or is tainted is always refused.
+Releases come from the signed history, and MLflow is not trusted. A version that was rolled back or is tainted is always
+refused.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ EVIDENCE = "evidence"
 
 
 class ReleasedModel(NamedTuple):
-    """Verified release: its record and candidate."""
+    """Verified release with its release record and candidate."""
 
     record: ReleaseRecord
     candidate: Candidate
@@ -54,7 +55,9 @@ class ReleasedModel(NamedTuple):
 
 
 class LeavingPapers(NamedTuple):
-    """Documents of a release: bytes by name in an export; signed statements, each with its signing role."""
+    """Documents of a release for an export: file contents by name, and signed statements by name with their signing
+    role.
+    """
 
     files: Mapping[str, bytes]
     evidence: Mapping[str, tuple[str, bytes]]
@@ -62,11 +65,12 @@ class LeavingPapers(NamedTuple):
 
 @dataclass(frozen=True)
 class Papers:
-    """Documents that are exported with every release: a member of the group `plinth.papers`.
+    """Documents that are exported with every release, as a member of the entry point group `plinth.papers`.
 
     Args:
         name: name of the entry point.
-        leaving: `(context, released model)` -> documents. GateError if the policy requires a signature that is absent.
+        leaving: function that returns the documents, given the context and the released model. It raises GateError if
+            the policy requires a signature that is missing.
     """
 
     name: str
@@ -81,7 +85,7 @@ def find(ctx: Context, target: str) -> ReleasedModel:
 
     Raises:
         MissingError: the release has no such alias.
-        GateError: never released, rolled back, or tainted.
+        GateError: the version was never released, was rolled back, or is tainted.
         SignatureError, LineageError: a statement, a file or the chain was changed.
     """
     name, version = _named(ctx, target)
@@ -90,7 +94,7 @@ def find(ctx: Context, target: str) -> ReleasedModel:
 
 
 def _named(ctx: Context, target: str) -> tuple[str, str]:
-    """Return name and version."""
+    """Return the release name and the version that a target names."""
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator != "@":
         return name, which
@@ -101,7 +105,8 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
 
 
 def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
-    """Check a verified export against this workspace's history and taints, since its signature never expires.
+    """Check that a verified export was not rolled back or tainted later. Its signature never expires, so this
+    workspace's history and taints are read.
 
     Args:
         proved: result of `exports.verify`. Releases that this workspace does not know pass.
@@ -122,14 +127,14 @@ def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
 
 
 def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -> ExportClaim:
-    """Write documents and evidence into a directory before it is sealed; return the content of the seal.
+    """Write documents and evidence into a directory before it is signed. Return the claims for the signed statement.
 
     Args:
         form: form of the export; the evaluator's statement about it is included.
 
     Raises:
-        GateError: the policy requires documents signed by compliance, and these are not.
-        RecipeError: it requires them, and the package that writes them is not installed.
+        GateError: the policy requires documents signed by compliance, and these are not signed.
+        RecipeError: the policy requires signed documents, and the package that writes them is not installed.
     """
     evidence = dict(_statements(ctx, found, form))
     for papers in _papers(ctx, found.record.model):
@@ -154,10 +159,10 @@ def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -
 
 
 def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
-    """Return the signed envelope of the release record.
+    """Return the signed envelope of a release record.
 
     Raises:
-        SignatureError: its file now has another record.
+        SignatureError: the record's file now has another record.
     """
     path = RELEASES.path(ctx, record.number)
     data = dsse.bytes_of(path)
@@ -167,12 +172,12 @@ def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
 
 
 def pretty(envelope: Mapping[str, Any]) -> bytes:
-    """Format a signed envelope for an export."""
+    """Format a signed envelope as JSON for an export."""
     return json.dumps(envelope, indent=1, sort_keys=True).encode()
 
 
 def _papers(ctx: Context, model: str) -> list[Papers]:
-    """Return the writers of documents for an export of a model.
+    """Return the documents that the installed packages add to an export of a model.
 
     Raises:
         RecipeError: the newest policy requires signed documents, and the package that writes them is not installed.
@@ -184,16 +189,19 @@ def _papers(ctx: Context, model: str) -> list[Papers]:
 
 
 def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
-    """Return statements about a checkpoint; those about its forms belong to one export each."""
+    """Return the paths of statements about a checkpoint, without statements about its forms, since these belong to one
+    export each.
+    """
     found = sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
     return [path for path in found if not path.name.startswith(f"{FORMS.rstrip('/')}.")]
 
 
 def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:
-    """Return the role that signed a statement: that of its type, or the one whose signature verifies.
+    """Return the role that signed a statement. It is the role of the statement's type, or else the first role whose
+    signature verifies.
 
     Raises:
-        SignatureError: none does.
+        SignatureError: no role's signature verifies.
     """
     kind = dsse.unverified(envelope, where)["predicateType"]
     for role in [ROLE_OF[kind]] if kind in ROLE_OF else [role for role in ROLES if role != ROOT]:
@@ -202,11 +210,11 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
         except SignatureError:
             continue
         return role
-    raise SignatureError(f"no authorized signature on {where}", found=kind, expected="a signature by its role")
+    raise SignatureError(f"no authorized signature on {where}", found=kind, expected="a signature by its type's role")
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:
-    """Yield role and bytes of every signed statement about a release, by its name in the export."""
+    """Yield the name, role and bytes of each signed statement about a release."""
     trust, own = Trust.of(ctx.workspace), found.candidate
     beside = own.directory.name
     files = {f"{EVIDENCE}/provenance.slsa.json": signing.slsa_path(own.directory)}
@@ -257,13 +265,13 @@ text, scores and licenses are not stated here.
 
 
 def require_untainted(ctx: Context, run_id: str, inputs: tuple[str, ...]) -> None:
-    """Refuse the checkpoint of a run that is tainted or has tainted inputs.
+    """Check that the checkpoint of a run and its inputs are not tainted.
 
     Args:
         inputs: digests of the manifests that the run reads.
 
     Raises:
-        GateError: it is tainted.
+        GateError: the run or one of its inputs is tainted.
         LineageError: a manifest of the ancestry is absent or has changed, so taints cannot be checked.
     """
     found = [mark for digest in inputs for mark in taint.marks_on(ctx, chain(ctx.refs, ctx.refs.load(digest)))]
@@ -278,12 +286,12 @@ def require_untainted(ctx: Context, run_id: str, inputs: tuple[str, ...]) -> Non
 
 
 def add_card(directory: Path, name: str) -> None:
-    """Write the card of an unreleased model."""
+    """Write the model card of an unreleased model."""
     (directory / "README.md").write_text(CARD.format(name=name, status=UNRELEASED))
 
 
 def _is_of(ctx: Context, mark: taint.Taint, run_id: str) -> bool:
-    """Return True if a taint is on a manifest of this run or of one of its checkpoints."""
+    """Return True if a taint is on a manifest of this run or of a checkpoint of the run."""
     try:
         return mark.kind == "manifest" and ctx.refs.load(mark.target).stats.get("run_id") == run_id
     except PlinthError:

@@ -1,5 +1,5 @@
 """Gates: conditions on a candidate. Pure functions from policy and evidence to (state, reason, evidence). This module
-has the state of one gate, the summary of all, and the evaluation of all gates of a policy in a fixed order.
+has the state of one gate, the summary of all gates, and the evaluation of a policy's gates in a fixed order.
 
     settings    the gate policy: limits of each gate, approvers, omitted gates with reasons
     facts       the evidence, one record per kind of attestation
@@ -7,9 +7,9 @@ has the state of one gate, the summary of all, and the evaluation of all gates o
                 `forgetting` (models that started from another) and `compressed` (exported forms)
     origin      signature, lineage, taint, contamination, license, terms, resume, stability, cost; approvals
 
-Missing evidence fails its gate with a reason; a gate that decided nothing is skipped, not applicable or pending, never
-passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the policy
-(`plinth_registry.policy`), consequences of a verdict (`plinth_registry.promotion`).
+A gate fails with a reason if its evidence is missing. A gate that decided nothing is skipped, not applicable or
+pending, and never passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the
+policy (`plinth_registry.policy`), consequences of a verdict (`plinth_registry.promotion`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MISCOUNTED: Final = "does not match its tables"
 
 
 class GateResult(GateVerdict):
-    """State of one gate, its reason and its evidence.
+    """State of one gate, with its reason and its evidence.
 
-    A waiver keeps the reason; `waived` has its person, expiry and reason.
+    A waived gate keeps its reason. `waived` has the person who signed the waiver, its expiry date and its reason.
     """
 
     name: str
@@ -52,7 +52,7 @@ class GateResult(GateVerdict):
 
     @property
     def text(self) -> str:
-        """State and detail."""
+        """State and detail of the gate as text."""
         return f"{self.state}: {self.detail}"
 
 
@@ -67,12 +67,12 @@ def decided(name: str, passed: bool, reason: str, **evidence: Any) -> GateResult
 
 
 def blocking(results: Iterable[GateResult]) -> tuple[GateResult, ...]:
-    """Return the gates that block promotion: failed and pending ones."""
+    """Return the gates that block promotion, which are failed or pending."""
     return tuple(result for result in results if result.blocks)
 
 
 def is_open(results: Sequence[GateResult]) -> bool:
-    """Return True if there are gates and none blocks promotion."""
+    """Return True if there are gates and no gate blocks promotion."""
     return bool(results) and not blocking(results)
 
 
@@ -95,16 +95,16 @@ def account(results: Sequence[GateResult]) -> str:
 
 
 def summary(results: Sequence[GateResult]) -> str:
-    """Return outcome and counts on one line."""
+    """Return the outcome and the counts by state on one line."""
     return f"{outcome(results)}; {account(results)}"
 
 
 def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
-    """Return the part of a reason that lists samples below the minimum, or an empty string if there are none.
+    """Return the part of a reason that lists samples below the minimum size, or an empty string if there are none.
 
     Args:
         what: noun of one sample, such as `slice`.
-        small: names with their n.
+        small: names of the samples with their size.
     """
     if not small:
         return ""
@@ -112,14 +112,16 @@ def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
 
 
 def named(small: Sequence[tuple[str, int]]) -> str:
-    """List the first few names with their n."""
+    """List the first few names with their sample size."""
     shown_ones = ", ".join(f"{name} (n {n:,})" for name, n in small[:NAMES_SHOWN])
     more = len(small) - NAMES_SHOWN
     return f"{shown_ones} and {more} more" if more > 0 else shown_ones
 
 
 def shown(value: float, apart_from: float | None = None, signed: bool = False) -> str:
-    """Format a number: two decimals or three digits, more if needed to distinguish it from `apart_from`."""
+    """Format a number with two decimals or three digits. More digits are used if needed to distinguish it from
+    `apart_from`.
+    """
     if value != value:
         return "unknown"
     value, plus = value + 0.0, "+" if signed else ""  # -0.0 is 0.0
@@ -138,7 +140,7 @@ def percent(share: float, apart_from: float | None = None) -> str:
 
 
 def number(value: float) -> float | str:
-    """Return a number for JSON; NaN and infinity as text."""
+    """Return a number for JSON; NaN and infinity are returned as text."""
     return value if value == value and abs(value) != float("inf") else str(value)
 
 
@@ -150,7 +152,7 @@ def _digits(value: float, digits: int, plus: str) -> str:
 
 
 def _who(one: GateResult) -> str:
-    """Return the person and date of a waiver, without its reason."""
+    """Return the person and date of a gate's waiver, without its reason."""
     return one.waived.partition(": ")[0].removeprefix("waived ")
 
 
@@ -160,7 +162,7 @@ def evaluate(
     """Evaluate every gate that the policy requires.
 
     Args:
-        waived: waivers in words by gate (`plinth_registry.judgement`); those of mandatory gates are ignored.
+        waived: text of each waiver, by gate (`plinth_registry.judgement`); waivers of mandatory gates are ignored.
     """
     return tuple(_with_waiver(result, waived) for result in _required(policy, evidence))
 
@@ -184,7 +186,7 @@ def _of_candidates(policy: GatePolicy, name: str, evidence: Evidence) -> GateRes
 
 
 def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResult, ...]:
-    """Evaluate every gate of exports: the built-in ones, and those that the policy names.
+    """Evaluate every export gate: the built-in gates, and the gates that the policy names.
 
     Args:
         policy: policy with the parameters in its `extensions`. A gate that is not named there uses its defaults.
@@ -196,14 +198,14 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
 
 def _is_of_exports(name: str) -> bool:
-    """Return True if a gate applies to exports. A gate that cannot be loaded is evaluated for candidates and fails."""
+    """Return True if a gate applies to exports. A gate that cannot be loaded counts as a candidate gate and fails."""
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False
 
 
 def _recomputed(gate: Gate, result: GateResult, evidence: Evidence) -> GateResult:
-    """Fail a gate whose evidence does not match its own tables."""
+    """Return the result of a gate, changed to failed if its evidence does not match its own tables."""
     wrong = [said for kind in gate.counted for said in evidence.miscounted.get(kind, ())]
     if not wrong:
         return result
@@ -234,8 +236,7 @@ def by_name(name: str) -> Gate:
 
 
 def _by_name(name: str, raw: Mapping[str, Any], evidence: Evidence) -> GateResult:
-    """Evaluate a gate that the policy names. The gate fails if it cannot be loaded, lacks evidence or raises an
-    error."""
+    """Evaluate a gate that the policy names. A gate that cannot be loaded, lacks evidence or raises an error fails."""
     try:
         gate, origin_of = by_name(name), GATES.origin(name)
         params = GATES.parameters(name, raw, f"extensions.{name}")
@@ -263,7 +264,7 @@ def _named(name: str, verdict: GateVerdict) -> GateResult:
 
 
 def _is_absent(value: Any) -> bool:
-    """Return True for None, an empty table, or a record of only these."""
+    """Return True for None, an empty table, or a record that has only such values."""
     if isinstance(value, Frozen):
         return all(_is_absent(getattr(value, name)) for name in type(value).model_fields)
     return value is None or (isinstance(value, Mapping | tuple) and not value)

@@ -1,4 +1,4 @@
-"""Evidence of the gates: each field of `Evidence` has one kind of attestation.
+"""Evidence of the gates: each field of `Evidence` corresponds to one kind of attestation.
 
 None, a count of 0 or an empty table is missing evidence, and the gate that needs it fails. Intervals and bounds are
 computed by the evaluation with `plinth.evaluation.statistics`, never by gates.
@@ -19,17 +19,17 @@ F = TypeVar("F", bound=Frozen)
 
 
 class CheckResult(Frozen):
-    """Outcome of a check that ran elsewhere, with its findings in words."""
+    """Outcome of a check that ran outside the gates, with its findings as text."""
 
     holds: bool
     detail: str
 
 
 class CodeFacts(Frozen):
-    """Code that trained, as the trainer stated it at each start of the ranks."""
+    """Code versions that the training used, as the trainer stated them at each start of the ranks."""
 
     commits: tuple[str, ...] = ()
-    unclean: tuple[str, ...] = Field((), description="Machines without a clean commit, a sentence each.")
+    unclean: tuple[str, ...] = Field((), description="One sentence for each machine without a clean commit.")
 
 
 class SliceScore(Frozen):
@@ -42,7 +42,7 @@ class SliceScore(Frozen):
 
 
 class EvaluationFacts(Frozen):
-    """Scores by bucket."""
+    """Scores of held-out text, by slice."""
 
     slices: Mapping[str, SliceScore]
 
@@ -57,52 +57,52 @@ class ProbeWorth(Frozen):
 
 
 class ProbeFacts(Frozen):
-    """Probes by name."""
+    """Results of the noise check, by probe."""
 
     probes: Mapping[str, ProbeWorth]
 
 
 class TaskScore(Frozen):
-    """Measured share of a task."""
+    """Number of documents on which a task was measured, and number of damaged documents."""
 
     documents: int
     damaged: int = 0
 
 
 class TaskFacts(Frozen):
-    """Tasks by name, over all task sets."""
+    """Numbers of documents per task, over all task sets."""
 
     tasks: Mapping[str, TaskScore]
 
 
 class PairedLine(Frozen):
-    """A paired difference, candidate minus champion, with the ends of its interval."""
+    """Paired difference, candidate minus champion, with the bounds of its interval."""
 
     kind: str = Field(description="Kind of measurement: `slices`, `probes`, `tasks`, …")
     measure: str
-    slice: str = Field(description="`all`, or a label such as `bucket web`.")
+    slice: str = Field(description="Slice of the text: `all`, or a label such as `bucket web`.")
     fewer_is_better: bool
-    clusters: int = Field(description="Sample size: documents, templates or items.")
+    clusters: int = Field(description="Sample size: number of documents, templates or items.")
     value: float
     low: float
     high: float
 
     @property
     def worse_at_most(self) -> float:
-        """Upper bound of the candidate's loss, in the unit of the measure."""
+        """Upper bound of the candidate's loss relative to the champion, in the unit of the measure."""
         return self.high if self.fewer_is_better else -self.low
 
 
 class ComparisonFacts(Frozen):
-    """Comparison of the candidate with another model, measured alike."""
+    """Comparison of the candidate with another model on the same measurements."""
 
-    candidate: str = Field(description="Digest of the checkpoint.")
+    candidate: str = Field(description="Digest of the candidate's checkpoint.")
     champion: str = Field(description="Digest of the other checkpoint.")
     lines: tuple[PairedLine, ...]
 
 
 class ContaminationFacts(Frozen):
-    """Number of training documents, and of those that overlap the held-out set."""
+    """Number of training documents, and number of training documents that overlap the held-out set."""
 
     documents: int
     contaminated: int
@@ -118,9 +118,9 @@ class GrantedUses(Frozen):
 
 
 class LicenceFacts(Frozen):
-    """Rights in the training text."""
+    """Licenses and terms of the training text."""
 
-    documents: Mapping[str, int] = Field(description="Training documents by SPDX expression.")
+    documents: Mapping[str, int] = Field(description="Number of training documents by SPDX expression.")
     permitted: tuple[str, ...] = Field((), description="SPDX identifiers that the recipe permits.")
     sources: Mapping[str, GrantedUses] = Field(default_factory=dict, description="Declared terms by source.")
 
@@ -129,14 +129,14 @@ class ToleranceFacts(Frozen):
     """Relative difference of a replay from the run, and of two replays from each other."""
 
     differences: Mapping[str, float] = Field(description="Differences between original and replay, by quantity.")
-    bounds: Mapping[str, float] = Field(description="Tolerance of each quantity, from two replays.")
+    bounds: Mapping[str, float] = Field(description="Tolerance of each quantity, measured by two replays.")
     hardware: tuple[str, ...] = Field(description="Hardware of each rank in the measurement.")
     method: str
     faults: tuple[str, ...] = Field((), description="Reasons why the replay exceeds the tolerance.")
 
     @classmethod
     def of(cls, measured: Tolerance) -> ToleranceFacts:
-        """Return the facts of a proof."""
+        """Return the tolerance that a resume proof measured, as facts."""
         return cls(
             differences={name: one.difference for name, one in measured.bounds.items()},
             bounds={name: one.bound for name, one in measured.bounds.items()},
@@ -147,7 +147,7 @@ class ToleranceFacts(Frozen):
 
 
 class ResumeFacts(Frozen):
-    """Replay of a resumed run."""
+    """Result of replaying a resumed run."""
 
     bit_exact: bool
     compared_steps: int
@@ -160,19 +160,19 @@ class ResumeFacts(Frozen):
 
 
 class StabilityFacts(Frozen):
-    """Events of the run by kind: restarts, interventions, refused checkpoints, diverged steps."""
+    """Number of events of the run by kind: restarts, interventions, refused checkpoints, diverged steps."""
 
     events: Mapping[str, int]
 
 
 class CostFacts(Frozen):
-    """Cost of the run, such as `wall_s`, `tokens`, `device_hours`."""
+    """Amounts that the run used, such as `wall_s`, `tokens`, `device_hours`."""
 
     amounts: Mapping[str, float]
 
 
 class Approval(Frozen):
-    """One person's decision, and its form."""
+    """One person's decision about a candidate, and how it was given."""
 
     by: str
     decision: Literal["approved", "rejected"]
@@ -180,17 +180,17 @@ class Approval(Frozen):
     how: Literal["statement", "tag"]
     key: str = Field("", description="Identity of the key that signed; empty for a tag.")
     policy: str = Field("", description="Digest of the gate policy at that time; empty for an unsigned tag.")
-    proxy: str = Field("", description="Owner of the key of the server that signed the author; empty: unsigned.")
+    proxy: str = Field("", description="Owner of the server key that signed the author; empty if unsigned.")
     after: int = Field(
         0,
         ge=0,
         exclude_if=lambda given: not given,
-        description="Number of the release record that ended the candidate's promotion before; 0: it had none.",
+        description="Number of the release record that ended the candidate's earlier promotion; 0 if there is none.",
     )
 
 
 class Evidence(Frozen):
-    """Evidence for the gates. A field is None if there is no such evidence, and the gate that needs it fails.
+    """Evidence for the gates. A field is None if there is no evidence of this kind, and the gate that needs it fails.
 
     The evaluating process itself determines `signature`, `lineage`, `code`, `taints`, `champion`, `parent`,
     `expected_slices`, `own` and the decisions of people. All other fields are attested, one field per kind of
@@ -201,12 +201,12 @@ class Evidence(Frozen):
     lineage: CheckResult | None = None
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
-    champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty: nothing is released.")
-    first_release: Literal["allowed", "refused"] = Field("allowed", description="Policy without a champion.")
-    parent: str | None = Field(None, description="Digest of the initial checkpoint; empty: random weights.")
+    champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if there is none.")
+    first_release: Literal["allowed", "refused"] = Field("allowed", description="Policy for the first release.")
+    parent: str | None = Field(None, description="Digest of the initial checkpoint; empty for random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Figures that do not match their tables, by piece of evidence."
+        default_factory=dict, description="Figures that do not match their tables, by kind of evidence."
     )
 
     measured: Mapping[str, SerializeAsAny[Frozen]] = Field(
@@ -218,7 +218,7 @@ class Evidence(Frozen):
     stability: StabilityFacts | None = None
     cost: CostFacts | None = None
 
-    own: Mapping[str, Any] = Field(default_factory=dict, description="Findings of gates (`Gate.find`), by gate.")
+    own: Mapping[str, Any] = Field(default_factory=dict, description="Findings that gates look up (`Gate.find`).")
 
     requested_by: str | None = None
     approvals: tuple[Approval, ...] | None = None

@@ -1,5 +1,5 @@
-"""Paired differences and upper bounds of shares for gates that compare two models; the gates `forgetting` and
-`compressed` for a model derived from another.
+"""Paired differences and upper bounds of shares, for gates that compare two models. The gates `forgetting` and
+`compressed`, for a model derived from another model.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ BUCKET: Final = "bucket "
 
 
 def champion_of(name: str, evidence: Evidence) -> GateResult | None:
-    """Return the result of a gate if there is no champion to compare with, or None if there is one.
+    """Return the result of a gate if there is no champion to compare with, or None if there is a champion.
 
-    Before the first release there is no champion: the policy decides if that blocks.
+    Before the first release there is no champion. The policy decides if that blocks the candidate.
     """
     if evidence.champion is None:
         return missing(name, "the champion is unknown")
@@ -48,7 +48,9 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
 
 
 def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine], GateResult | None]:
-    """Return the lines of a kind against the current champion, or the gate's result if there are none."""
+    """Return the lines of one kind from the comparison with the current champion, or the gate's result if there are
+    none.
+    """
     closed = champion_of(name, evidence)
     if closed is not None:
         return [], closed
@@ -59,7 +61,7 @@ def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine]
 
 
 class Bounded(NamedTuple):
-    """A paired difference with its margin and its label."""
+    """Paired difference with its margin and its label."""
 
     line: PairedLine
     margin: float
@@ -67,12 +69,12 @@ class Bounded(NamedTuple):
 
     @classmethod
     def of(cls, line: PairedLine, margin: float) -> Bounded:
-        """Create the record with the label of the line's slice."""
+        """Return the difference with its margin and the label of the line's slice."""
         return cls(line, margin, label(line))
 
     @property
     def key(self) -> str:
-        """Key in the evidence: the slice, or the measure if there are no slices."""
+        """Key of the difference in the gate's evidence: the slice, or the measure if there are no slices."""
         return self.name if self.name == self.line.measure else self.line.slice
 
     @property
@@ -82,13 +84,13 @@ class Bounded(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Distance of the bound above the margin, or infinity if the bound is unknown."""
+        """Amount by which the bound exceeds the margin, or infinity if the bound is unknown."""
         value = self.line.worse_at_most - self.margin
         return value if value == value and is_known(self.line) else math.inf
 
     @property
     def text(self) -> str:
-        """Difference, bound, limit and n: `code +0.57 (95% upper bound 0.61), limit 3.0, n 40`."""
+        """Difference, bound, limit and sample size as text: `code +0.57 (95% upper bound 0.61), limit 3.0, n 40`."""
         one, fewer = self.line, self.line.fewer_is_better
         side, bound, limit = ("upper", one.high, self.margin) if fewer else ("lower", one.low, 0.0 - self.margin)
         known = "" if is_known(one) else ", interval without width"
@@ -101,7 +103,7 @@ class Bounded(NamedTuple):
 def within_margins(
     name: str, judged: Sequence[Bounded], left: str, small: Sequence[PairedLine], model: str = "champion"
 ) -> GateResult:
-    """Return the result of paired differences: each within its margin.
+    """Return the result of a gate that requires each paired difference to be within its margin.
 
     Args:
         left: description of skipped lines.
@@ -128,13 +130,14 @@ def within_margins(
 
 
 def label(line: PairedLine) -> str:
-    """Return the name of a slice for people: `overall`, a bucket, or another slice with its axis."""
+    """Return the displayed name of a slice: `overall`, a bucket, or another slice with its axis."""
     return "overall" if line.slice == WHOLE else line.slice.removeprefix(BUCKET)
 
 
 def is_known(line: PairedLine) -> bool:
     """Return True if the interval is informative. An interval without width is informative only if both models gave
-    equal answers."""
+    equal answers.
+    """
     return line.low < line.high or line.low == line.high == line.value == 0
 
 
@@ -143,8 +146,9 @@ def _values(line: PairedLine) -> dict[str, float]:
 
 
 def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: int) -> GateResult:
-    """Return the gate's result over lines with enough items, each labeled by its measure. If no line has enough items,
-    evidence is missing."""
+    """Return the gate's result over lines with at least `least` items, each labeled by its measure. If no line has
+    enough items, evidence is missing.
+    """
     small = [one for one in lines if one.clusters < least]
     judged = [Bounded(one, margin, one.measure) for one in lines if one not in small]
     sizes = [(one.measure, one.clusters) for one in small]
@@ -154,19 +158,19 @@ def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: in
 
 
 def subject_of(line: PairedLine) -> str:
-    """Return the probe or task of a line: measures are written `name: measure`."""
+    """Return the probe or task that a line is about. Measures are written `name: measure`."""
     return line.measure.partition(":")[0]
 
 
 class UpperBound(NamedTuple):
-    """Upper bound of a share of n items, with the number found if it is known."""
+    """Upper bound of a share of n items, with the number of findings if it is known."""
 
     n: int
     at_most: float
     found: int | None = None
 
     def text(self, limit: float) -> str:
-        """`≤ 1.89% (95% upper bound), limit 5.0%, n 60`."""
+        """Return the bound as text: `≤ 1.89% (95% upper bound), limit 5.0%, n 60`."""
         size = f"n {self.n:,}" if self.found is None else f"n {self.n:,}, {self.found:,} found"
         return f"≤ {percent(self.at_most, limit)} (95% upper bound), limit {percent(limit, self.at_most)}, {size}"
 
@@ -174,7 +178,9 @@ class UpperBound(NamedTuple):
 def worst_share(
     name: str, what: str, rates: Mapping[str, UpperBound], least: int, limit: float, **evidence: Any
 ) -> GateResult:
-    """Return the result of upper bounds of a share: the whole, and every slice of at least `least` items."""
+    """Return the result of a gate that limits the upper bounds of a share: overall, and on every slice of at least
+    `least` items.
+    """
     judged = {key: one for key, one in rates.items() if key == WHOLE or one.n >= least}
     small = [(f"{key}, ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
     above = [key for key, one in judged.items() if not one.at_most <= limit]
@@ -206,22 +212,24 @@ OWN_SLICES = "slices"
 
 
 class ForgettingBound(Frozen):
-    """Maximum loss of a model against its parent, in bits per byte."""
+    """Maximum loss of a model relative to its parent, in bits per byte."""
 
-    margin: float = Field(0.02, gt=0, description="Margin of the whole and of each slice.")
-    margins: Mapping[str, float] = Field(default_factory=dict, description="Margins of single slices, by label.")
+    margin: float = Field(0.02, gt=0, description="Allowed loss on the whole and on each slice.")
+    margins: Mapping[str, float] = Field(default_factory=dict, description="Margins of individual slices, by label.")
     parents_text: bool = Field(
-        True, description="Require a comparison on the parent's held-out text; imported weights have none."
+        True, description="Require a comparison on the parent's held-out text, which imported weights do not have."
     )
     min_documents: int = Field(30, ge=2, description="Slices with fewer documents are skipped.")
 
     def of(self, slice_label: str) -> float:
-        """Return the margin of a slice."""
+        """Return the margin of a slice, by its label."""
         return self.margins.get(slice_label, self.margin)
 
 
 def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
-    """Require the whole, and every slice with enough documents, to be within its margin of the parent."""
+    """Require the loss against the parent to be within the margin: on the whole, and on every slice with enough
+    documents.
+    """
     parent, compared = evidence.parent, evidence.of("comparison", ComparisonFacts)
     if not parent:
         return GateVerdict(state="not applicable", reason="the run started from random weights")
@@ -249,13 +257,13 @@ def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
 
 
 def _named(line: PairedLine, name: str) -> str:
-    """Return the name of a slice; label the parent's text."""
+    """Return the name of a slice, with a label if the slice belongs to the parent's text."""
     return name if line.kind == OWN_SLICES else f"{name} of the parent's text"
 
 
 FORGETTING_GATE = Gate(
     name=FORGETTING,
-    description="A model that started from another is within a margin of it on held-out text.",
+    description="A model that started from another model is within a margin of that model on held-out text.",
     needs=("parent",),
     rests_on=("comparison",),
     judge=forgetting,
@@ -272,17 +280,17 @@ COMPRESSED = "compressed"
 
 
 class CompressedPolicy(Frozen):
-    """Loss of a form against the release that it is derived from, in bits per byte."""
+    """Limits on the loss of a compressed form against its release, in bits per byte."""
 
     margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the release.")
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed, not gated.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed but not gated.")
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:
-    """Require every slice below its margin; a form that was not measured fails."""
+    """Require the loss on every slice to be below its margin. A form that was not measured fails."""
     known = evidence.of("comparison", ComparisonFacts)
     lines = [one for one in known.lines if one.kind == "slices"] if known else []
     judged = [one for one in lines if one.slice == WHOLE or one.clusters >= asked.min_documents]

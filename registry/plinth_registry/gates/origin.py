@@ -1,4 +1,6 @@
-"""Gates on the candidate itself: signature, lineage, taint, its training text, the run and its cost; and approvals."""
+"""Gates on the candidate itself: signature, lineage, taint, training text, the run and its cost; and the gate of
+approvals.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,19 @@ from plinth_registry.gates.settings import (
 
 
 def signature(_: NoParams, evidence: Evidence) -> GateResult:
-    """Require exactly the files that the trainer signed."""
+    """Require that the model directory has exactly the files that the trainer signed."""
     return _finding("signature", evidence.signature)
 
 
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
-    """Require a complete ancestry, down to the raw sources, and the trainer's statement; a clean commit if
-    the policy requires one."""
+    """Require a complete ancestry down to the raw sources, and the trainer's statement. If the policy requires a clean
+    commit, every machine must have trained from one.
+    """
     found, known = _finding("lineage", evidence.lineage), evidence.code
     if not (found.passed and asked.clean_commit):
         return found
     if known is None or not (known.commits or known.unclean):
-        return missing("lineage", "the code that trained")
+        return missing("lineage", "the code that the training used")
     reason = "; ".join(known.unclean) or f"{found.reason}; all machines at a clean commit"
     return decided("lineage", not known.unclean, reason, commits=list(known.commits))
 
@@ -47,7 +50,7 @@ def taint(_: NoParams, evidence: Evidence) -> GateResult:
 
 
 def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
-    """Limit training documents that overlap the held-out set."""
+    """Limit the number of training documents that overlap the held-out set."""
     known, bound = evidence.contamination, asked.max_documents
     if known is None or known.documents <= 0:
         return missing("contamination")
@@ -57,7 +60,9 @@ def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
 
 
 def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
-    """Require that every training document has a license that the recipe permits, and the policy if it has a list."""
+    """Require that the recipe permits the license of every training document. If the policy has a list of licenses, it
+    must permit the license, too.
+    """
     known = evidence.licences
     if known is None or not sum(known.documents.values()):
         return missing("licence")
@@ -76,7 +81,7 @@ def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
 
 
 def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
-    """Require that every used source grants every use of the release."""
+    """Require that the terms of every used source grant every use that the policy lists."""
     known = evidence.licences
     entered = {name: one for name, one in sorted(known.sources.items()) if one.documents} if known else {}
     if not entered:
@@ -94,8 +99,9 @@ def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
 
 
 def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
-    """Require a resumed run that is bit-identical to an uninterrupted one, or within the tolerance of its hardware if
-    the policy accepts that."""
+    """Require a resumed run that is bit-identical to an uninterrupted run. If the policy accepts that, a difference
+    within the tolerance of the hardware is enough.
+    """
     known = evidence.resume
     if known is None:
         return missing("resume")
@@ -111,7 +117,7 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
-    """Return True if the policy accepts the measured tolerance, and the reasons."""
+    """Return True if the policy accepts the measured tolerance. Also return the reasons."""
     measured = known.tolerance
     if measured is None:
         return False, ()
@@ -129,12 +135,12 @@ def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, .
 
 
 def _machines(hardware: tuple[str, ...]) -> str:
-    """Format hardware by number of ranks."""
+    """Format the hardware with its number of ranks."""
     return "; ".join(f"{count} x {name}" for name, count in sorted(Counter(hardware).items()))
 
 
 def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
-    """Limit interventions and restarts of the run."""
+    """Limit the number of interventions and restarts of the run."""
     known, bound = evidence.stability, asked.max_events
     if known is None or not known.events:
         return missing("stability")
@@ -146,7 +152,7 @@ def stability(asked: StabilityPolicy, evidence: Evidence) -> GateResult:
 
 
 def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
-    """Require the cost of the run on record."""
+    """Require that the cost of the run is recorded."""
     known = evidence.cost
     if known is None:
         return missing("cost")
@@ -182,11 +188,12 @@ class CountedApprovals(NamedTuple):
 
 
 def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
-    """Require approvals by enough different people and no rejection, which outweighs any number of approvals.
+    """Require approvals by enough different people. A single rejection outweighs any number of approvals.
 
-    A tag counts as the decision of a person whom the policy lists, if a server that it names states that this person
-    set it while logged in. What the policy does not accept, or anyone could set, does not count: such a rejection is
-    shown as a request and vetoes nothing. Pending until enough people have approved.
+    A tag counts as a person's decision if the policy lists the person, and if a server that the policy names states
+    that this person set the tag while logged in. A decision that the policy does not accept, or that anyone could set,
+    does not count: such a rejection is shown as a request and does not block. The gate is pending until enough people
+    have approved.
     """
     if evidence.approvals is None:
         return missing(APPROVALS)
@@ -246,8 +253,9 @@ def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) 
 
 
 def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
-    """Return the reason why a decision is not proved to be that person's, as the policy requires, or an empty string if
-    it is."""
+    """Return the reason why a decision is not proved to be that person's, as the policy requires. If it is proved,
+    return an empty string.
+    """
     if approval.how not in asked.accepted:
         return f", the policy accepts {' or '.join(asked.accepted)}"
     if approval.how == "statement":

@@ -1,6 +1,6 @@
-"""The gate policy of a release: settings of each gate, approvers, and omitted gates with reasons.
+"""Gate policy of a release: settings of each gate, approvers, and omitted gates with reasons.
 
-A policy covers every gate: an omitted gate is listed in `without` with its reason, which every verdict repeats. Gates
+A policy covers every gate. An omitted gate is listed in `without` with a reason, which every verdict repeats. Gates
 that verify the candidate itself cannot be omitted. Gates of measurements add their own keys (`policy_model`). For
 signing and lookup of policies, see `plinth_registry.policy`.
 """
@@ -25,25 +25,27 @@ APPROVALS: Final = "approvals"
 
 @lru_cache(maxsize=1)
 def release_gates() -> Mapping[str, Gate]:
-    """Return gates that every candidate must pass, unless the policy omits them, in their order."""
+    """Return the gates that every candidate must pass unless the policy omits them, in order of evaluation."""
     return {name: GATES[name] for name in GATES.built_in if not GATES[name].by_name}
 
 
 def absent_gates() -> Mapping[str, str]:
-    """Return the gates whose extension package is not installed, with the package. Such a gate fails unless the policy
-    omits it."""
+    """Return the gates whose extension package is not installed, with the name of the package. Such a gate fails unless
+    the policy omits it.
+    """
     return absent(GATES.group)
 
 
 def absent_key(key: str) -> str:
-    """Return the absent package whose gates alone use this policy key (`pii` belongs to the gate `pii_data`), or an
-    empty string."""
+    """Return the missing package whose gates are the only ones with this policy key, or an empty string. For example,
+    the key `pii` belongs to the gate `pii_data`.
+    """
     return next((package for name, package in absent_gates().items() if name == key or name.startswith(f"{key}_")), "")
 
 
 @lru_cache(maxsize=1)
 def always() -> tuple[str, ...]:
-    """Return gates that no policy omits and no waiver lifts."""
+    """Return the gates that a policy cannot omit and a waiver cannot lift."""
     return tuple(name for name, gate in release_gates().items() if gate.always)
 
 
@@ -51,7 +53,7 @@ Use = Literal["train", "redistribute", "commercial"]
 
 
 class LineagePolicy(Frozen):
-    """Origin of the model. Complete lineage and the trainer's statements are always required."""
+    """Requirements on the origin of the model. Complete lineage and the trainer's statements are always required."""
 
     clean_commit: bool = Field(
         False, description="Require every attempt to run at a clean git commit on every machine."
@@ -59,49 +61,53 @@ class LineagePolicy(Frozen):
 
 
 class SlicePolicy(Frozen):
-    """Held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95% interval of
-    candidate minus champion is below the margin. All must pass, so no correction for their number is needed."""
+    """Limits on held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95%
+    interval of candidate minus champion is below the margin. All slices must pass, so no correction for their number is
+    needed.
+    """
 
     max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute limit for the slice of every bucket.")
     margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the champion, in bits per byte.")
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed, not gated.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed but not gated.")
 
 
 class ProbePolicy(Frozen):
-    """Probes whose signal-to-noise ratio is at least 1."""
+    """Limits on probes with a signal-to-noise ratio of at least 1."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a probe against the champion.")
-    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are listed, not gated.")
+    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are listed but not gated.")
     none_decides: Literal["passes", "fails"] = Field("fails", description="Result if no probe exceeds its noise.")
 
 
 class TaskPolicy(Frozen):
-    """Tasks and their metrics."""
+    """Limits on tasks and their metrics."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a metric against the champion.")
-    min_items: int = Field(10, ge=2, description="Tasks with fewer items are listed, not gated.")
+    min_items: int = Field(10, ge=2, description="Tasks with fewer items are listed but not gated.")
 
 
 class ContaminationPolicy(Frozen):
-    """Overlap of training text with the held-out set."""
+    """Limit on the overlap of training text with the held-out set."""
 
     max_documents: int = Field(0, ge=0, description="Maximum number of overlapping training documents.")
 
 
 class LicencePolicy(Frozen):
-    """Licenses of documents, and terms of sources."""
+    """Requirements on the licenses of documents and the terms of sources."""
 
     permitted: tuple[str, ...] | None = Field(
-        None, description="SPDX identifiers permitted in addition to the recipe's check; null: only the recipe's list."
+        None,
+        description="SPDX identifiers that the policy permits, checked in addition to the recipe's list. If null, only "
+        "the recipe's list applies.",
     )
     uses: tuple[Use, ...] = Field(("train",), min_length=1, description="Uses that every source must grant.")
 
 
 class ResumePolicy(Frozen):
-    """Replay of a resumed run."""
+    """Requirements on the replay of a resumed run."""
 
     min_steps: int = Field(1, ge=1, description="Minimum number of compared steps.")
     classes: tuple[ToleranceClass, ...] = Field(
@@ -115,19 +121,19 @@ class ResumePolicy(Frozen):
         1e-2,
         gt=0,
         lt=1,
-        description="Maximum measured relative tolerance.",
+        description="Maximum relative tolerance that a `measured` proof may have.",
         exclude_if=lambda given: given == 1e-2,
     )
 
 
 class StabilityPolicy(Frozen):
-    """Interventions and restarts of the run."""
+    """Limit on interventions and restarts of the run."""
 
     max_events: int = Field(20, ge=0, description="Maximum number of events of all kinds.")
 
 
 class CostPolicy(Frozen):
-    """Cost amounts that must be on record."""
+    """Cost amounts that must be recorded."""
 
     amounts: tuple[str, ...] = Field(("wall_s", "tokens"), min_length=1, description="Required amounts, each above 0.")
 
@@ -139,12 +145,14 @@ class PrometheusPolicy(Frozen):
     canary: str = Field(min_length=1, description="Expression of the canary's value.")
     champion: str = Field(min_length=1, description="Expression of the champion's value.")
     step_s: int = Field(
-        60, ge=1, description="Seconds between pairs; at least the rate window, else pairs are correlated."
+        60,
+        ge=1,
+        description="Seconds between pairs; below the rate window, pairs are correlated.",
     )
 
 
 class FeedPolicy(Frozen):
-    """Metric of the owner: appended JSON lines, or two queries. It is unsigned."""
+    """Metric of the release owner, from appended JSON lines or two queries. The metric is unsigned."""
 
     lines: str | None = Field(
         None, min_length=1, description="File or folder of `*.jsonl`; relative to the workspace, or absolute."
@@ -161,16 +169,17 @@ class FeedPolicy(Frozen):
 class TrialPolicy(Frozen):
     """Conditions to roll back a canary, or to make it champion, by paired comparison with the champion.
 
-    `margin` is a share of the champion's value. Both decisions use the same limit: a stream is worse by more than it,
-    or every stream is within it."""
+    `margin` is a share of the champion's value. Both decisions use the same limit: either a stream is worse by more
+    than the margin, or every stream is within it.
+    """
 
     margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a share of the champion's value.")
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the false alarm rate for an equally good canary.")
     least: int = Field(100, ge=2, description="Minimum number of observations per stream.")
-    higher_is_better: tuple[str, ...] = Field((), description="Streams where higher is better; default: lower.")
+    higher_is_better: tuple[str, ...] = Field((), description="Names of streams in which higher is better.")
     feeds: Mapping[str, FeedPolicy] = Field(
         default_factory=dict,
-        description="The owner's metrics, by name, in addition to signed evidence.",
+        description="Metrics of the release owner, by name, in addition to signed evidence.",
         exclude_if=lambda given: not given,
     )
     promote: Literal["at once", "by hand", "automatic"] = Field(
@@ -182,15 +191,15 @@ class TrialPolicy(Frozen):
 
 
 class ApprovalPolicy(Frozen):
-    """Required approvals."""
+    """Required approvals by people."""
 
     people: int = Field(1, ge=0, description="Number of different people who must approve.")
-    approvers: tuple[str, ...] = Field((), description="Allowed approvers; empty: every enrolled approver.")
+    approvers: tuple[str, ...] = Field((), description="People who may approve; if empty, every enrolled approver.")
     two_person: bool = Field(False, description="Require two people with two keys, other than the requester.")
     accepted: tuple[Literal["statement", "tag"], ...] = Field(
         ("statement",),
         min_length=1,
-        description="Accepted forms: a signed statement, or an MLflow tag set after login.",
+        description="Accepted forms of a decision: a signed statement, or an MLflow tag set after login.",
     )
     proxies: tuple[str, ...] = Field(
         (),
@@ -200,10 +209,10 @@ class ApprovalPolicy(Frozen):
 
 
 class GatePolicy(Frozen):
-    """Conditions of a release, written and signed by its owner."""
+    """Conditions of a release, written and signed by the release owner."""
 
     release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the release.")
-    version: int = Field(1, ge=1, description="Version of this policy: that of the previous one plus 1.")
+    version: int = Field(1, ge=1, description="Version of this policy: one more than the previous version.")
     description: str = ""
     first_release: Literal["allowed", "refused"] = Field(
         "allowed", description="Policy for a first release, which has no champion to compare with."
@@ -215,7 +224,7 @@ class GatePolicy(Frozen):
     )
     papers: Literal["unsigned", "signed"] = Field(
         "unsigned",
-        description="`signed`: exports require release documents signed by compliance.",
+        description="If `signed`, exports require release documents that are signed by compliance.",
         exclude_if=lambda given: given == "unsigned",
     )
     lineage: LineagePolicy = Field(
@@ -244,7 +253,7 @@ class GatePolicy(Frozen):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Required gates of every candidate, in order: people last."""
+        """Required gates of every candidate, in order of evaluation; approvals are last."""
         names = (name for name in (*release_gates(), *absent_gates()) if name not in self.without)
         return tuple(sorted(names, key=lambda name: name == APPROVALS))
 
@@ -273,14 +282,16 @@ class GatePolicy(Frozen):
 
 
 def _default(gate: Gate) -> Any:
-    """Build the field of a gate's parameters: a hidden section is left out of a dump if it has its default."""
+    """Return the default of a gate's section in the policy model. A hidden section is left out of a dump if it has its
+    default.
+    """
     default = gate.params()
     return default if gate.shown else Field(default, exclude_if=lambda given: given == default)
 
 
 @lru_cache(maxsize=1)
 def policy_model() -> type[GatePolicy]:
-    """Build the policy model with a key for the parameters of every gate of a measurement."""
+    """Build the policy model with an additional key for the parameters of each measurement's gates."""
     known = GatePolicy.model_fields
     own = {one.section: (one.params, _default(one)) for one in release_gates().values() if one.section}
     made: type[GatePolicy] = create_model(  # type: ignore[call-overload]
@@ -291,7 +302,7 @@ def policy_model() -> type[GatePolicy]:
 
 @lru_cache(maxsize=1)
 def _signed_model() -> type[GatePolicy]:
-    """Build the policy model that keeps keys of gates whose package is not installed."""
+    """Build the policy model for signed policies, which keeps the keys of gates whose package is not installed."""
     if not absent_gates():
         return policy_model()
 

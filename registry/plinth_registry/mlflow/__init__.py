@@ -6,9 +6,9 @@
     database    registered models and accounts in the SQLite databases when no server runs
     connection  the connection for callers of this package, with named errors; accounts of people
 
-MLflow authenticates users but does not record authors of tags. So the server has its own key, enrolled as `approver`
-and named in the gate policy (`approvals.proxies`); it signs the author of each tag. A tag written without it, in the
-database or through a server without login, has no such statement and is only a request.
+MLflow authenticates users but does not record who set a tag. So the server has its own key, enrolled as `approver` and
+named in the gate policy (`approvals.proxies`), with which it signs the author of each tag. A tag that was written
+without this key, in the database or through a server without login, has no such statement and is only a request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROXIED_SCHEME = "mlflow-artifacts"
 
 
 def confine(destination: str) -> None:
-    """Restrict MLflow's artifact repositories in this process to the server's destination."""
+    """Restrict MLflow's artifact repositories in this process to the artifacts of the server."""
     from mlflow.server import handlers
     from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry as made
 
@@ -68,7 +68,7 @@ def guard(client: Any, uri: str) -> Any:
     """Make a client refuse runs and models whose artifacts would bypass its server.
 
     Args:
-        uri: address of the server. A database without a server stores artifacts in folders: nothing is refused.
+        uri: address of the server. If it names a database, artifacts are in folders and nothing is refused.
     """
     if not uri.startswith(("http://", "https://")):
         return client
@@ -83,7 +83,7 @@ def guard(client: Any, uri: str) -> Any:
                 f"artifacts of {resource_id} in MLflow would bypass its server",
                 found=found.artifact_uri,
                 expected=f"{PROXIED_SCHEME}:/…",
-                remedy="find out who changed the location in MLflow's database; delete that run or experiment",
+                remedy="find out who changed the location in MLflow's database; delete the run or experiment",
             )
         return found
 
@@ -100,7 +100,7 @@ def _local(uri: str) -> str | None:
 
 
 def is_proxied(uri: str) -> bool:
-    """Return True if a location is inside the server's artifacts."""
+    """Return True if an artifact location is served by the MLflow server."""
     parts = urlsplit(uri)
     return parts.scheme == PROXIED_SCHEME and not parts.netloc and ".." not in PurePosixPath(unquote(parts.path)).parts
 
@@ -117,7 +117,7 @@ def _refused_place(place: object) -> Exception:
 
 
 def _below(root: Path, place: str) -> Any:
-    """Return MLflow's repository of a folder in `root` that follows no links and serves no hard-linked files."""
+    """Return MLflow's repository for a folder in `root`. It follows no links and serves no hard-linked files."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -130,7 +130,7 @@ def _below(root: Path, place: str) -> Any:
         download_trace_data = ArtifactRepository.download_trace_data
 
         def get_local_path(self, artifact_path: str) -> None:  # type: ignore[override]
-            """Return None, so that files are copied from their open descriptor, not reopened by name."""
+            """Return None, so that files are copied from their open descriptor and not opened again by name."""
             if self._is_directory(artifact_path):  # type: ignore[no-untyped-call]
                 raise MlflowException.invalid_parameter_value(f"a directory, not a file: '{artifact_path}'")
 
@@ -161,10 +161,10 @@ def _below(root: Path, place: str) -> Any:
 
 
 def inside(root: Path, path: str | Path) -> Path:
-    """Return a path relative to `root`; it must be inside, also after following links.
+    """Return a path relative to `root`. The path must be inside `root`, even after links are followed.
 
     Raises:
-        MlflowException: it is outside.
+        MlflowException: the path is outside `root`.
     """
     below = Path(os.path.relpath(path, root))
     if ".." in below.parts or root.is_symlink() or (root.resolve() / below).resolve() != root.resolve() / below:
@@ -173,7 +173,7 @@ def inside(root: Path, path: str | Path) -> Path:
 
 
 def _open_below(root: Path, below: Path) -> int:
-    """Open a regular file without hard links, folder by folder, so that a new link is not followed."""
+    """Open a regular file without hard links, folder by folder, so that a link created meanwhile is not followed."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for part in below.parts:
@@ -212,7 +212,7 @@ TIMEOUT_S = 120.0
 
 
 class Refused(Exception):
-    """Error response of MLflow; `error_code` as in MLflow's own exceptions."""
+    """Error response of MLflow. `error_code` has the same values as in MLflow's own exceptions."""
 
     def __init__(self, message: str, error_code: str) -> None:
         super().__init__(message)
@@ -221,7 +221,7 @@ class Refused(Exception):
 
 @dataclass
 class RegisteredModel:
-    """Registered model, with versions by alias."""
+    """Registered model of MLflow, with its versions by alias."""
 
     name: str
     description: str = ""
@@ -230,7 +230,7 @@ class RegisteredModel:
 
 @dataclass
 class ModelVersion:
-    """Version of a registered model; `version` is a number in digits, times are in milliseconds."""
+    """Version of a registered model. `version` is a number as text; times are in milliseconds."""
 
     name: str
     version: str
@@ -242,7 +242,7 @@ class ModelVersion:
 
 
 class ModelPage(list[Any]):
-    """Part of a list; `token` asks for the next part."""
+    """Page of a list; `token` requests the next page."""
 
     def __init__(self, items: list[Any], token: str | None = None) -> None:
         super().__init__(items)
@@ -250,12 +250,12 @@ class ModelPage(list[Any]):
 
 
 class Server:
-    """Model registry of a server on this machine.
+    """Client for the model registry of an MLflow server on this machine.
 
     Args:
         uri: address of the server.
-        headers: headers of each request.
-        library: function that returns the `MlflowClient` for everything else.
+        headers: headers that are sent with each request.
+        library: function that returns the `MlflowClient` for all other calls.
     """
 
     def __init__(self, uri: str, headers: Mapping[str, str], library: Callable[[], Any]) -> None:
@@ -288,7 +288,7 @@ class Server:
         return _model(made["registered_model"])
 
     def copy_model_version(self, src_model_uri: str, dst_name: str) -> ModelVersion:
-        """Copy a version into another, existing model."""
+        """Copy a version into another model, which must exist."""
         name, _, version = src_model_uri.removeprefix("models:/").rpartition("/")
         source = self._get("model-versions/get", name=name, version=version)["model_version"]
         copied = {
@@ -330,10 +330,10 @@ class Server:
         return dict(json.loads(self.request(method, f"{API}/{path}", json.dumps(body).encode())))
 
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """Send a request directly to the server: no proxy, no redirect.
+        """Send a request directly to the server, without a proxy or redirects.
 
         Raises:
-            Refused: the server refuses it.
+            Refused: the server returns an error.
             RegistryError: the server does not respond.
         """
         try:
@@ -343,7 +343,7 @@ class Server:
                 data = answer.read()
         except (OSError, http.client.HTTPException) as error:
             raise RegistryError(
-                "the connection to MLflow broke", found=error, remedy="run the command again"
+                "the connection to MLflow failed", found=error, remedy="run the command again"
             ) from error
         if answer.status != 200:
             raise _refused(answer.status, data)

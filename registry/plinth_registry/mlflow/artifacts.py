@@ -1,15 +1,15 @@
 """Artifact repository of MLflow for `plinth://` sources: `models:/demo@champion` loads in any MLflow client.
 
-MLflow imports it by its entry point (`mlflow.artifact_repository`). A model is verified before its first byte is
-handed out; the client gets a Hugging Face folder with an `MLmodel` of the flavors `transformers` and
-`python_function`. Where the model is read from:
+MLflow imports this module by its entry point (`mlflow.artifact_repository`). A model is verified before its first byte
+is returned. The client gets a Hugging Face folder with an `MLmodel` of the flavors `transformers` and
+`python_function`. The model is read from the first of these places that has it:
 
-    PLINTH_WORKSPACE   the workspace (default: ./workspace), if it has the model: verified down to its sources; refused
-                       if tainted, rolled back or foreign, that is, if MLflow shows what the signed history does not
-    PLINTH_EXPORTS     else an export of the model (`plinth export model`), in this folder or s3:// prefix: every file
+    PLINTH_WORKSPACE   the workspace (default: ./workspace). The model is verified down to its sources. It is refused
+                       if it is tainted or rolled back, or if MLflow differs from the signed history
+    PLINTH_EXPORTS     an export of the model (`plinth export model`), in this folder or s3:// prefix. Every file is
                        verified against the pinned root in PLINTH_ROOT
 
-Read-only: models enter the registry through `registration`.
+The repository is read-only: models enter the registry through `registration`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PARAMETERS = {"max_new_tokens": ("long", 64), "do_sample": ("boolean", False), "
 
 
 class PlinthArtifacts(ArtifactRepository):
-    """The model of one source, `plinth:///models/<first 12 digits of the checkpoint>`.
+    """Artifact repository with the model of one source, `plinth:///models/<first 12 digits of the checkpoint>`.
 
     Raises:
         MlflowException: the model is absent (RESOURCE_DOES_NOT_EXIST) or refused (PERMISSION_DENIED), with the reason.
@@ -51,7 +51,7 @@ class PlinthArtifacts(ArtifactRepository):
         self._local: LocalArtifactRepository | None = None
 
     def download_artifacts(self, artifact_path: str, dst_path: str | None = None) -> str:
-        """Write the model, or a part of it, into a folder (default: a new temporary one); return its path."""
+        """Write the model, or a part of it, into a folder, by default a new temporary one. Return the path."""
         if artifact_path or self._local:
             return str(super().download_artifacts(artifact_path, dst_path))  # type: ignore[no-untyped-call]
         folder = Path(dst_path or tempfile.mkdtemp(prefix="plinth-model-"))
@@ -59,23 +59,23 @@ class PlinthArtifacts(ArtifactRepository):
         return str(folder)
 
     def list_artifacts(self, path: str | None = None) -> list[Any]:
-        """Return the files of the model, which is verified first."""
+        """Return the list of the model's files, after verifying the model."""
         return list(self._copy.list_artifacts(path))  # type: ignore[no-untyped-call]
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
         self._copy._download_file(remote_file_path, local_path)  # type: ignore[no-untyped-call]
 
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> NoReturn:
-        """Refuse: models enter the registry by `plinth run`."""
+        """Raise an error, because only `plinth run` registers models."""
         raise MlflowException("models of Plinth are read-only in MLflow; `plinth run` registers them")
 
     def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> NoReturn:
-        """Refuse: see `log_artifact`."""
+        """Raise an error, as `log_artifact` does."""
         self.log_artifact(local_dir)
 
     @property
     def _copy(self) -> LocalArtifactRepository:
-        """The verified model in a temporary folder, for clients that read single files."""
+        """Verified model in a temporary folder, for clients that read single files."""
         if self._local is None:
             folder = self._kept.enter_context(tempfile.TemporaryDirectory(prefix="plinth-model-"))
             self._write(Path(folder))
@@ -97,9 +97,9 @@ def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
         registry_uri: MLflow registry whose aliases and versions are compared with the signed history.
 
     Raises:
-        MissingError: neither the workspace nor the exports have it.
-        GateError: it is tainted, rolled back or foreign.
-        SignatureError, LineageError: it, or a statement about it, was changed.
+        MissingError: neither the workspace nor the exports have the model.
+        GateError: the model is tainted or rolled back, or MLflow differs from the signed history.
+        SignatureError, LineageError: the model, or a statement about it, was changed.
     """
     from plinth.storage.workspace import Workspace, folder_of
     from plinth_registry.candidate import source_directory
@@ -118,7 +118,9 @@ def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
 
 
 def add_mlmodel(folder: Path, name: str) -> None:
-    """Add `MLmodel`, and the tokenizer where the `transformers` flavor looks for it, to a Hugging Face folder."""
+    """Add the file `MLmodel` to a Hugging Face folder, and copy the tokenizer to where the `transformers` flavor looks
+    for it.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     from mlflow.models import Model, ModelSignature
@@ -166,10 +168,10 @@ def _write_of_workspace(workspace: Any, directory: Path, uri: str, folder: Path,
 
 
 def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | None) -> None:
-    """Refuse a model that was rolled back, and one that MLflow shows as a release other than the signed history does.
+    """Check that a model was not rolled back, and that MLflow shows it in the same way as the signed history.
 
-    MLflow hands on the source alone, not the version that was asked for: every version of a release with this source
-    has to be one of the history's, and every alias on it too.
+    MLflow passes only the source, and not the version that was requested. So all versions of a release with this source
+    must be versions in the signed history, and all aliases on these versions must agree with it, too.
     """
     from plinth_registry import releases
 
@@ -196,7 +198,7 @@ def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | No
 
 
 def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield the versions of a release in MLflow whose files are those of a source, with their aliases."""
+    """Yield the versions of a release in MLflow that have this source, with their aliases."""
     from mlflow import MlflowClient
 
     client = MlflowClient(registry_uri=registry_uri)
@@ -212,7 +214,7 @@ def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str,
 
 
 def _write_of_export(short: str, folder: Path) -> None:
-    """Copy the export of a checkpoint, by the first 12 digits of its digest, and verify the copy."""
+    """Copy the export of a checkpoint, given by the first 12 digits of its digest, and verify the copy."""
     from plinth_registry import exports
 
     place, root = os.environ.get(EXPORTS, ""), os.environ.get(ROOT, "")
@@ -220,17 +222,18 @@ def _write_of_export(short: str, folder: Path) -> None:
         raise MissingError(
             f"no model {short} on this machine",
             expected=f"a workspace with the model in PLINTH_WORKSPACE, or {EXPORTS} and {ROOT}",
-            remedy=f"set {EXPORTS} to a folder or s3:// prefix with its export, and {ROOT} to the pinned root.json",
+            remedy=f"set {EXPORTS} to a folder or s3:// prefix with the export, and {ROOT} to the pinned root.json",
         )
     if not (_copy_from_bucket if "://" in place else _copy_from_folder)(place, short, folder):
         raise MissingError(
-            f"{place} has no export of model {short}", remedy="`plinth export model NAME@champion FOLDER` writes one"
+            f"{place} has no export of model {short}",
+            remedy="write an export with `plinth export model NAME@champion FOLDER`",
         )
     exports.verify(folder, Path(root))
 
 
 def _is_of(statement: bytes, short: str, where: str) -> bool:
-    """Return True if the statement of an export, not yet verified, is about this checkpoint in its plain form."""
+    """Return True if the unverified statement of an export is about the plain form of this checkpoint."""
     from plinth.trust import dsse
 
     claim = dsse.unverified(dsse.parsed(statement, where), where)["predicate"]
@@ -257,7 +260,7 @@ def _copy_from_bucket(place: str, short: str, staged: Path) -> bool:
         for found in (one for one in every if one.name.startswith(prefix)):
             path = staged / found.name.removeprefix(prefix)
             if ".." in path.parts:
-                raise MissingError(f"no export can have the file {found.name}", remedy="export the model again")
+                raise MissingError(f"the export has the invalid file {found.name}", remedy="export the model again")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as stream:
                 bucket.read_into(found.name, found.bytes, stream.write)

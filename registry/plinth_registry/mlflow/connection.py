@@ -1,8 +1,8 @@
-"""Connection to MLflow: one quiet client with named errors; the library is imported only for runs and artifacts.
+"""Connection to MLflow: one quiet client with named errors. MLflow's library is imported only for runs and artifacts.
 
-Weights never pass through MLflow. If its server requires a login, Plinth has its own account: its password is sent only
-to the workspace's own server, and never stored in the environment, which jobs inherit. People may
-read everything and change tags of the candidates of one release.
+Weights never pass through MLflow. If its server requires a login, Plinth has its own account. The account's password is
+sent only to the workspace's own server, and is never stored in the environment, which jobs inherit. People may read
+everything and change tags on the candidates of one release.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ R = TypeVar("R")
 
 
 def connect(workspace: Workspace) -> Any:
-    """Return a client of the workspace's MLflow.
+    """Return a client for the workspace's MLflow.
 
-    If no server runs, models are read and written in the workspace's own database, and a server is started for
-    everything else: runs, metrics, and a database that does not exist yet.
+    If no server runs, models are read and written in the workspace's own database. A server is started for everything
+    else: runs, metrics, and a database that does not exist yet.
 
     Raises:
         RegistryError: no server can be reached.
@@ -60,7 +60,7 @@ def connect(workspace: Workspace) -> Any:
 
 
 def _client(workspace: Workspace, uri: str) -> Any:
-    """Return the model registry of the workspace's server; MLflow's library for other servers and functions."""
+    """Return a client for an MLflow server: Plinth's own client for the workspace's server, else MLflow's library."""
     if not is_own(workspace, uri):
         return _library(workspace, uri)
     return Server(uri, authorization(workspace, uri), partial(_library, workspace, uri))
@@ -80,7 +80,9 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
 
 def _code(error: Exception) -> str:
-    """Return the code of an MLflow error, even without MLflow's library, or an empty string for other errors."""
+    """Return the error code of an MLflow error, even if MLflow's library is not imported. For other errors, return an
+    empty string.
+    """
     library = sys.modules.get("mlflow.exceptions")  # without the import, its errors cannot be raised
     known = (Refused, library.MlflowException) if library else (Refused,)
     return str(error.error_code) if isinstance(error, known) else ""
@@ -88,7 +90,7 @@ def _code(error: Exception) -> str:
 
 @contextmanager
 def speaking(purpose: str) -> Iterator[None]:
-    """Turn errors of MLflow and of the network into one named error."""
+    """Convert errors of MLflow and of the network in the block to one error that names the purpose."""
     try:
         yield
     except Exception as error:
@@ -100,13 +102,13 @@ def speaking(purpose: str) -> Iterator[None]:
         requests = sys.modules.get("requests")
         if isinstance(error, (sqlite3.Error, *((requests.RequestException,) if requests else ()))):
             raise RegistryError(
-                f"the connection to MLflow broke: {purpose}", found=error, remedy="run the same command again"
+                f"the connection to MLflow failed: {purpose}", found=error, remedy="run the same command again"
             ) from error
         raise
 
 
 def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function so that errors of MLflow in it name its purpose."""
+    """Decorate a function so that MLflow errors in it name the purpose of the call."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -120,7 +122,7 @@ def named(purpose: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def optional(call: Callable[[], Any]) -> Any | None:
-    """Return the result of a call, or None if MLflow has no such thing."""
+    """Return the result of a call, or None if the requested object does not exist in MLflow."""
     try:
         return call()
     except Exception as error:
@@ -130,7 +132,7 @@ def optional(call: Callable[[], Any]) -> Any | None:
 
 
 def ensure_model(client: Any, name: str, description: str) -> None:
-    """Create a registered model unless it exists."""
+    """Create a registered model unless it already exists."""
     try:
         client.create_registered_model(name, description=description)
     except Exception as error:
@@ -173,7 +175,7 @@ def log_in(workspace: Workspace, uri: str) -> None:
     """Let MLflow's client in this process send the password of Plinth's account to the workspace's own server.
 
     Raises:
-        SignatureError: the server requires a login, and the password is not here.
+        SignatureError: the server requires a login, and the password is not on this machine.
     """
     if settings.load(workspace) is None or not is_own(workspace, uri):
         return
@@ -184,10 +186,11 @@ def log_in(workspace: Workspace, uri: str) -> None:
 
 
 def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
-    """Return the headers for requests to the workspace's own server. They are empty if the server requires no login.
+    """Return the authorization headers for requests to the workspace's own server. They are empty if it requires no
+    login.
 
     Raises:
-        SignatureError: the server requires a login, and the password is not here.
+        SignatureError: the server requires a login, and the password is not on this machine.
     """
     if settings.load(workspace) is None or not is_own(workspace, uri):
         return {}
@@ -196,7 +199,7 @@ def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
 
 
 def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = False) -> str:
-    """Let a person change tags of a model; create an account if there is none.
+    """Let a person change tags of a model. If the person has no account, create one.
 
     Args:
         renew: True to set a new password for an existing account.
@@ -205,7 +208,7 @@ def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = F
         The new password, or an empty string if the old password is kept.
 
     Raises:
-        RegistryError: the name is Plinth's own, the server requires no login, or it refuses.
+        RegistryError: the name is Plinth's own, the server requires no login, or the server returns an error.
     """
     _require_person(workspace, person)
     known = person in people(workspace)
@@ -221,17 +224,17 @@ def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = F
 
 
 def remove_person(workspace: Workspace, person: str) -> None:
-    """Delete an account; its earlier decisions stay valid.
+    """Delete the account of a person. The person's earlier decisions stay valid.
 
     Raises:
-        RegistryError: there is none of that name, it is Plinth's own, or the server refuses.
+        RegistryError: no account has that name, it is Plinth's own account, or the server returns an error.
     """
     _require_person(workspace, person)
     _ask(workspace, person, "DELETE", "2.0/mlflow/users/delete")
 
 
 def people(workspace: Workspace) -> tuple[str, ...]:
-    """Return everyone who may log in, in order of name, except Plinth's own account."""
+    """Return the names of all accounts in order, except Plinth's own account."""
     names = rows(_database(workspace), "SELECT username FROM users ORDER BY username")
     return tuple(name for (name,) in names if name != settings.ACCOUNT)
 
@@ -242,13 +245,15 @@ def _database(workspace: Workspace) -> Path:
 
 def _require_person(workspace: Workspace, person: str) -> None:
     if settings.load(workspace) is None:
-        raise RegistryError("authentication is disabled on this MLflow server", remedy="`plinth ops people login`")
+        raise RegistryError(
+            "authentication is disabled on this MLflow server", remedy="enable it with `plinth ops people login`"
+        )
     if person == settings.ACCOUNT:
         raise RegistryError(f"{person} is the account of Plinth itself", expected="the name of a person")
 
 
 def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str) -> None:
-    """Send a request about an account to the server, as Plinth."""
+    """Send a request about an account to the server, logged in as Plinth."""
     uri = ensure_server(workspace)
     if not is_own(workspace, uri):
         remedy = "unset MLFLOW_TRACKING_URI, or create the account on that server"
@@ -266,7 +271,7 @@ def _register() -> None:
     from mlflow.tracking.request_auth.abstract_request_auth_provider import RequestAuthProvider
 
     class OwnServerLogin(RequestAuthProvider):
-        """Credentials of requests from MLflow's client to known servers."""
+        """Provider of credentials for requests from MLflow's client to the workspace's own server."""
 
         def get_name(self) -> str:
             return PROVIDER
@@ -279,7 +284,7 @@ def _register() -> None:
 
 
 def _authenticated(request: Any) -> Any:
-    """Add the password to a request to a server whose password this process knows."""
+    """Add the password to a request if this process knows the password of the server."""
     from requests.auth import HTTPBasicAuth
 
     for uri, password in _PASSWORDS.items():

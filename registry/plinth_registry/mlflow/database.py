@@ -1,9 +1,11 @@
-"""MLflow's SQLite databases, written directly when no server runs, since starting one takes longer than a decision.
+"""MLflow's SQLite databases, written directly when no server runs, since starting a server takes longer than a
+decision.
 
-The model registry, and the accounts of its login. Each change is one transaction with the rows that MLflow's own store
-would write, so a server that starts meanwhile, or another command, sees all of it or nothing. From then on the server
-writes, since it fails when another process commits between its read and its write. It also handles what is unsupported
-here: a database that does not exist yet, tables of another MLflow version, or webhooks, which the server calls.
+The databases have the model registry and the accounts for its login. Each change is one transaction with the rows that
+MLflow's own store would write, so another process, like a server that starts meanwhile, sees the whole change or
+nothing. When a server runs, it makes all changes, since it fails if another process commits between its read and its
+write. The server also makes changes that are not supported here: to a database that does not exist yet, to tables of
+another MLflow version, or with webhooks, which the server calls.
 """
 
 from __future__ import annotations
@@ -43,13 +45,15 @@ R = TypeVar("R")
 
 
 class _Foreign(Exception):
-    """Raised if a server must write the database, or is writing it now."""
+    """Raised if only a server may write the database."""
 
 
 def _here(
     change: Callable[Concatenate[ModelDatabase, sqlite3.Connection, P], R],
 ) -> Callable[Concatenate[ModelDatabase, P], R]:
-    """Make a change in one transaction, or let the server make it if the database is foreign."""
+    """Decorate a change so that it runs in one transaction, or is made by the server if only a server may write the
+    database.
+    """
 
     @wraps(change)
     def call(self: ModelDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -64,12 +68,12 @@ def _here(
 
 
 class ModelDatabase:
-    """Registered models in MLflow's SQLite database. There are none if the file does not exist.
+    """Registered models in MLflow's SQLite database. If the file does not exist, there are no models.
 
     Args:
-        database: file of the database.
-        artifacts: folder of the server's artifacts; None: they are stored elsewhere, and written by the server.
-        server: function that starts the server and returns its client, for everything else.
+        database: path of the database.
+        artifacts: folder of the server's artifacts; None if they are elsewhere, and only the server writes them.
+        server: function that starts the server and returns a client of it, for all other calls.
         runs: function that returns True if a server runs now.
 
     Raises:
@@ -122,7 +126,7 @@ class ModelDatabase:
 
     @_here
     def copy_model_version(self, database: sqlite3.Connection, src_model_uri: str, dst_name: str) -> ModelVersion:
-        """Copy a version into another, existing model."""
+        """Copy a version into another model, which must exist."""
         name, _, number = src_model_uri.removeprefix("models:/").rpartition("/")
         source, now_ms = self.get_model_version(name, number), _now_ms()
         touched = "UPDATE registered_models SET last_updated_time = ? WHERE name = ?"
@@ -182,7 +186,7 @@ class ModelDatabase:
         database.execute("DELETE FROM registered_model_aliases WHERE name = ? AND alias = ?", (name, alias))
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Store a value as an artifact of a run, in JSON."""
+        """Store a value as a JSON artifact of a run."""
         found = self._rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
         place = found[0][0] if found else ""
         if self._artifacts is None or not is_proxied(place):
@@ -211,11 +215,11 @@ class ModelDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in an exclusive transaction. Its changes are committed at the end, and discarded if the block
+        """Run the block in an exclusive transaction. Its changes are committed at the end, or discarded if the block
         raises an error.
 
         Raises:
-            _Foreign: a server must write this database.
+            _Foreign: only a server may write this database.
         """
         if not self._database.exists() or self._runs():
             raise _Foreign
@@ -252,7 +256,7 @@ def _opened(database: Path, mode: str) -> sqlite3.Connection:
 
 
 def _is_known(database: sqlite3.Connection) -> bool:
-    """Return True if the tables are supported, and no webhook waits for changes."""
+    """Return True if the tables are supported and no webhook is registered."""
     named = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchall()
     if not named or database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
         return False  # or a server was killed before it created the tables
@@ -274,13 +278,15 @@ VERSIONS: Final = "alembic_version_auth"
 
 
 def write_account(path: Path, person: str, password: str, resource: tuple[str, str], permission: str) -> bool:
-    """Create an account unless it exists, with a password and a permission. Return False if only a server can write
-    this file.
+    """Write an account with a password and a permission, and create the account if needed. Return False if only a
+    server can write this file.
 
     Args:
         path: file of the database; empty before its first use.
-        password: new password; empty to keep the old one.
-        resource: type and name of the resource of the permission.
+        person: name of the account.
+        password: new password; empty to keep the old password.
+        resource: type and name of the resource that the permission is for.
+        permission: permission on the resource.
     """
     from werkzeug.security import generate_password_hash
 
@@ -310,7 +316,7 @@ def write_account(path: Path, person: str, password: str, resource: tuple[str, s
 
 
 def _has_tables(database: sqlite3.Connection) -> bool:
-    """Return True if the tables are supported; create them if there are none."""
+    """Return True if the tables are supported. If there are no tables, create them first."""
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     for statement in () if tables else _new_tables():
         database.execute(statement)
@@ -320,8 +326,9 @@ def _has_tables(database: sqlite3.Connection) -> bool:
 
 
 def _new_tables() -> list[str]:
-    """Return statements that create the tables, as MLflow's own migrations do, but without importing its server. They
-    run in memory, since each of them commits at once."""
+    """Return the SQL statements that create the tables. They are derived from MLflow's own migrations in a database in
+    memory, since each migration commits at once, and without importing MLflow's server.
+    """
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
     from alembic.script import ScriptDirectory

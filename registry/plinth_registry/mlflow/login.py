@@ -1,8 +1,8 @@
 """Authentication in the process of an MLflow server, and decisions by logged-in people.
 
-MLflow's own login app checks passwords and permissions. Two hooks run after its check: before an approval tag is
-written, one that would be ignored is refused with the reason; after it was written, the server signs its author.
-Behind a reverse proxy, the person is the one named in the proxy's header, and only with the shared secret: a client
+MLflow's own login app checks passwords and permissions. Two hooks run after this check. Before an approval tag is
+written, a tag that would be ignored is refused with the reason. After a tag was written, the server signs its author.
+Behind a reverse proxy, the person is named in the proxy's header, which counts only with the shared secret: a client
 that sends the header itself is not authenticated.
 """
 
@@ -32,7 +32,7 @@ FORBIDDEN, FAILED = 403, 500
 
 
 class TagChange(NamedTuple):
-    """Request to write a tag of a decision; `value` is empty if it is removed."""
+    """Request to write a tag that is part of a decision. `value` is empty if the tag is removed."""
 
     model: str
     version: str
@@ -41,7 +41,8 @@ class TagChange(NamedTuple):
 
 
 def create_app(root: Path) -> Any:
-    """Create MLflow's app with its login, for the workspace at `root`; database and environment are prepared already.
+    """Create MLflow's app with its login for the workspace at `root`. The database and the environment must be
+    prepared.
 
     Raises:
         SignatureError: the settings are damaged.
@@ -60,9 +61,10 @@ def create_app(root: Path) -> Any:
 
 
 def authenticate() -> Any:
-    """Authenticate behind a reverse proxy (MLflow's `authorization_function`): return the named person, or a refusal.
+    """Authenticate a request behind a reverse proxy (MLflow's `authorization_function`): return the person, or an error
+    response.
 
-    A request without the proxy's secret is judged by its password: Plinth's own account.
+    A request without the proxy's secret is checked by its password, for Plinth's own account.
     """
     from flask import current_app, request
     from mlflow.server import auth
@@ -81,7 +83,7 @@ def authenticate() -> Any:
 
 
 def _change() -> TagChange | None:
-    """Return the change of a decision's tag that the current request makes."""
+    """Return the change to a decision's tag in the current request, or None if the request makes no such change."""
     from flask import request
 
     given = request.get_json(force=True, silent=True) if request.path.endswith((SET, DELETE)) else None
@@ -107,7 +109,9 @@ def _person() -> str:
 
 
 def _refuse(ctx: Context, login: LoginSettings) -> Any:
-    """Refuse, before a tag is written, another person's name, and an approval that the policy ignores."""
+    """Return an error response if a tag must not be written: it has another person's name, or is an approval that the
+    policy would ignore.
+    """
     change, person = _change(), _person()
     if change is None or not person or person == settings.ACCOUNT:
         return None
@@ -138,7 +142,9 @@ def _require_counted(ctx: Context, login: LoginSettings, person: str, model: str
 
 
 def _vouch(ctx: Context, login: LoginSettings, response: Any) -> Any:
-    """Sign the author of a tag after it was written. If that fails, the answer reports it, and the tag is a request."""
+    """Sign the author of a tag after it was written. If that fails, the response reports it, and the tag is only a
+    request.
+    """
     change, person = _change(), _person()
     if response.status_code != 200 or change is None or not person or person == settings.ACCOUNT:
         return response
@@ -172,7 +178,7 @@ def _state(ctx: Context, login: LoginSettings, person: str, change: TagChange) -
 
 
 def _name(store: Any, change: TagChange, person: str) -> None:
-    """Show the author of a decision on the version's page."""
+    """Show the author of a decision on the version's page, as a tag."""
     from mlflow.entities import model_registry
 
     tag: Any = model_registry.ModelVersionTag
@@ -185,7 +191,7 @@ def _decided(ctx: Context, about: Candidate, login: LoginSettings, person: str) 
 
 
 def _record(ctx: Context, about: Candidate, login: LoginSettings, person: str, decided: Approval | None) -> None:
-    """Record a decision, or its withdrawal, in the audit log; the server is its actor."""
+    """Record a decision, or the withdrawal of a decision, in the audit log with the server as actor."""
     actions = {"approved": "approve", "rejected": "reject"}
     action = actions[decided.decision] if decided else "withdraw"
     reason = decided.reason if decided else "the tag was removed or changed"

@@ -1,11 +1,11 @@
-"""The local MLflow server: start it on demand, find it, stop it; and the server process.
+"""Local MLflow server: start it on demand, find it, stop it. Also the code of the server process.
 
 SQLite and artifacts are in the workspace's `mlflow/`, unless `PLINTH_MLFLOW_DATABASE` and `PLINTH_MLFLOW_ARTIFACTS`
-name a database (`postgresql+psycopg2://…`) and a place of artifacts (`s3://…`). Passwords are handled by
-libpq (PGPASSFILE) and must not be in URLs. A record in a private folder has the process and its port, so that the
-address is stable across restarts and writers of the workspace cannot choose a process to kill. The server exits soon
-after the last process that uses it; one with other stores or login settings is replaced. `MLFLOW_TRACKING_URI` selects
-another server, which takes precedence.
+name a database (`postgresql+psycopg2://…`) and a location for artifacts (`s3://…`). Passwords are handled by libpq
+(PGPASSFILE) and must not be in URLs. A record in a private folder has the process and its port. So the address is
+stable across restarts, and writers of the workspace cannot choose a process to kill. The server exits soon after the
+last process that uses it. A server with other stores or login settings is replaced. If `MLFLOW_TRACKING_URI` is set,
+the server at this address is used instead.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ SERVER_ENVIRONMENT = {
 
 
 class ServerState(RunningProcess):
-    """Record of a local server."""
+    """Record of the local MLflow server: its process, port, login and stores."""
 
     port: int
     login: str = ""
@@ -81,16 +81,16 @@ class ServerState(RunningProcess):
 
 
 def stores(home: Path) -> tuple[str, str]:
-    """Return the database URL and the artifact location of the server in a folder."""
+    """Return the database URL and the artifact location of the MLflow server whose folder is `home`."""
     database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
     return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / ARTIFACTS)
 
 
 def ensure_server(workspace: Workspace) -> str:
-    """Return the tracking URI of a running server; start one if there is none.
+    """Return the tracking URI of a running MLflow server. If none is running, start the local server.
 
     Raises:
-        RegistryError: `MLFLOW_TRACKING_URI` does not answer, or a local server cannot be started.
+        RegistryError: `MLFLOW_TRACKING_URI` does not answer, or the local server cannot be started.
     """
     external = os.environ.get("MLFLOW_TRACKING_URI")
     if external and not is_own(workspace, external):
@@ -113,14 +113,16 @@ def use(workspace: Workspace) -> None:
 
 
 def find_server(workspace: Workspace) -> ServerState | None:
-    """Return the local server if it runs and answers; start nothing."""
+    """Return the local server if it runs and answers. It is not started."""
     state = _read(workspace)
     return state if state is not None and state.find() and healthy(state.uri) else None
 
 
 @contextmanager
 def without_server(workspace: Workspace) -> Iterator[bool]:
-    """Keep the local server from starting while a block runs; yield False if one runs, or another one is configured."""
+    """Prevent the local server from starting while the block runs. Yield False if a server runs or another is
+    configured.
+    """
     with _locked(workspace):
         yield not os.environ.get("MLFLOW_TRACKING_URI") and not is_running(workspace)
 
@@ -132,7 +134,7 @@ def is_running(workspace: Workspace) -> bool:
 
 
 def stop_server(workspace: Workspace) -> bool:
-    """End the local server and its workers. Return True if one was running."""
+    """Stop the local server and its workers. Return True if it was running."""
     with _locked(workspace):
         state = _read(workspace)
         return state is not None and _end(state)
@@ -181,19 +183,19 @@ def _start(workspace: Workspace, port: int | None) -> str:
         "the local MLflow server did not start",
         found=tail(log, LOG_LINES) or "no log",
         expected=f"a response from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
-        remedy=f"read {log}; set MLFLOW_TRACKING_URI to use a server of your own",
+        remedy=f"read {log}, or set MLFLOW_TRACKING_URI to use your own server",
     )
 
 
 def _port(before: int | None) -> int:
-    """Return the port that the environment names, else the server's last one, else a free one.
+    """Return the port that the environment names. If there is none, return the server's last port, or a free port.
 
     Raises:
-        RegistryError: the named one is taken.
+        RegistryError: the port that the environment names is in use.
     """
     named = int(os.environ.get(PORT_VARIABLE) or 0)
     if named and not _becomes_free(named):
-        remedy = "stop the program that listens there, or choose another port"
+        remedy = "stop the program on this port, or choose another port"
         raise RegistryError(f"port {named} in {PORT_VARIABLE} is in use", remedy=remedy)
     return named or (before if before is not None and _becomes_free(before) else processes.free_port(HOST))
 
@@ -211,7 +213,7 @@ def _default_signals() -> None:
 
 
 def is_own(workspace: Workspace, uri: str) -> bool:
-    """Return True if this address is the workspace's own server, passed to a child process."""
+    """Return True if this address belongs to the workspace's own server, which child processes get as a variable."""
     state = _read(workspace)
     return state is not None and state.uri == uri.rstrip("/")
 
@@ -221,13 +223,15 @@ def _require_answer(uri: str) -> str:
         raise RegistryError(
             f"no MLflow server responds at {uri}",
             expected=f"a response from {uri}/health",
-            remedy="start it, or unset MLFLOW_TRACKING_URI to use the workspace's own server",
+            remedy="start that server, or unset MLFLOW_TRACKING_URI to use the workspace's own server",
         )
     return uri
 
 
 def _await_health(state: ServerState) -> bool:
-    """Return True if a live server answers; a busy machine is given a moment before it is replaced."""
+    """Return True if a live server answers within a timeout, so that a server on a busy machine is not replaced at
+    once.
+    """
     deadline = time.monotonic() + HEALTH_TIMEOUT_S
     while time.monotonic() < deadline and state.find():
         if healthy(state.uri):
@@ -237,7 +241,7 @@ def _await_health(state: ServerState) -> bool:
 
 
 def _end(state: ServerState) -> bool:
-    """End the server's processes, also workers whose parent was killed. Return True if there were any."""
+    """Stop the server's processes, including workers whose parent was killed. Return True if there were any."""
     found = _members(state)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in _members(state):
@@ -250,7 +254,7 @@ def _end(state: ServerState) -> bool:
 
 
 def _members(state: ServerState) -> list[psutil.Process]:
-    """Return living processes of the server's own group, without reused process ids."""
+    """Return the living processes of the server's process group. Processes that reuse a process ID are left out."""
     return [process for process in psutil.process_iter() if _is_member(process, state)]
 
 
@@ -282,7 +286,7 @@ def _users(workspace: Workspace) -> Path:
 
 
 def _locked(workspace: Workspace) -> AbstractContextManager[None]:
-    """Lock the start, so that two callers do not start two servers."""
+    """Lock the start of the server, so that two callers do not start two servers."""
     return locked(running.folder(workspace) / "mlflow.lock")
 
 
@@ -307,11 +311,12 @@ def _becomes_free(port: int) -> bool:
 
 
 def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
-    """Prepare the database in a folder and serve a loopback port until a signal arrives, or no process uses it.
+    """Prepare the database in a folder and serve a loopback port until a signal arrives, or until no process uses the
+    server.
 
     Args:
-        users: lock file of the processes that use it.
-        root: workspace with the login settings; None: no login is required.
+        users: lock file that processes hold while they use the server.
+        root: workspace with the login settings, or None if no login is required.
     """
     gc.disable()  # imported objects are never freed
     import uvicorn  # before MLflow, which protects its pages only if a server package is imported

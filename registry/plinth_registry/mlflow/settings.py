@@ -4,7 +4,7 @@
     settings.json                kind, key of the server, header, public address
     basic_auth.ini               MLflow's login settings, with the password of Plinth's own account
     people.db                    accounts, with hashes of passwords, written by MLflow
-    proxy-secret                 secret by which a reverse proxy authenticates its requests
+    proxy-secret                 secret with which a reverse proxy authenticates its requests
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LoginSettings(Frozen):
     """Login method, and the owner of the server's signing key."""
 
     kind: Literal["password", "proxy"] = "password"
-    signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key, as `approver` in the root.")
+    signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key for the role `approver`.")
     header: str = Field(
         "X-Forwarded-Email",
         pattern=r"^[A-Za-z][A-Za-z0-9-]*$",
@@ -47,7 +47,7 @@ class LoginSettings(Frozen):
 
 
 def folder(workspace: Workspace) -> Path:
-    """Return the folder with everything about the login."""
+    """Return the folder with all settings, accounts and secrets of the login."""
     return workspace.trust_folder / FOLDER
 
 
@@ -55,7 +55,7 @@ def load(workspace: Workspace) -> LoginSettings | None:
     """Return the login settings of this workspace's server, or None if the server requires no login.
 
     Raises:
-        SignatureError: the file is damaged; a server without a login is not started in its place.
+        SignatureError: the settings file is damaged. A server without a login is not started instead.
     """
     path = folder(workspace) / SETTINGS
     try:
@@ -64,15 +64,16 @@ def load(workspace: Workspace) -> LoginSettings | None:
         return None
     except ValidationError as error:
         raise SignatureError(
-            f"the settings of the login are damaged: {path}",
+            f"the login settings are damaged: {path}",
             found=error,
-            remedy="write them with `plinth ops people login`",
+            remedy="write new settings with `plinth ops people login`",
         ) from error
 
 
 def identity(workspace: Workspace) -> str:
-    """Return the identity of the login settings, or an empty string if no login is required. A running server with a
-    different identity is replaced."""
+    """Return a digest of the login settings, or an empty string if no login is required. A running server with a
+    different digest is replaced.
+    """
     try:
         return hashlib.sha256((folder(workspace) / SETTINGS).read_bytes()).hexdigest()[:12]
     except FileNotFoundError:
@@ -80,10 +81,10 @@ def identity(workspace: Workspace) -> str:
 
 
 def environment(workspace: Workspace) -> dict[str, str]:
-    """Return environment variables that MLflow reads before it is imported; none is secret.
+    """Return the environment variables that MLflow reads when it is imported. None of them is secret.
 
-    MLflow refuses requests to host names other than its own, and requests that a browser sends from another site; the
-    public address of a proxy counts as its own.
+    MLflow refuses requests to host names other than its own, and requests that a browser sends from another site. The
+    public address of a proxy counts as MLflow's own.
 
     Raises:
         SignatureError: the settings are damaged.
@@ -100,13 +101,14 @@ def environment(workspace: Workspace) -> dict[str, str]:
 
 
 def ask(workspace: Workspace, given: LoginSettings) -> Path:
-    """Require a login from the server's next start on; existing accounts and secrets are kept.
+    """Write settings with which the server requires a login from its next start on. Existing accounts and secrets are
+    kept.
 
     Returns:
-        The folder with its files.
+        The folder with the files of the login.
 
     Raises:
-        SignatureError: the server has no key of that owner as `approver` here.
+        SignatureError: the server's signing key (`approver`) is not on this machine.
     """
     Trust.of(workspace).signer(APPROVER, given.signer)
     place = folder(workspace)
@@ -120,7 +122,9 @@ def ask(workspace: Workspace, given: LoginSettings) -> Path:
 
 
 def stop_asking(workspace: Workspace) -> bool:
-    """Require no login from the server's next start on; accounts are kept. Return True if it required one."""
+    """Remove the settings, so that the server requires no login from its next start on. Accounts are kept. Return True
+    if a login was required before.
+    """
     path = folder(workspace) / SETTINGS
     asked = path.exists()
     path.unlink(missing_ok=True)
@@ -131,12 +135,12 @@ def password(workspace: Workspace) -> str:
     """Return the password of Plinth's own account.
 
     Raises:
-        SignatureError: there is none.
+        SignatureError: there is no password.
     """
     known = _known(folder(workspace))
     if not known:
         raise SignatureError(
-            f"no password of {ACCOUNT} in {folder(workspace) / AUTH}",
+            f"the account {ACCOUNT} has no password in {folder(workspace) / AUTH}",
             remedy="restore the file, or move the folder away and run `plinth ops people login`",
         )
     return known
@@ -148,7 +152,9 @@ def proxy_secret(workspace: Workspace) -> bytes:
 
 
 def _auth(place: Path, given: LoginSettings) -> str:
-    """Write MLflow's settings; the password has 256 random bits, since MLflow itself has no default."""
+    """Return the text of MLflow's login settings. The password has 256 random bits, since MLflow has no default
+    password.
+    """
     function = {"password": "mlflow.server.auth:authenticate_request_basic_auth"}
     content = {
         "default_permission": "READ",

@@ -27,7 +27,7 @@ def test_what_has_no_value_is_left_out(capsys: pytest.CaptureFixture[str]) -> No
     assert "captured_at" not in shown
     assert "date_field" not in shown
     assert "  language  label en, damaged 0.0\n" in shown
-    assert "  fineweb2  no values: not applicable to this document\n" in shown
+    assert "  fineweb2  no values, since they do not apply to this document\n" in shown
     assert "  repair_boundaries  no\n" in shown
     assert "policy\n  keep  yes\n" in shown
     assert "protected\n  none\n" in shown

@@ -39,7 +39,7 @@ def test_two_holders_change_a_root_and_the_log_has_what_each_did(
     assert plinth("keys", "sign", "next.json").code != 0  # the question gets no answer
     assert "missing" in plinth("keys", "sign", "next.json", "--yes").out.split("signed by")[1]
     signed = plinth("keys", "sign", "next.json", "--yes").out
-    assert signed.endswith("signed by ben [red]x, root; ready: `plinth keys publish FILE`\n")
+    assert signed.endswith("signed by ben [red]x, root; ready to publish: `plinth keys publish FILE`\n")
     assert plinth("keys", "publish", "next.json").out.startswith("root acme version 3, until ")
     assert plinth("keys", "renew").code == 8  # one holder's key is not enough any more
     found = json.loads(plinth("release", "log", "--json").out)

@@ -143,7 +143,7 @@ def test_what_another_seal_published_is_said_and_not_only_stale(ctx: Context, pl
     seal.make(own_trust)
     _publish(Context(ctx.workspace), 2)
     found = plinth("status", "-w", ctx.workspace.root, "-r", RECIPE).out
-    assert "1 asset was published under another seal or none" in found
+    assert "1 asset was published under another seal or without a seal" in found
     assert "2 of" in found
 
 
