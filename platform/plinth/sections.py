@@ -67,7 +67,7 @@ class Sections(Catalogue[RecipeSection]):
         self._left_out = dict[str, ExtensionError]()
 
     def usable(self) -> list[RecipeSection]:
-        """Return the sections that were added to models. If a recipe has any other section, the error gives the reason."""
+        """Return the sections that were added to models. A recipe with any other section gets an error."""
         return [self[name] for name in self if self._is_loaded(name) and self._fault(name) is None]
 
     def below(self, at: str, model: type[Frozen]) -> list[RecipeSection]:

@@ -1,6 +1,6 @@
 """Seals: authentication of references and step records by the workspace's own workers.
 
-More users can usually write a workspace than may publish results. Workers therefore share a secret, stored with the
+Usually, more users can write a workspace than may publish results. Workers therefore share a secret, stored with the
 root of trust outside the workspace, and add an HMAC-SHA256 to their records. Content is identified by its digest and
 needs no seal; only records of work and of publication do.
 
@@ -22,7 +22,7 @@ SECRET_FILE = "seal"
 
 
 class Seal:
-    """Maker and checker of seals. It never shows the secret."""
+    """Maker and checker of seals. It never reveals the secret."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret

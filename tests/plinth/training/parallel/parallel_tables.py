@@ -45,7 +45,8 @@ def _pairs() -> str:
         for row in columns
     ]
     rule = "|---" * (len(columns) + 1) + "|"
-    return "\n".join((head, rule, *rows)) + f"\n\nThese work with every setting above and together: {', '.join(always)}."
+    table = "\n".join((head, rule, *rows))
+    return f"{table}\n\nThese work with every setting above and together: {', '.join(always)}."
 
 
 def _cell(row: tuple[str, Any], column: tuple[str, Any], no: set[frozenset[tuple[str, Any]]]) -> str:
