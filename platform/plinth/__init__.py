@@ -29,7 +29,8 @@ Kernels over text, and the code that compiles kernels, are in `plinth_text`, bel
     private      private folders of this machine; permissions of written files
     errors       exception hierarchy: found, expected, remedy
 
-The frozen parameters of a stage are in `parameters.py` next to its code; those of a run in `training/parameters/`.
+The frozen parameters of a stage are in `parameters.py` next to its code; the parameters of a run are in
+`training/parameters/`.
 """
 
 __version__ = "0.4.0"

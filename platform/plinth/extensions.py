@@ -97,7 +97,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of the members in this repository, those of the core first."""
+        """Names of the members in this repository, core members first."""
         ring = [entry.name for entry in self._entries() if entry.distribution == OWN]
         return (*self._core, *(name for name in ring if name not in self._core))
 

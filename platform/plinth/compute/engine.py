@@ -308,7 +308,7 @@ class _Map:
         return True
 
     def collect(self) -> list[tuple[int, Any]]:
-        """Return results sent by workers, and the errors of those that died."""
+        """Return the results that workers sent, and the errors of workers that died."""
         finished = list[tuple[int, Any]]()
         for worker in wait(self._running, TICK_S):
             try:

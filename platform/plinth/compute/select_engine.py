@@ -158,7 +158,7 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     return WorkerError(
         f"cannot reach a Ray cluster at {address or 'this machine'}",
         found=f"{type(error).__name__}: {error}",
-        expected="a running cluster of the same Ray and Python versions",
+        expected="a running cluster with the same Ray and Python versions",
         remedy="check the cluster with `ray status --address HOST:PORT`",
     )
 

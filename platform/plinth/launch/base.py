@@ -97,8 +97,8 @@ class LauncherKind:
         description: one sentence.
         make: `(the recipe's block, seconds that a job may take to exit after SIGTERM) -> launcher`.
         params: frozen model of `training.launch.options`; `make` gets the raw values in `launch.options`.
-        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None if there is
-            no such text.
+        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None if the
+            launcher cannot show its input.
     """
 
     name: str
@@ -291,7 +291,7 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
     """Return the script for `sbatch`, manifests for `kubectl apply -f -`, or the request of an installed launcher.
 
     Raises:
-        LaunchError: this launcher has no such text.
+        LaunchError: this launcher cannot show its input.
         RecipeError: there is no launcher of this kind.
     """
     kind = LAUNCHERS.find(launch.kind)
@@ -299,7 +299,7 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
         raise LaunchError(
             f"the launcher {launch.kind} has no manifest to show",
             expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
-            remedy="`plinth run job submit RUN` starts it",
+            remedy="`plinth run job submit RUN` starts the job",
         )
     return kind.preview(launch, grace_s, command, directory.absolute(), log.absolute())
 

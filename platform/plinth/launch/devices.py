@@ -1,8 +1,8 @@
 """Table of devices for planning, and additional devices from a file.
 
-Memory, FLOP/s, memory bandwidth, links within a machine, and power are from data sheets. Links between machines are
-those of the usual machine of the device: DGX and similar machines have a network card of 200 or 400 Gb/s per device;
-for L4 and L40S, AWS g6 and g6e 48xlarge.
+Memory, FLOP/s, memory bandwidth, links within a machine, and power are from data sheets. Links between machines are the
+links of the device's usual machine. DGX and similar machines have a network card of 200 or 400 Gb/s per device; L4 and
+L40S use AWS g6 and g6e 48xlarge.
 
 Prices are assumptions, in US dollars of May 2026. On-demand prices are about the median of published lists (H100:
 aimultiple.com/gpu-index, 2.95; A100 and H200: the specialized clouds of mercatus-ai.com; others: the middle of public
@@ -22,7 +22,7 @@ from plinth.errors import RequestError
 from plinth.records import Frozen
 
 #: Note about the prices, to print with them.
-PRICES = "prices are assumptions, US dollars of May 2026: on demand: median of public lists; spot: half of it"
+PRICES = "prices are assumptions in US dollars of May 2026: on demand, the median of public lists; spot, half of that"
 
 
 class Device(Frozen):

@@ -65,7 +65,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
     """Return the Job of a run.
 
     Args:
-        command: command of the supervisor; its interpreter is replaced by that of the image.
+        command: command of the supervisor; the image's interpreter replaces its interpreter.
         directory: `<workspace>/runs/<run_id>`.
         log: file for the output of all pods, which `kubectl logs` shows too.
 
@@ -142,7 +142,7 @@ def _metadata(launch: Launch, directory: Path, labels: Mapping[str, str] = NO_LA
 
 
 def _queueing(launch: Launch) -> dict[str, str]:
-    """Return labels of the Job: the queue of its team or the configured one, and its priority class."""
+    """Return labels of the Job: its priority class, and its queue, which is the configured queue or else the team's."""
     asked, queue = launch.queueing, launch.kubernetes.queue or launch.queueing.team
     found = {QUEUE: queue} if queue else {}
     if asked.team:

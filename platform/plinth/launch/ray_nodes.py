@@ -2,7 +2,7 @@
 
     python -m plinth.launch.ray_nodes NODES BUNDLE COMMAND…
 
-This is the entry point of a job of several nodes (ray_jobs). It places NODES bundles with the resources BUNDLE (JSON)
+This is the entry point of a job with several nodes (ray_jobs). It places NODES bundles with the resources BUNDLE (JSON)
 on different nodes (STRICT_SPREAD), and runs COMMAND in each bundle with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A
 request to stop is forwarded to all nodes. The exit status is the status of node 0.
 
@@ -55,7 +55,7 @@ class Node:
         self._asked = threading.Event()
 
     def address(self) -> str:
-        """Return the address at which other nodes reach this one."""
+        """Return the address at which other nodes reach this node."""
         from ray import util
 
         return str(util.get_node_ip_address())  # type: ignore[no-untyped-call]

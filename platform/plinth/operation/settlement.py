@@ -48,7 +48,7 @@ def job_cost(config: RunConfig, one: Reservation) -> JobCost:
 
 
 def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
-    """Settle all submissions of this workspace whose jobs have ended; return those that are still open.
+    """Settle all submissions of this workspace whose jobs have ended; return the submissions that are still open.
 
     Raises:
         StorageError: the ledger cannot be reached.

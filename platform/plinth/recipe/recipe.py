@@ -194,7 +194,7 @@ class Recipe(Frozen):
         return {"initial": self.training.initial, **hooks.models(self.training)}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
-        """Return the mixture, for callers that need one.
+        """Return the mixture, for callers that require a mixture.
 
         Raises:
             RecipeError: the recipe ends at the corpus.
@@ -204,7 +204,7 @@ class Recipe(Frozen):
         return self.mixture
 
     def required_release(self) -> ReleaseParameters:
-        """Return the release, for callers that need one.
+        """Return the release, for callers that require a release.
 
         Raises:
             RecipeError: the recipe has no release.

@@ -230,7 +230,7 @@ class CachedStore(Store):
         ends, or until `release`.
 
         Raises:
-            MissingError, StorageError: it cannot be fetched.
+            MissingError, StorageError: the blob cannot be fetched.
             IntegrityError: the digest differs; nothing is kept.
         """
         started = time.perf_counter()

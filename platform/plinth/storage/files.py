@@ -80,7 +80,7 @@ class Hashing:
         return self._position
 
     def at(self, start: int, size: int) -> bytes:
-        """Read bytes out of order, before anything else is read; they are hashed in their place."""
+        """Read bytes ahead, before any other bytes are read. They are hashed later, at their position in the stream."""
         self._stream.seek(start)
         data = self._stream.read(size)
         self._stream.seek(0)

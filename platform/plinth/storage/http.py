@@ -286,7 +286,7 @@ class OutsideTlsPool(HTTPSConnectionPool):
 
 
 class OutsideAdapter(HTTPAdapter):
-    """Adapter that checks the peer of each connection, except that of a proxy, which the operator chose."""
+    """Adapter that checks the peer of each connection, except connections to a proxy, which the operator chose."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)

@@ -1,9 +1,10 @@
 """Listing of a location: every file with its digest, or only with a mark that changes with the file.
 
-A symbolic link below a location is followed to a file below the same location that is not listed under another name (a
-download cache is a folder of such links), and otherwise listed as a link: an untrusted tree must not lead to files of
-this machine. The location itself may be or pass through links if the recipe gives an absolute path; a path relative to
-the workspace stays in its `input/`. Files that are off limits are listed as such, wherever they are (`off_limits`).
+A symbolic link below a location is followed if it leads to a file below the same location that is not listed under
+another name; a download cache is a folder of such links. Other links are listed as links, because an untrusted tree
+must not lead to files of this machine. The location itself may be a link or pass through links if the recipe gives an
+absolute path; a path relative to the workspace stays in its `input/`. Files that are off limits are flagged, wherever
+they are (`off_limits`).
 
 Files are selected by suffix, in any case. Hidden files (dot files and remains of editors and operating systems) are
 skipped unless requested. Skipped files are counted.
@@ -427,7 +428,9 @@ def _file_digests(entry: _Entry) -> FileDigests:
 
 
 def _no_content(entry: _Entry) -> FileDigests:
-    """Return the digest of a link, which covers only that it is a link: its target is a path of this machine."""
+    """Return the digest of a link. It covers only the fact that the file is a link, because the link's target is a path
+    of this machine.
+    """
     return FileDigests(bytes=0, sha256=hashlib.sha256(entry.refused.encode()).hexdigest())
 
 

@@ -41,7 +41,7 @@ class Seal:
         """Return the seal of one fact, or None if there is no secret.
 
         Args:
-            what: kind of the fact, so that one kind never passes for another.
+            what: kind of the fact; a seal for one kind is not valid for another kind.
             name: subject of the fact, such as an asset or a key.
             content: digest of the fact.
         """

@@ -216,7 +216,7 @@ class Refs:
                 f"another process published {asset} meanwhile",
                 found=f"digest {now.digest}" if now else "no reference",
                 expected=f"to publish digest {ref.digest}",
-                remedy="if it was the same recipe with other sources, run the same command again",
+                remedy="if the other process ran the same recipe with other sources, run the same command again",
             )
         self._read(asset)
 

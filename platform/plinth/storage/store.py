@@ -213,7 +213,7 @@ class Store:
         """Read the whole blob and compare its SHA-256.
 
         Raises:
-            MissingError, IntegrityError: it is absent or its bytes have changed.
+            MissingError, IntegrityError: the blob is absent or its bytes have changed.
         """
         self.opened += 1
         require_unchanged(self.located(blob), blob)

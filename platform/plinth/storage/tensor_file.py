@@ -102,7 +102,7 @@ def places(path: Path) -> dict[str, TensorPlace]:
     """Return the places of the tensors in a file.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: it cannot be read, or has another format.
+        OSError, ValueError, KeyError, TypeError: the file cannot be read, or has another format.
     """
     with path.open("rb") as stream:
         size, whole = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size

@@ -118,7 +118,7 @@ def open_unlinked(path: str, depth: int) -> IO[bytes]:
     Folders are opened one after another, so that a folder replaced by a link after a check is not followed either.
 
     Raises:
-        OSError: it is a link or not a regular file, or a folder is a link.
+        OSError: the file is a link or not a regular file, or a folder is a link.
     """
     root, *folders, name = path.rsplit("/", depth + 1)
     at = os.open(root or "/", os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY))
@@ -266,7 +266,7 @@ def read_file(uri: str) -> Iterator[bytes]:
     """Yield the bytes of a file in pieces.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     fs, path = filesystem(uri)
     try:
@@ -299,7 +299,7 @@ def remove_file(uri: str) -> None:
     """Delete a file if it exists.
 
     Raises:
-        StorageError: it cannot be deleted.
+        StorageError: the file cannot be deleted.
     """
     if not SCHEME.match(uri):
         with named_failures(Path(uri)):

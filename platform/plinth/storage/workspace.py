@@ -14,7 +14,7 @@
     exclusions/  removed documents, signed and chained; excluded from every later snapshot
     takedown/    signed reports on removals
     taint/       signed taints and their lifting; append-only
-    trust/       versions of the root of trust; valid if they follow from the pinned one, stored elsewhere
+    trust/       versions of the root of trust; valid if they follow from the pinned root, stored elsewhere
     policies/    signed gate policies
     attestations/ signed evidence about checkpoints
     papers/      signatures of compliance under cards and documents
