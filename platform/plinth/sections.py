@@ -2,7 +2,7 @@
 
     RecipeSection  the key, its model, its problems: a member of the group `plinth.sections`, named by its dotted key
     extended       adds these keys to the model of a section, as fields
-    of             reads the parameters at one key
+    of             reads the parameters that a package added
 
 A model is extended when its module is imported, so the module of a section's model imports only pydantic.
 """
