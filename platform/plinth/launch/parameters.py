@@ -113,9 +113,7 @@ class Kubernetes(Frozen):
     annotations: Mapping[str, str] = Field(
         default_factory=dict, description="Annotations of each pod, for example networks for Multus."
     )
-    priority_class: str = Field(
-        "", description="Priority class of the pods. If empty, the cluster's default is used."
-    )
+    priority_class: str = Field("", description="Priority class of the pods. If empty, the cluster's default is used.")
     queue: str = Field("", description="Kueue's local queue that admits the Job. If empty, the Job is not queued.")
     user: str = Field(
         "",
