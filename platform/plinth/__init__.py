@@ -14,22 +14,23 @@ Kernels over text, and the code that compiles kernels, are in `plinth_text`, bel
     evaluation/  bits per byte by slice, against baselines
     model/       the decoder: blocks, initial weights, losses, FLOPs, import and export
     tokens/      tokenizer, shards, packing, mixture, data order
-    corpus/      documents in, curated documents out, with the reason for each
+    corpus/      from source records to curated documents, with the reason for each removal
     launch/      submit, poll, cancel and find training jobs again
     compute/     map a function over parts on any number of workers
     trust/       keys, and statements in signed envelopes
-    storage/     the only package that touches bytes at rest
-    text         display of untrusted text; canonical host names
+    storage/     the only package that reads and writes stored bytes
+    text         safe display of untrusted text; canonical host names
     sections     recipe keys added by packages of the ring
     extensions   catalogs of annotators, readers, gates and launchers: built in, or from plug-ins
     entry_points   entry points of installed packages, read without an import
-    records      small records that flow throughout: Part, Manifest, Step
+    records      small records that all packages use: Part, Manifest, Step
     fingerprint  canonical JSON -> SHA-256: the identity of a step, a recipe, an input
     processes    child processes: their command, folder and environment, never from a workspace
     private      private folders of this machine; permissions of written files
     errors       exception hierarchy: found, expected, remedy
 
-The frozen parameters of a stage are in `parameters.py` next to its code; those of a run in `training/parameters/`.
+The frozen parameters of a stage are in `parameters.py` next to its code; the parameters of a run are in
+`training/parameters/`.
 """
 
 __version__ = "0.4.0"

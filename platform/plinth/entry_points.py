@@ -1,6 +1,6 @@
-"""Entry points of installed packages in Plinth's groups, read without importing any of them, or pydantic.
+"""Entry points of installed packages in Plinth's groups. Reading them imports neither these packages nor pydantic.
 
-`plinth.extensions` has the catalogs over them.
+`plinth.extensions` builds catalogs from these entry points.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Entry(NamedTuple):
 
 
 def entries() -> tuple[Entry, ...]:
-    """Return every entry point of installed packages in groups that begin with `plinth.`, without those of absent ring
-    packages."""
+    """Return every entry point of installed packages in groups that begin with `plinth.`, except entry points of ring
+    packages that are not installed.
+    """
     return _usable(tuple(sys.path))
 
 
@@ -60,8 +61,8 @@ def not_here(what: str, package: str) -> RecipeError:
 
 
 def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Return name and version of an installed distribution from the head of its metadata. The standard library would
-    parse all of it, including the package's whole description.
+    """Return name and version of an installed distribution from the first lines of its metadata. The standard library
+    would parse all metadata, including the package's whole description.
     """
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())

@@ -4,9 +4,9 @@
     ├── RecipeError          2  the recipe is wrong: file, key, line
     │   └── ExtensionError      an installed package's annotator, reader, gate or launcher cannot be used
     ├── RequestError         2  an invalid request, or one that needs a confirmation
-    ├── MissingError         3  something named does not exist (asset, run, document)
+    ├── MissingError         3  a requested object does not exist (asset, run, document)
     ├── SourceError          4  a source cannot be read or lacks required terms
-    ├── StorageError         5  bytes at rest
+    ├── StorageError         5  stored bytes cannot be read or written
     │   ├── IntegrityError      digest, length or format differ from what was recorded
     │   ├── DiskFullError       no space left
     │   ├── ConflictError       another process wrote the same reference first
@@ -42,7 +42,7 @@ class RecipeError(PlinthError):
 
 
 class BudgetError(RecipeError):
-    """More would be spent than the file allows."""
+    """The work could cost more than a budget or a spending limit allows."""
 
 
 class ExtensionError(RecipeError):

@@ -4,9 +4,9 @@
     ring             entry points of Plinth's own distribution; built in like the core's
     other packages   entry points of the catalog's group (`[project.entry-points."plinth.annotators"]`)
 
-Members are imported on first use and checked alike. A ring package may be absent with its members. Their names are
-then refused with an error that names the missing package. A member of another distribution has an `Origin`, part of
-the identity of its outputs. See docs/extending.md.
+Members are imported on first use; all are checked in the same way. If a ring package is not installed, using one of
+its members is an error that names the missing package. A member of another distribution has an `Origin`, which is part
+of the identity of its outputs. See docs/extending.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NoParams(Frozen):
 
 
 class Origin(Frozen):
-    """Origin of a member of another package."""
+    """Distribution, version and source digest of a member from another package."""
 
     distribution: str
     version: str
@@ -97,12 +97,12 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of the members in this repository, those of the core first."""
+        """Names of the members in this repository, core members first."""
         ring = [entry.name for entry in self._entries() if entry.distribution == OWN]
         return (*self._core, *(name for name in ring if name not in self._core))
 
     def installed(self) -> tuple[Entry, ...]:
-        """Return the entry points of other packages, by name and package."""
+        """Return the entry points of other packages, sorted by name and package."""
         return tuple(entry for entry in self._entries() if entry.distribution != OWN)
 
     def _entries(self) -> tuple[Entry, ...]:
@@ -225,7 +225,7 @@ def require(module: str, extra: str) -> Any:
     """Import a library that an extra of Plinth installs.
 
     Raises:
-        MissingError: it is not installed.
+        MissingError: the library is not installed.
     """
     try:
         return import_module(module)
@@ -252,9 +252,9 @@ def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
 def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
     """Return SHA-256 of a module's source and of all its direct and indirect imports from its own package.
 
-    Nothing is executed. Covered are the modules in `import` statements, anywhere in the code, below the top-level
-    package of `module` or below one of `tops`; other files (data, modules imported by a computed name) are identified
-    only by the version of the distribution.
+    Nothing is executed. The digest covers modules that `import` statements name, anywhere in the code, if they are
+    below the top-level package of `module` or below one of `tops`. Other files (data, modules imported by a computed
+    name) are identified only by the version of the distribution.
 
     Raises:
         FileNotFoundError: the module has no file.
@@ -309,7 +309,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _tops(distribution: str) -> frozenset[str]:
-    """Return top-level packages and modules of a distribution, according to its list of files."""
+    """Return the top-level packages and modules of a distribution, from its list of files."""
     try:
         files = metadata.distribution(distribution).files or []
     except metadata.PackageNotFoundError:

@@ -80,11 +80,11 @@ def libraries(*names: str) -> dict[str, str]:
 
 
 def require_libraries(step: str, expected: Mapping[str, str]) -> None:
-    """On a worker, require that the installed libraries are those in a step's identity.
+    """Require on a worker that the installed libraries are those in a step's identity.
 
     Raises:
         StageError: another version or another file is installed here.
-        MissingError: one is not installed here.
+        MissingError: a library is not installed here.
     """
     found = libraries(*expected)
     if found != expected:

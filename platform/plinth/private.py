@@ -28,7 +28,7 @@ def mask() -> int:
     """Return the umask: the permission bits that new files and folders do not get.
 
     Raises:
-        WorkspaceError: the environment has no valid mask.
+        WorkspaceError: `PLINTH_UMASK` is not a valid mask.
     """
     given = os.environ.get(MASK_VARIABLE) or MASK
     if len(given) > 4 or set(given) - set("01234567"):

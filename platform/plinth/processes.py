@@ -3,7 +3,7 @@
     start, run           `subprocess.Popen` and `subprocess.run`, in an empty private folder, with named variables only
     python               the command line of one of our own modules, without the working directory on its path
     environment          the variables of a child, by its needs
-    heap                 variables that make a computing process keep its buffers
+    heap                 variables that make a computing process keep freed buffers
     free_port            a TCP port for a child to listen on
     shut_out             remove a workspace from the search paths of this process and its children
 
@@ -11,7 +11,7 @@ Writers of a workspace must not influence which code runs: `-P` and `PYTHONSAFEP
 `sys.path`, also in grandchildren, and relative entries of PATH and PYTHONPATH are dropped. A child gets the variables
 of `BASE` and of its groups; `PLINTH_PASS_ENVIRONMENT` adds others (`MY_KEY OTHER_*`).
 
-Starting a process in any other place fails `tests/attacks/test_planted_packages.py`.
+If another module starts a process, `tests/attacks/test_planted_packages.py` fails.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def elsewhere() -> Path:
 
 
 def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str]:
-    """Return the environment of a child: `BASE`, the groups in `needs`, the variables in `PLINTH_PASS_ENVIRONMENT`,
-    and its own.
+    """Return the environment of a child: `BASE`, the groups in `needs`, the variables in `PLINTH_PASS_ENVIRONMENT`, and
+    the variables in `own`.
     """
     wanted = (*BASE, *needs, *os.environ.get(PASS_VARIABLE, "").split())
     withheld = [name for name in _WITHHELD if name not in needs] if needs != ALL else []

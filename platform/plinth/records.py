@@ -1,6 +1,6 @@
 """Records that flow between stages: plain data with a stable identity.
 
-    Blob      bytes at rest, by content: md5 is the address (DVC layout), sha256 is the proof
+    Blob      stored bytes, identified by content: md5 is the address (DVC layout), sha256 proves integrity
     Part      one blob of a manifest, with its row count and statistics
     Manifest  an ordered list of parts, the step that produced them, the digests of its inputs
     Step      a named, versioned pure function with frozen parameters; provides cache keys
@@ -40,8 +40,10 @@ class Frozen(BaseModel):
 
 
 def internal(default: Any, *, description: str, **constraints: Any) -> Any:
-    """Declare a stage parameter that recipes cannot set. It is in the model and its dump, and so in identities, but it
-    is not in the reference or the schema, and the loader refuses it.
+    """Declare a stage parameter that recipes cannot set.
+
+    The parameter is part of the model, its dump and identities. It is missing from the reference and the schema, and
+    the loader refuses it.
     """
     return Field(default, description=description, json_schema_extra={INTERNAL: True}, **constraints)
 
@@ -53,8 +55,9 @@ def is_internal(field: FieldInfo) -> bool:
 
 
 def spelling(default: Any, *, description: str, **constraints: Any) -> Any:
-    """Declare a recipe key from which a validator of the model computes internal parameters. It is not in dumps, and
-    so not in identities, but it is written with the recipe.
+    """Declare a recipe key from which a validator of the model computes internal parameters.
+
+    The key is missing from dumps and identities, but it is written when the recipe is written.
     """
     return Field(default, description=description, exclude=True, json_schema_extra={SPELLING: True}, **constraints)
 
@@ -114,7 +117,7 @@ _NUMBERED = re.compile(r"(.*-)(\d{5,})\.parquet")
 class Manifest(Frozen):
     """Output of a stage: its parts in order, the step, and its inputs by digest.
 
-    `digest` covers everything here, so a manifest proves its whole ancestry.
+    `digest` covers all fields, so a manifest proves its whole ancestry.
     """
 
     asset: str
@@ -149,8 +152,8 @@ class Manifest(Frozen):
 
     @property
     def misplaced(self) -> str:
-        """Return the first numbered Parquet part (`part-00000.parquet`) whose number is not its index, or an empty
-        string.
+        """Return the first numbered Parquet part (`part-00000.parquet`) whose number differs from its position. Return
+        an empty string if there is none.
         """
         numbers = Counter[str]()
         for part in self.parts:

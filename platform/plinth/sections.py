@@ -1,8 +1,8 @@
 """Recipe keys that a ring package, or another package, adds to a section of the core.
 
     RecipeSection  the key, its model, its problems: a member of the group `plinth.sections`, named by its dotted key
-    extended       adds them to the model of a section, as fields
-    of             reads one
+    extended       adds these keys to the model of a section, as fields
+    of             reads the parameters that a package added
 
 A model is extended when its module is imported, so the module of a section's model imports only pydantic.
 """
@@ -67,13 +67,11 @@ class Sections(Catalogue[RecipeSection]):
         self._left_out = dict[str, ExtensionError]()
 
     def usable(self) -> list[RecipeSection]:
-        """Return the sections that were added to models. A recipe with any other section gets an error with the
-        reason.
-        """
+        """Return the sections that were added to models. A recipe with any other section gets an error."""
         return [self[name] for name in self if self._is_loaded(name) and self._fault(name) is None]
 
     def below(self, at: str, model: type[Frozen]) -> list[RecipeSection]:
-        """Return the sections to add to the model at a key. The model takes no other sections later."""
+        """Return the sections to add to the model at a key. Sections that are installed later are not added to it."""
         self._models[at] = frozenset(model.model_fields)
         self._left_out = {name: error for name, error in self._left_out.items() if name.rpartition(".")[0] != at}
         names = [name for name in self if name.rpartition(".")[0] == at and self._fault(name) is None]
@@ -107,8 +105,8 @@ class Sections(Catalogue[RecipeSection]):
     def _fault(self, name: str) -> str | None:
         at, _, key = name.rpartition(".")
         if at not in self._models:
-            return f"is below {at}, which takes no sections"
-        return "has the key of a parameter of Plinth" if key in self._models[at] else None
+            return f"is below {at}, which accepts no sections"
+        return "has the same key as a parameter of Plinth" if key in self._models[at] else None
 
 
 SECTIONS = Sections()

@@ -31,12 +31,12 @@ _COMMANDS = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return text with such characters as Python escapes like `\\x1b`; line ends and tabs stay."""
+    r"""Return text with control and direction characters as Python escapes like `\x1b`; line ends and tabs stay."""
     return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def escaped(json_text: str) -> str:
-    """Return a JSON document with such characters as `\\u001b`; its meaning does not change."""
+    r"""Return a JSON document with control and direction characters as `\u001b`; its meaning does not change."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
 
 
@@ -52,7 +52,7 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_code(text: object) -> str:
-    """Return text on one line, as code. In tables a pipe needs a backslash in code, too."""
+    """Return text on one line, as Markdown code. Pipes are escaped, because tables need this even in code."""
     words = _one_line(text).replace("`", "'").replace("\\|", "\\ |").replace("|", "\\|")
     return f"`{words}`"
 
@@ -133,7 +133,9 @@ def domain(line: str) -> str:
 
 
 def domains(name: str) -> list[str]:
-    """Return a host and every domain above it that has a dot, longest first; only itself for an IP address."""
+    """Return a host and every domain above it that has a dot, longest first. For an IP address, return only the
+    address.
+    """
     if is_ip(name):
         return [name]
     labels = name.split(".")

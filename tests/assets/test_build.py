@@ -184,7 +184,7 @@ def test_parts_that_an_earlier_version_misnamed_are_not_up_to_date(tmp_path):
         wrong = [part.model_copy(update={"name": name}) for name, part in named]
         ctx.refs.publish(made.model_copy(update={"parts": tuple(wrong)}), stage.key(ctx, {}))
         assert up_to_date(stage, ctx, {}) is None
-        with pytest.raises(ValueError, match="is not in its place"):
+        with pytest.raises(ValueError, match="is not its position"):
             manifest("a/one", Step(name="probe", version="1"), {}, wrong, {})
     ctx.refs.publish(made, stage.key(ctx, {}))
     assert up_to_date(stage, ctx, {}) == made

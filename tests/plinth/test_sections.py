@@ -72,8 +72,8 @@ def test_a_section_of_a_package_that_is_absent_or_broken_is_refused_by_name(shed
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("work.hours", "the section 'work.hours' has the key of a parameter of Plinth"),
-        ("wrok.extra", "the section 'wrok.extra' is below wrok, which takes no sections"),
+        ("work.hours", "the section 'work.hours' has the same key as a parameter of Plinth"),
+        ("wrok.extra", "the section 'wrok.extra' is below wrok, which accepts no sections"),
         ("work._x", "the section 'work._x' of acme-extra 2.0 cannot be imported"),
     ],
 )

@@ -1,8 +1,8 @@
 """Parallel map of a pure function over data files; results are the same bytes with any number of workers.
 
     context        the runtime context of a stage, the run of its items through the step cache, the cost of its tasks;
-                   the share of one process in the tasks, for schedulers that provide only process indices
-    worker         a worker from its owner's side: pipes that never block both ends; streams of many small items
+                   the tasks of one process of an array job
+    worker         the owner's interface to a worker process: pipes without deadlocks; streams of many small items
     worker_process the code inside a worker process: kernel timers for the time limits of items; exit when the owner
     dies
     engine         local worker processes: ordered results, bounded retries, a time limit per task; the order of

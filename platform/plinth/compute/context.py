@@ -37,7 +37,7 @@ from plinth.storage.workspace import Workspace
 
 @dataclass(frozen=True)
 class TaskShare:
-    """Process `index` of `count`, counted from 0."""
+    """Index of one process in an array job of `count` processes, counted from 0."""
 
     index: int
     count: int
@@ -64,8 +64,10 @@ class TaskShare:
         return f"{self.index}/{self.count}"
 
     def order(self, tasks: list[int]) -> list[int]:
-        """Return task numbers in the order of this process: its own share first, then each following share from its
-        end, so that two processes meet in the middle.
+        """Return task numbers in the order in which this process works on them.
+
+        The process starts with its own tasks. It then takes the tasks of each following process from the end, so that
+        two processes meet in the middle.
         """
 
         def place(task: int) -> tuple[int, int]:
@@ -76,7 +78,7 @@ class TaskShare:
 
 
 class StepCost(Frozen):
-    """Cost of the tasks of a step, and the number of items served from records."""
+    """Cost of the tasks of a step, and the number of items that the step cache already had."""
 
     tasks: int = 0
     spared: int = 0
@@ -198,8 +200,8 @@ def manifest(
     """Return a manifest with uniquely named parts in order, and inputs given as manifests or digests.
 
     Raises:
-        ValueError: the number in a part's name is not its index. A cached part keeps the name from the run that
-            produced it, and parts may have been inserted before it since then; `renamed` assigns the current name.
+        ValueError: the number in a part's name is not its index. A cached part keeps its name from the run that
+            produced it, and parts may have been inserted before it since then. `renamed` assigns the current name.
     """
     made = Manifest(
         asset=asset,
@@ -212,7 +214,7 @@ def manifest(
         stats=dict(stats or {}),
     )
     if made.misplaced:
-        raise ValueError(f"{made.misplaced} of {asset} is not in its place")
+        raise ValueError(f"the number in {made.misplaced} of {asset} is not its position")
     return made
 
 
@@ -248,7 +250,10 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
 def _call(
     fn: TaskFn, step: str, libraries: Mapping[str, str], store: Store, shared: StepCache | None, work: tuple[str, Any]
 ) -> tuple[tuple[Part, ...], StepCost]:
-    """Run a task in a worker. `shared` is the step cache if other processes may have done the task by now."""
+    """Run a task in a worker; return its parts and their cost.
+
+    `shared` is the step cache if other processes may already have done the task.
+    """
     fingerprint.require_libraries(step, libraries)
     key, task = work
     if shared and (done := shared.get(key)) is not None:

@@ -1,7 +1,8 @@
 """Local engines: worker processes with ordered results, bounded retries and a time limit per task; threads.
 
-A worker that dies or overruns is replaced, and its task is tried again a bounded number of times. Workers are fresh
-interpreters, never forked from the caller, which may hold threads; they end when the caller does, however it ends.
+If a worker dies or exceeds its time limit, it is replaced, and its task is retried a bounded number of times. Workers
+are fresh interpreters, never forks of the caller, because the caller may have threads. Workers end with the caller,
+even if the caller is killed.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def drive(
 
 
 def outcome(fn: Callable[[Any], Any], task: Any) -> Any:
-    """Return, in a worker, the result or the exception as a value. Errors raised on purpose stay unchanged."""
+    """Run a task in a worker; return its result, or its exception as a value. A `PlinthError` stays unchanged."""
     try:
         return fn(task)
     except PlinthError as error:
@@ -152,13 +153,13 @@ def outcome(fn: Callable[[Any], Any], task: Any) -> Any:
         return WorkerError(
             f"{getattr(fn, '__module__', '')}.{getattr(fn, '__name__', fn)} raised {type(error).__name__}",
             found="".join(traceback.format_exception(error)).strip(),
-            remedy="this is a bug in Plinth or in a library; the text above has the line",
+            remedy="this is a bug in Plinth or in a library; the traceback above shows the line",
         )
 
 
 def over_limit() -> WorkerError:
     """Return the error for a task that was killed at its time limit."""
-    return WorkerError("a task ran over its time limit and was killed")
+    return WorkerError("a task exceeded its time limit and was killed")
 
 
 def died(who: str, found: str) -> WorkerError:
@@ -307,7 +308,7 @@ class _Map:
         return True
 
     def collect(self) -> list[tuple[int, Any]]:
-        """Return results sent by workers, and the errors of those that died."""
+        """Return the results that workers sent, and the errors of workers that died."""
         finished = list[tuple[int, Any]]()
         for worker in wait(self._running, TICK_S):
             try:
@@ -366,7 +367,7 @@ def cores() -> int:
 
 
 class Threads:
-    """Engine of threads, which exist during a `map`.
+    """Engine that runs tasks on threads; the threads exist only during a `map`.
 
     Args:
         workers: number of threads, at least 1.
@@ -405,8 +406,8 @@ class Threads:
 def torch_threads(count: int = 1) -> Iterator[None]:
     """Set the number of PyTorch threads within an operation.
 
-    With one thread, sums have the same order on any machine. On a busy machine, the synchronization of threads took
-    fifty times as long as small operations themselves.
+    With one thread, sums have the same order on any machine. On a busy machine, synchronizing threads took fifty times
+    as long as a small operation itself.
     """
     import torch
 

@@ -240,5 +240,5 @@ def for_terminal(patience_s: float = 0.0) -> Progress:
 
 
 def for_command() -> Progress:
-    """Return the same as `for_terminal`, but show nothing for work of less than `PATIENCE_S`."""
+    """Return a progress display like `for_terminal`; work shorter than `PATIENCE_S` seconds shows nothing."""
     return ProgressBars(sys.stderr, PATIENCE_S) if sys.stderr.isatty() else ProgressLines(None, PATIENCE_S)

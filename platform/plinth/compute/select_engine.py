@@ -158,7 +158,7 @@ def _unreachable(address: str, error: Exception) -> WorkerError:
     return WorkerError(
         f"cannot reach a Ray cluster at {address or 'this machine'}",
         found=f"{type(error).__name__}: {error}",
-        expected="a running cluster of the same Ray and Python versions",
+        expected="a running cluster with the same Ray and Python versions",
         remedy="check the cluster with `ray status --address HOST:PORT`",
     )
 
@@ -171,7 +171,7 @@ def _outcome(ray: Any, reference: Any) -> Any:
 
 
 def _run(fn: Callable[[Any], Any], task: Any) -> Any:
-    """Return, in a Ray worker, the result or the exception as a value, unchanged."""
+    """Run a task in a Ray worker; return its result, or its exception as a value, unchanged."""
     return outcome(fn, task)
 
 
@@ -180,7 +180,7 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class Compute:
-    """Engine by name.
+    """Choice of an engine by name.
 
     Args:
         engine: `local` or `ray`.
@@ -204,7 +204,7 @@ class Compute:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the same settings as variables, for a child process."""
+        """Return these settings as environment variables for a child process."""
         return {"PLINTH_ENGINE": self.engine, "PLINTH_WORKERS": str(self.workers), "PLINTH_RAY_ADDRESS": self.address}
 
     def open(self) -> Engine:

@@ -1,11 +1,11 @@
-"""A worker from its owner's side: batches of items and their answers pass through pipes that never block both ends.
+"""The owner's interface to a worker process: batches of items and their answers pass through pipes without deadlocks.
 
     Program    the function that a worker runs, given by name, so that only the worker loads it
     Worker     one process: send, receive, identify the current item, end the process
     wait       wait for workers that have answered or died
 
-Items and answers are bytes; only the owner and the handler know their format. Does not belong here: what happens to an
-item whose worker died (retries, `ItemStream`).
+Items and answers are bytes; only the owner and the handler know their format. `Worker` does not retry the items of a
+dead worker; engines and `ItemStream` do.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Program:
         target: `module:function`, called in the worker with an `ItemWatch` and the arguments; returns the handler.
         environment: variables only for the worker.
         idle_s: seconds without a batch after which a worker ends.
-        pipe_bytes: size of its pipes. A batch that fits is sent in one write, while the worker processes the previous
-            batch. 0 keeps the system's default.
-        quiet: True discards its standard error.
-        needs: groups of variables that it inherits (`plinth.processes`).
+        pipe_bytes: buffer size of the worker's pipes. A batch that fits is sent in one write, while the worker
+            processes the previous batch. 0 keeps the system's default.
+        quiet: True discards the worker's standard error.
+        needs: groups of environment variables that the worker inherits (`plinth.processes`).
     """
 
     target: str
@@ -94,7 +94,7 @@ class Worker:
         """Return the answers since the last call; call it after `wait`.
 
         Raises:
-            EOFError: the worker died; its answers were returned before.
+            EOFError: the worker died, and earlier calls returned all of its answers.
             WorkerError: the worker never became ready.
         """
         try:
@@ -195,8 +195,9 @@ class Worker:
 
 
 def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Worker]:
-    """Return the workers that have answers, as soon as there is one; send unsent data meanwhile. The result may be
-    empty.
+    """Wait until a worker has answers or has died, or until the timeout; return these workers.
+
+    Data that was not sent yet is sent meanwhile. The result may be empty.
     """
     poll, answering, hungry = select.poll(), dict[int, Worker](), dict[int, Worker]()
     for worker in workers:
@@ -275,7 +276,7 @@ class ItemStream:
     def map(self, batches: Iterable[Sequence[bytes]]) -> Iterator[list[bytes | Death]]:
         """Yield the answers to the items of each batch in order. The next batch is read while the worker runs.
 
-        Memory is bounded by two rounds of batches.
+        At most two rounds of batches are in memory.
 
         Raises:
             WorkerError: the worker cannot start, or ends for a reason other than an item.

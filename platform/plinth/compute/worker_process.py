@@ -129,7 +129,7 @@ def _die_with(owner: int) -> None:
 
 
 def _batch(stream: int, idle_s: float) -> Iterator[memoryview] | None:
-    """Return the items of the next batch, or None if the owner is gone or silent."""
+    """Return the items of the next batch, or None if the owner has exited or sent nothing for `idle_s` seconds."""
     poll = select.poll()
     poll.register(stream, select.POLLIN)
     if not poll.poll(idle_s * 1000 if idle_s < math.inf else None):

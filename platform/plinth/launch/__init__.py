@@ -6,13 +6,13 @@
     slurm       a batch job, requeued until the run has finished
     ray_jobs    a job of a Ray cluster's Jobs API
     ray_nodes   entry point of a Ray job with several nodes
-    kubernetes  a Job, from the manifest of `manifest`
+    kubernetes  a Job, created from the manifest that `manifest` builds
     manifest    the Job and the Service of a run, as plain dictionaries
     parameters  launcher and supervision parameters of a recipe
     devices     accelerators: memory, FLOP/s, bandwidth
     submission_rate  rate limit of submissions, and pauses after refusals
 
-Does not belong here: the work of the job. A launcher knows a command, a directory and a log.
+A launcher knows only a command, a directory and a log; the work of the job does not belong here.
 """
 
 from plinth.launch.base import Handle, JobStatus, Launcher

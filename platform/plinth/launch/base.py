@@ -40,7 +40,7 @@ class JobStatus(StrEnum):
 class Handle(Frozen):
     """Durable handle of a submitted job. Any process can find the job again from `handle.json` in the job's directory.
 
-    `started` is the launcher's own proof that the identifier still means the same job. `host` is the machine or cluster
+    `started` lets the launcher prove that the identifier still means the same job. `host` is the machine or cluster
     that knows the identifier.
     """
 
@@ -62,12 +62,12 @@ class Launcher(Protocol):
         ...
 
     def find(self, directory: Path) -> Handle | None:
-        """Return the handle that was last written in this directory, or None. Its job may be gone.
+        """Return the handle that was last written in this directory, or None. The job itself may no longer exist.
 
         If the submitter died before it wrote a handle, some launchers can still return the handle of the live job.
 
         Raises:
-            LaunchError: the file is not a handle.
+            LaunchError: `handle.json` is not a valid handle.
         """
         ...
 
@@ -97,8 +97,8 @@ class LauncherKind:
         description: one sentence.
         make: `(the recipe's block, seconds that a job may take to exit after SIGTERM) -> launcher`.
         params: frozen model of `training.launch.options`; `make` gets the raw values in `launch.options`.
-        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None if there is
-            no such text.
+        preview: `(block, seconds, command, run's directory, log) -> the scheduler's input`, as text; None if the
+            launcher cannot show its input.
     """
 
     name: str
@@ -112,7 +112,7 @@ HANDLE = "handle.json"
 #: Written last by an ended job.
 RESULT = "result.json"
 
-#: Machines excluded from the run, one name per line (`training.supervise.host_checks`).
+#: Machines excluded from the run, one name per line (`training.supervision.host_checks`).
 EXCLUDED = "excluded_hosts"
 
 _LOG_TAIL_BYTES = 1 << 16
@@ -129,10 +129,11 @@ class _HandleFile(Handle):
 def read_handle(directory: Path) -> Handle | None:
     """Return the handle in `directory`, or None if nothing was submitted there.
 
-    In a copy of a directory without a result, the handle belongs to the original, whose job may be alive: return None.
+    Return None also if the directory is a copy without a result: the handle belongs to the original's job, which may be
+    alive.
 
     Raises:
-        LaunchError: the file is not a handle.
+        LaunchError: `handle.json` is not a valid handle.
     """
     path = directory / HANDLE
     try:
@@ -199,8 +200,8 @@ def tail(log: Path, lines: int) -> str:
 
 
 def locked(directory: Path) -> AbstractContextManager[None]:
-    """Context that allows one submission at a time, on all machines that share the directory. The lock ends with its
-    holder.
+    """Return a context that allows one submission at a time, on all machines that share the directory. If its process
+    dies, the lock is released.
     """
     return atomic.locked(directory / "submit.lock")
 
@@ -218,7 +219,7 @@ SILENCE_S = 900.0
 
 
 class StatusCache:
-    """Cache of the last answer of `ask`, which is at most `every_s` old."""
+    """Cache of a job's status. `ask` is called again if the last answer is older than `every_s` seconds."""
 
     def __init__(
         self, ask: Callable[[Handle], JobStatus], every_s: float = EVERY_S, silence_s: float = SILENCE_S
@@ -290,7 +291,7 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
     """Return the script for `sbatch`, manifests for `kubectl apply -f -`, or the request of an installed launcher.
 
     Raises:
-        LaunchError: this launcher has no such text.
+        LaunchError: this launcher cannot show its input.
         RecipeError: there is no launcher of this kind.
     """
     kind = LAUNCHERS.find(launch.kind)
@@ -298,7 +299,7 @@ def given(launch: Launch, grace_s: float, command: Sequence[str], directory: Pat
         raise LaunchError(
             f"the launcher {launch.kind} has no manifest to show",
             expected="training.launch.kind slurm or kubernetes, or an installed launcher that shows its request",
-            remedy="`plinth run job submit RUN` starts it",
+            remedy="`plinth run job submit RUN` starts the job",
         )
     return kind.preview(launch, grace_s, command, directory.absolute(), log.absolute())
 

@@ -1,10 +1,12 @@
 """Table of devices for planning, and additional devices from a file.
 
-Sources: data sheets for memory, FLOP/s, memory bandwidth, links within a machine, and power. Links between machines:
-the usual machine of the device (DGX and similar: a network card of 200 or 400 Gb/s per device; AWS g6 and g6e,
-48xlarge, for L4 and L40S). Prices are assumptions, in US dollars of May 2026: on demand, about the median of published
-lists (H100: aimultiple.com/gpu-index, 2.95; A100 and H200: the specialized clouds of mercatus-ai.com; others: the
-middle of public lists); spot, half of it (published: 40% to 70% below). Use a device table to set your own prices.
+Memory, FLOP/s, memory bandwidth, links within a machine, and power are from data sheets. Links between machines are the
+links of the device's usual machine. DGX and similar machines have a network card of 200 or 400 Gb/s per device; L4 and
+L40S use AWS g6 and g6e 48xlarge.
+
+Prices are assumptions, in US dollars of May 2026. On-demand prices are about the median of published lists (H100:
+aimultiple.com/gpu-index, 2.95; A100 and H200: the specialized clouds of mercatus-ai.com; others: the middle of public
+lists). Spot prices are half of that (published: 40% to 70% below). Use a device table to set your own prices.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from plinth.errors import RequestError
 from plinth.records import Frozen
 
 #: Note about the prices, to print with them.
-PRICES = "prices are assumptions, US dollars of May 2026: on demand: median of public lists; spot: half of it"
+PRICES = "prices are assumptions in US dollars of May 2026: on demand, the median of public lists; spot, half of that"
 
 
 class Device(Frozen):
@@ -38,7 +40,7 @@ class Device(Frozen):
     )
     host_memory_bytes: int = Field(128 * 10**9, gt=0, description="Host memory per device.")
     per_machine: int = Field(8, ge=1, description="Devices per machine.")
-    watts: float = Field(ge=0, description="Rated power of the device in watts; 0: unknown.")
+    watts: float = Field(ge=0, description="Rated power of the device in watts; 0 if unknown.")
     on_demand_hour: float = Field(ge=0, description="Price per hour.")
     spot_hour: float = Field(ge=0, description="Price per hour on spot capacity.")
 
@@ -132,7 +134,7 @@ def counted(text: str) -> tuple[int, str]:
     """Parse `512xH100` into 512 and the name.
 
     Raises:
-        RequestError: it has another form.
+        RequestError: the text has another form.
     """
     match = re.fullmatch(r"([1-9]\d*)\s*[xX×*]\s*(\S+)", text.strip())
     if match is None:

@@ -1,7 +1,8 @@
 """Kubernetes Jobs, through the API server and the official client (extra `kubernetes`).
 
-A Job's name is a function of the run's directory, so the server itself refuses a second one. The Job's uid proves that
-a name still means the same Job. A canceled Job is deleted with its pods; their output is in the run's directory.
+A Job's name is a function of the run's directory, so the server itself refuses a second Job of a run. The Job's uid
+proves that a name still means the same Job. A canceled Job is deleted with its pods; their output is in the run's
+directory.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class KubernetesLauncher:
         )
 
     def _name_pods(self, directory: Path, owner: Any) -> None:
-        """Create the Service by which the pods of several nodes find the first; it is deleted with its Job."""
+        """Create the Service by which the pods of several nodes find the first pod. The Service is deleted with its
+        Job.
+        """
         wanted = manifest.service(self._launch, directory)
         if wanted is None:
             return
@@ -189,11 +192,11 @@ class KubernetesLauncher:
 
 
 class _Missing(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class _Exists(Exception):
-    """An object of this name exists."""
+    """An object of this name already exists."""
 
 
 def _status(job: Any) -> JobStatus:

@@ -23,15 +23,15 @@ DIRECTORY = "PLINTH_JOB_DIRECTORY"
 
 
 class LocalLauncher:
-    """Launcher of detached processes. Each has its own session, so it survives the submitting process."""
+    """Launcher of detached processes. Each process has its own session, so it survives the submitting process."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start `command` with its output appended to `log`, or return the job that already runs there."""
         return submit_once(directory, self.find, self.poll, lambda: self._start(command, directory, log))
 
     def find(self, directory: Path) -> Handle | None:
-        """Return the handle in `directory`, or else a handle for a live job whose submitter died before it wrote
-        one.
+        """Return the handle in `directory`. If there is none, return a handle for a live job whose submitter died
+        before it wrote a handle.
         """
         handle = read_handle(directory)
         if handle is None or not _is_of(handle, directory):  # any writer of the file could name any process
@@ -102,7 +102,7 @@ def _handle(process: psutil.Process) -> Handle:
 def _is_of(handle: Handle, directory: Path) -> bool:
     """Return False for a live process of this user that is not the job of this directory.
 
-    A directory that was moved while its job runs keeps its job. A finished job is harmless.
+    If a directory was moved while its job runs, the job still belongs to the directory. Finished jobs are not checked.
     """
     process = _process(handle) if handle.host == socket.gethostname() else None
     if process is None:

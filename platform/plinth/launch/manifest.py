@@ -1,8 +1,8 @@
-"""Job of a run with one pod per node, and the Service that finds the first pod, as plain dictionaries.
+"""Manifests of a run: its Job with one pod per node, and the Service that finds the first pod, as plain dictionaries.
 
-The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31): on 75, an eviction or
-a preemption, the pod is recreated without counting as a failure; a named failure ends the Job; any other end counts
-against `BACKOFF_LIMIT`. A pod has the recipe's grace period to save before it is killed.
+The supervisor's exit status decides (podFailurePolicy, batch/v1, stable since Kubernetes 1.31). After status 75, an
+eviction or a preemption, the pod is recreated, and this does not count as a failure. A named failure ends the Job. Any
+other end counts against `BACKOFF_LIMIT`. A pod has the recipe's grace period to save before it is killed.
 
 Pods comply with the Pod Security Standard `restricted`: not root, no privilege escalation, no capabilities, the
 runtime's seccomp profile. RDMA (IPC_LOCK) and host networking do not comply, and are used only if a recipe requests
@@ -65,7 +65,7 @@ def job(launch: Launch, grace_s: float, command: Sequence[str], directory: Path,
     """Return the Job of a run.
 
     Args:
-        command: command of the supervisor; its interpreter is replaced by that of the image.
+        command: command of the supervisor; the image's interpreter replaces its interpreter.
         directory: `<workspace>/runs/<run_id>`.
         log: file for the output of all pods, which `kubectl logs` shows too.
 
@@ -142,7 +142,7 @@ def _metadata(launch: Launch, directory: Path, labels: Mapping[str, str] = NO_LA
 
 
 def _queueing(launch: Launch) -> dict[str, str]:
-    """Return labels of the Job: the queue of its team or the configured one, and its priority class."""
+    """Return labels of the Job: its priority class, and its queue, which is the configured queue or else the team's."""
     asked, queue = launch.queueing, launch.kubernetes.queue or launch.queueing.team
     found = {QUEUE: queue} if queue else {}
     if asked.team:
@@ -221,8 +221,8 @@ def _elsewhere(hosts: list[str]) -> Manifest:
 
 
 def _places(launch: Launch, directory: Path) -> list[Manifest]:
-    """Return the environment variables with a pod's place: its machine and, with several nodes, its index and the
-    first pod's name.
+    """Return the environment variables that give a pod its machine name. With several nodes they also give its index
+    and the first pod's name.
     """
     host: Manifest = {"name": "PLINTH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     if launch.nodes == 1:

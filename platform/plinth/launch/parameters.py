@@ -1,4 +1,4 @@
-"""Launcher and supervision parameters of a job. Not part of identity."""
+"""Launcher and supervision parameters of a job. They are not part of the run's identity."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
 class HostChecks(Frozen):
-    """Checks of every node before its ranks start. A node that fails one is excluded from the next attempt."""
+    """Checks of every node before its ranks start. A node that fails a check is excluded from the next attempt."""
 
     enabled: bool = Field(True, description="Check disk, memory, clock and GPUs, and connections between nodes.")
     bound_s: float = Field(60.0, gt=0, description="Timeout of all checks in seconds; a node without a report fails.")
     free_bytes: int = Field(0, ge=0, description="Minimum free bytes in the run's folder; saves check their own space.")
     disk_bytes: int = Field(2**23, ge=1, description="Size of the disk test; at most a quarter of the free space.")
-    disk_bytes_per_s: int = Field(0, ge=0, description="Minimum speed of the disk test; 0: no limit.")
+    disk_bytes_per_s: int = Field(0, ge=0, description="Minimum speed of the disk test; 0 means no limit.")
     memory_bytes: int = Field(2**28, ge=0, description="Minimum free memory of the machine.")
     clock_s: float = Field(1.0, gt=0, description="Maximum clock difference between nodes, in seconds.")
     temperature_c: float = Field(88.0, description="Maximum GPU temperature in degrees Celsius.")
@@ -86,15 +86,19 @@ class Kubernetes(Frozen):
     """A Job of Kubernetes: one pod per node."""
 
     namespace: str = Field("default", pattern=f"^{_LABEL}$", description="Namespace of the Job and its Service.")
-    context: str = Field("", description="Context of the kubeconfig; empty: the current one, or the pod's own account.")
+    context: str = Field(
+        "", description="Context of the kubeconfig. If empty, the current context or the pod's own account is used."
+    )
     image: str = Field("", description="Container image with Plinth installed.")
     claim: str = Field("", description="Persistent volume claim that holds the workspace (ReadWriteMany if nodes > 1).")
-    sub_path: str = Field("", description="Folder of the workspace in the claim; empty: its root.")
+    sub_path: str = Field("", description="Folder of the workspace in the claim. If empty, the claim's root is used.")
     resources: Mapping[str, str] = Field(
         default_factory=dict, description="Requests and limits of each pod, for example {nvidia.com/gpu: '8'}."
     )
     node_selector: Mapping[str, str] = Field(default_factory=dict, description="Labels of the nodes to run on.")
-    service_account: str = Field("", description="Service account of the pods; empty: the namespace's default.")
+    service_account: str = Field(
+        "", description="Service account of the pods. If empty, the namespace's default is used."
+    )
     secrets: tuple[str, ...] = Field(
         (), description="Secrets to expose as environment variables, for example bucket credentials."
     )
@@ -109,19 +113,22 @@ class Kubernetes(Frozen):
     annotations: Mapping[str, str] = Field(
         default_factory=dict, description="Annotations of each pod, for example networks for Multus."
     )
-    priority_class: str = Field("", description="Priority class of the pods; empty: the cluster's default.")
-    queue: str = Field("", description="Kueue's local queue that admits the Job; empty: not queued.")
+    priority_class: str = Field("", description="Priority class of the pods. If empty, the cluster's default is used.")
+    queue: str = Field("", description="Kueue's local queue that admits the Job. If empty, the Job is not queued.")
     user: str = Field(
         "",
         pattern=r"^(\d+(:\d+)?)?$",
-        description="UID or UID:GID of the pods; empty: the submitter's, who must not be root. `0` is root.",
+        description="UID or UID:GID of the pods; `0` is root. If empty, the pods run as the submitter, who must not be "
+        "root.",
     )
-    shm_bytes: int = internal(2**34, ge=0, description="Shared memory of each pod; 0: the container runtime's 64 MB.")
+    shm_bytes: int = internal(
+        2**34, ge=0, description="Shared memory of each pod in bytes; 0 keeps the container runtime's 64 MB."
+    )
 
 
 class Queueing(Frozen):
-    """Owner and priority of a run, in each scheduler's terms. Not part of identity. Costs are charged to the budget's
-    team.
+    """Owner and priority of a run, in each scheduler's terms. They are not part of the run's identity. Costs are
+    charged to the budget's team.
     """
 
     team: str = Field(
@@ -136,7 +143,7 @@ class Queueing(Frozen):
 
 
 class SubmissionRate(Frozen):
-    """Rate limit of submissions to the launcher. It covers all processes of a workspace on one machine together."""
+    """Rate limit of submissions to the launcher. All processes of a workspace on one machine share it."""
 
     per_hour: float = Field(600.0, gt=0, description="Sustained submissions per hour.")
     burst: int = Field(100, ge=1, description="Maximum burst of submissions.")
@@ -147,24 +154,24 @@ class SubmissionRate(Frozen):
 
 
 class Launch(Frozen):
-    """Launcher of the job. Not part of identity."""
+    """Launcher of the job. It is not part of the run's identity."""
 
     kind: str = Field(
         "local",
-        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, or the name of an installed one.",
+        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, or the name of an installed launcher.",
         json_schema_extra={"examples": ["local", "slurm", "ray", "kubernetes"]},
     )
     ranks: int = Field(2, ge=1, description="Number of processes over all nodes, one per device.")
     nodes: int = Field(1, ge=1, description="Number of machines; each runs the same number of ranks.")
     python: str = Field(
         "",
-        description="Ray and Kubernetes: Python interpreter in the cluster or image; empty: the submitter's, or "
-        "`python`.",
+        description="Python interpreter in the Ray cluster or the Kubernetes image. If empty, Ray uses the submitter's "
+        "and Kubernetes uses `python`.",
     )
     environment: Mapping[str, str] = Field(
         default_factory=dict,
-        description="Environment variables of the ranks, for example {NCCL_SOCKET_IFNAME: eth0}; no secrets: they are "
-        "stored in the run's folder.",
+        description="Environment variables of the ranks, for example {NCCL_SOCKET_IFNAME: eth0}. Do not set secrets "
+        "here: the values are stored in the run's folder.",
     )
     rate: SubmissionRate = SubmissionRate()
     queueing: Queueing = Queueing()
@@ -195,7 +202,7 @@ def problems(launch: Launch) -> Iterator[Refusal]:
     if launch.ranks % launch.nodes:
         yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
     if launch.nodes > 1 and launch.kind == "local":
-        yield "nodes", f"kind local is one machine, found {launch.nodes}; expected 1, or slurm, ray or kubernetes"
+        yield "nodes", f"kind local uses one machine, found {launch.nodes}; expected 1, or slurm, ray or kubernetes"
     yield from _environment(launch)
     if launch.kind == "slurm":
         yield from _slurm(launch)

@@ -87,7 +87,7 @@ class RayLauncher:
         return self._status(handle)
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
-        """Send SIGTERM to all processes of the job. The cluster kills those that outlive the recipe's grace period.
+        """Send SIGTERM to all processes of the job. The cluster kills processes that outlive the recipe's grace period.
 
         The cluster refuses to stop a job that was submitted a moment ago; the request is then repeated. If the request
         comes even earlier, the cluster starts the entry point and then signals it; the entry point therefore reads a

@@ -2,18 +2,18 @@
 
     python -m plinth.launch.ray_nodes NODES BUNDLE COMMAND…
 
-The entry point of a job of several nodes (ray_jobs). NODES bundles of the resources BUNDLE (JSON) are placed on
-different nodes (STRICT_SPREAD); COMMAND runs in each with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A request to
-stop is forwarded to all of them. The exit status is that of node 0.
+This is the entry point of a job with several nodes (ray_jobs). It places NODES bundles with the resources BUNDLE (JSON)
+on different nodes (STRICT_SPREAD), and runs COMMAND in each bundle with PLINTH_NODE, PLINTH_NODES and PLINTH_ADDRESS. A
+request to stop is forwarded to all nodes. The exit status is the status of node 0.
 
 If a node is lost, node 0's supervisor ends after its lease; if node 0 itself is lost, the other supervisors end. The
 command is then restarted on available nodes from the last commit, like a requeued job, at most `REPLACEMENTS` times;
 after that the exit status is 75.
 
-The same happens if a supervisor has excluded nodes, by Ray's identifiers (PLINTH_HOST), in the file named by
-PLINTH_EXCLUDED: nothing is placed on those again.
+The command is also restarted if a supervisor has excluded nodes. Their Ray identifiers (PLINTH_HOST) are in the file
+named by PLINTH_EXCLUDED; these nodes are not used again.
 
-Needs Ray in the cluster's version in its interpreter.
+The interpreter must have Ray in the cluster's version.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Node:
         self._asked = threading.Event()
 
     def address(self) -> str:
-        """Return the address at which other nodes reach this one."""
+        """Return the address at which other nodes reach this node."""
         from ray import util
 
         return str(util.get_node_ip_address())  # type: ignore[no-untyped-call]
@@ -91,7 +91,7 @@ class Node:
 
 
 def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event) -> int:
-    """Run a command on each of `nodes` nodes, and again if a node is lost; return the exit status of the first node."""
+    """Run a command on each of `nodes` nodes, and restart it if a node is lost; return the exit status of node 0."""
     for left in reversed(range(REPLACEMENTS + 1)):
         before = excluded()
         status, lost = _run_once(nodes, bundle, command, asked, before)
@@ -99,7 +99,7 @@ def run(nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: 
         if not (lost or unfit) or asked.is_set() or not left:
             break
         words = ", ".join([*(f"node {node}" for node in lost), *unfit])
-        print(f"lost or excluded: {words}; again on {nodes} nodes, {left} times at most", flush=True)
+        print(f"lost or excluded: {words}; restarting on {nodes} nodes, restarts left: {left}", flush=True)
     return status
 
 
@@ -112,8 +112,9 @@ def excluded() -> list[str]:
 def _run_once(
     nodes: int, bundle: Mapping[str, float], command: Sequence[str], asked: threading.Event, without: Sequence[str]
 ) -> tuple[int, list[int]]:
-    """Run the command once; return the exit status of the first node and the lost nodes after the command has ended
-    everywhere.
+    """Run the command once on all nodes, and wait until it has ended everywhere.
+
+    Return the exit status of the first node, and the lost nodes.
 
     Args:
         without: identifiers of nodes to exclude.

@@ -173,7 +173,7 @@ _SRUN = (
 
 
 def _requeue(directory: Path) -> list[str]:
-    """Return lines that requeue the job, never onto an excluded machine (`training.supervise.host_checks`).
+    """Return lines that requeue the job, never onto an excluded machine (`training.supervision.host_checks`).
 
     Slurm accepts a new list of excluded nodes only for a pending job, so the job is requeued on hold, given the list,
     and released. When it is requeued, Slurm sends this script SIGTERM and, after KillWait, SIGKILL; it keeps running

@@ -1,8 +1,9 @@
 """Rate limit of submissions: a token bucket and a pause after refusals, for each launcher of a workspace.
 
-It protects a shared scheduler from submission loops, sensors and runs that fail at once. The state is a file shared by
-all processes of the workspace, changed under a lock. Times are wall-clock times, since they outlive processes: a clock
-set back removes no tokens, and a clock set forward adds at most a burst.
+The limit protects a shared scheduler from submission loops, sensors and runs that fail at once. All processes of the
+workspace share the state, which is a file changed under a lock. Times are wall-clock times, because they must be
+comparable between processes. A clock that was set back removes no tokens; a clock that was set forward adds at most a
+burst.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class RateState(Frozen):
 
 
 def taken(state: RateState, rate: SubmissionRate, now: float) -> tuple[RateState, float]:
-    """Take a token. Return the new state and 0, or if there is no token, the state without change of tokens and the
-    seconds to wait.
+    """Take a token; return the new state and 0.
+
+    If there is no token, return the state with its tokens unchanged, and the seconds to wait.
     """
     elapsed = max(0.0, now - state.at)
     tokens = min(float(rate.burst), state.tokens + elapsed * rate.per_hour / 3600.0)

@@ -1,10 +1,10 @@
 """Operation: predictions, limits and costs of runs.
 
-    memory           bytes per device by division of a model, with the activations kept by autograd
-    ranking          all divisions of a model over a number of devices, with time, memory and bottleneck
+    memory           bytes per device for a parallel layout of a model, with the activations kept by autograd
+    ranking          all parallel layouts of a model over a number of devices, with time, memory and bottleneck
     forecast         measurements of a workspace's runs, and predictions for the next, stored before its first job
     spending         devices of the table or this machine; efficiencies; prices; save interval;
-                     settings of a budget: team, prices, place of the ledger
+                     settings of a budget: team, prices, location of the ledger
     spending_ledger  reservations and limits, in SQLite or PostgreSQL
     admission        reservation before a job is submitted or a corpus stage runs
     settlement       costs of jobs from their timelines, by run, bucket, team and person; goodput and energy

@@ -49,7 +49,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
     """Record a submission in the ledger, and write the job's allowance into the run's directory.
 
     Raises:
-        BudgetError: it could exceed a limit.
+        BudgetError: the job could exceed a limit.
     """
     settings = spending.load(ctx.workspace)
     ledger = Ledger(spending.ledger_place(ctx.workspace, settings))
@@ -95,7 +95,9 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
 
 
 def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) -> PlannedDevice | None:
-    """Return the device in the settings; if none is set, this machine's device, provided the ranks start here."""
+    """Return the device that the settings name. If they name none, return this machine's device, provided the ranks
+    start here.
+    """
     if settings.device:
         return of_table(settings.device, devices.read(settings.device_table))
     if config.launch.kind != "local":
@@ -123,7 +125,7 @@ class Bound(NamedTuple):
 
 
 def work(config: RunConfig) -> str:
-    """Return a digest of everything that determines the cost per token: model, rows, batch, division, ranks,
+    """Return a digest of everything that determines the cost per token: model, rows, batch, parallel layout, ranks,
     launcher.
     """
     launch = config.launch.model_dump(include={"kind", "ranks", "nodes"})
@@ -176,13 +178,13 @@ def _bounds(
 
 
 def step_s(config: RunConfig, device: Device, efficiency: float = STATED.low) -> float:
-    """Return seconds per step for the run's division."""
+    """Return the predicted seconds per step for the run's parallel layout on a device."""
     micro, ranks = config.micro_batch_sequences, config.ranks
     return ranking.of_block(work_of(config), config.parallel, micro, ranks, device, efficiency).step_s
 
 
 def _a_token(known: Sequence[Reservation], least: float) -> float:
-    """Return the highest rank-seconds per token of past runs with enough tokens; 0 if there are none."""
+    """Return the highest rank-seconds per token among past runs with at least `least` tokens; 0 if there are none."""
     taken, tokens = dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for one in known:
         if one.rank_s is not None:
@@ -210,10 +212,12 @@ def input_bytes(inputs: Iterable[Manifest]) -> int:
 
 
 def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | None:
-    """Reserve the cost of materializing an asset in the ledger; return None if the workspace keeps no account.
+    """Reserve the cost of materializing an asset in the ledger.
+
+    Return None if the workspace has neither budget settings nor limits.
 
     Raises:
-        BudgetError: it could exceed a limit.
+        BudgetError: the cost could exceed a limit.
         RequestError: the settings of the budget are wrong.
         StorageError: the ledger cannot be reached.
     """
@@ -248,7 +252,9 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
 
 
 def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
-    """Replace a materialization's reserved bound with its actual cost, even if it did not complete."""
+    """Replace the reserved bound of a materialization with its actual cost, even if the materialization did not
+    complete.
+    """
     if held is not None:
         settings = spending.load(ctx.workspace)
         spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
@@ -262,8 +268,10 @@ def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
 
 
 def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
-    """Return the maximum cost of a materialization that starts from nothing, or None if the last materialization gives
-    no rate.
+    """Return the maximum cost of a materialization without cached results.
+
+    It is the cost of the last materialization, scaled to all items and to the size of the inputs, plus the margin.
+    Return None if the last materialization is unknown or did no work.
     """
     if last is None or (last.tasks.spared and not last.tasks.tasks):
         return None

@@ -59,11 +59,11 @@ RESTORE_S = 300.0
 # else on this machine's device. Without a known device there is no forecast.
 
 class Forecast(Frozen):
-    """Predicted seconds per step, at the middle, the best and the worst of the efficiencies.
+    """Predicted seconds per step, for the middle, the best and the worst assumed efficiency.
 
     Attributes:
         made: time of the forecast, Unix seconds.
-        device: name in the table, or `cpu`.
+        device: name in the device table, or `cpu`.
         efficiency: assumed efficiency; memory_bytes: memory of the rank that needs the most.
     """
 
@@ -87,12 +87,13 @@ class RecordedRun(Frozen):
 
     Attributes:
         events_bytes: length of the timeline that was measured.
-        device: name in the table, or `cpu`; machine: its fingerprint. Empty: unknown.
-        flops_per_s: FLOP/s per device while computing, in its slowest and fastest tenth of steps; for CPUs, of all of a
-            machine together. None: too few steps.
-        step_s: mean of computation, communication, input and host; None: too few steps.
+        device: name in the device table, or `cpu`; machine: its fingerprint. An empty string means unknown.
+        flops_per_s: FLOP/s per device while computing, in the slowest and the fastest tenth of steps. For CPUs, it is
+            the sum over a machine. None if there are too few steps.
+        step_s: mean seconds per step of computation, communication, input and host; None if there are too few steps.
         whole_flops_per_s: the same rate as `flops_per_s`, but over all seconds in `step_s` and over all steps.
-        saves, stall_s: number of saves, and total seconds that steps waited for them; same for restores.
+        saves, stall_s: number of saves, and total seconds that steps waited for them.
+        restores, restore_s: number of restores, and their total seconds.
         failures: unplanned ends of attempts; device_hours: hours in which they occurred.
     """
 
@@ -115,7 +116,7 @@ class RecordedRun(Frozen):
 
     @property
     def error(self) -> float | None:
-        """Error of the forecast, or None if there was no forecast or too few steps."""
+        """Relative error of the forecast, or None if there was no forecast or there are too few steps."""
         return None if self.foretold is None or self.step_s is None else self.foretold.error(self.step_s)
 
 
@@ -192,7 +193,7 @@ def measured(config: RunConfig) -> RecordedRun:
 
 
 def _done(config: RunConfig, steps: Sequence[StepSeconds], together: int) -> list[float]:
-    """Return the FLOPs of a rank in each step, multiplied by the number of ranks that are measured together."""
+    """Return the FLOPs of a rank in each step, multiplied by the number of ranks whose speed is measured together."""
     per_step, done = dict[tuple[int, int], float](), list[float]()
     for step in steps:
         key = config.steps.batch(step.number - 1), config.steps.length(step.number - 1)
@@ -229,8 +230,8 @@ def _device(config: RunConfig, events: Iterable[Event]) -> tuple[str, str]:
 def like(
     runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
-    """Return runs of the same model on a device, or else of models of similar size, with a description of the
-    selection.
+    """Return runs of the same model on a device, or if there are none, of models of similar size. The second value
+    describes the selection.
     """
     digest = _model(work.model, work.vocab_size)
     parameters = architectures.parameters(work.model, work.vocab_size).total
@@ -256,7 +257,8 @@ def chosen(
 
 
 def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.TrainingWork) -> Efficiency:
-    """Return the range of efficiencies of similar runs, from the slowest to the fastest, or else the assumed range.
+    """Return the range of efficiencies of similar runs, from the slowest to the fastest. If there are none, return the
+    assumed range.
 
     If there are runs on this machine, only these count.
     """
@@ -271,8 +273,9 @@ def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.Tra
 def pauses(
     runs: Sequence[RecordedRun], name: str, work: ranking.TrainingWork, stall_s: float | None = None
 ) -> Pauses:
-    """Return stall and restore time of similar runs, and the failure rate of all runs on the device. Values that were
-    never recorded are assumed.
+    """Return stall and restore time of similar runs, and the failure rate of all runs on the device.
+
+    If a value was never recorded, an assumed value is returned.
 
     Args:
         stall_s: stall to use instead of the recorded one.
@@ -296,9 +299,9 @@ def _failures(runs: Sequence[RecordedRun], name: str) -> tuple[float, str]:
     failed, hours = sum(run.failures for run in runs), sum(run.device_hours for run in runs)
     published = FAILURES_PER_DEVICE_HOUR
     if max(failed, published * hours) < FAILURES:
-        few = f"; {failed:,} recorded in {hours:,.3g} hours of {name} are too few" if hours else ""
-        return published, f"as often as Llama 3's on H100{few}"
-    return max(1, failed) / hours, f"{failed:,} recorded in {hours:,.3g} hours of {name}"
+        few = f"; too few recorded failures: {failed:,} in {hours:,.3g} hours of {name}" if hours else ""
+        return published, f"published failure rate of Llama 3 on H100{few}"
+    return max(1, failed) / hours, f"recorded failures: {failed:,} in {hours:,.3g} hours of {name}"
 
 
 def errors(runs: Iterable[RecordedRun]) -> list[str]:
@@ -313,9 +316,9 @@ def errors(runs: Iterable[RecordedRun]) -> list[str]:
     inside = sum(one.foretold is not None and one.foretold.low_s <= (one.step_s or 0.0) <= one.foretold.high_s
                  for one in compared)  # fmt: skip
     return [
-        f"predicted and measured: {counted(len(compared), 'run')}, a step off by {sizes[len(sizes) // 2]:.0%} in the "
-        f"median, {inside} within their range",
-        f"the last, {last.run}: predicted {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
+        f"predicted and measured: {counted(len(compared), 'run')}; median error per step {sizes[len(sizes) // 2]:.0%}; "
+        f"within the predicted range: {inside}",
+        f"last run, {last.run}: predicted {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
         f"{step:.4g} s, {last.error:+.0%}",
     ]
 
@@ -324,7 +327,7 @@ def work_of(config: RunConfig, batch: int | None = None, length: int | None = No
     """Return a run's training work in the form that the planner uses.
 
     Args:
-        batch: sequences per step, if schedules change it; None: the largest of the run.
+        batch: sequences per step, if schedules change it. If None, the largest batch of the run is used.
         length: tokens per sequence.
     """
     precision: Literal["fp32", "bf16"] = "fp32" if config.precision == "fp32" else "bf16"
@@ -335,7 +338,7 @@ def work_of(config: RunConfig, batch: int | None = None, length: int | None = No
 
 
 def predict(config: RunConfig, on: PlannedDevice, efficiency: Efficiency = STATED) -> Forecast:
-    """Return the planner's forecast for a run with its division."""
+    """Return the planner's forecast for a run with its parallel layout."""
     work = work_of(config)
     if on.name == CPU and config.precision == "auto":
         work = work._replace(precision="fp32")

@@ -1,21 +1,23 @@
-"""Bytes per device, by division of a model.
+"""Bytes per device, for a parallel layout of a model.
 
     P  parameters of a rank    R  ranks that ZeRO divides over: data x sequence    t, s, p  tensor, sequence, pipeline
 
-**States** (Rajbhandari et al. 2020, ZeRO, section 3): Adam has two moments in FP32, Muon one for its matrices, a weight
-average (`ema_decay`) is as large as a moment, and ZeRO has an FP32 master copy in any precision; without ZeRO, FP32
-parameters are their own master. An optimizer of a package counts as Adam. ZeRO-1 divides these by R, ZeRO-3 also the
-parameters, except those of at most 100,000 elements (norms). Gradients are accumulated in FP32, four bytes in any
-precision: whole without ZeRO; otherwise this rank's part, and with ZeRO-1 first the whole, unless each gradient is
-reduced at once: overlapped, in the only micro batch of a step. A test compares the sum with every tensor that DeepSpeed
-allocates in a step, to 2%.
+**States** (Rajbhandari et al. 2020, ZeRO, section 3): Adam has two moments in FP32, Muon one for its matrices, and a
+weight average (`ema_decay`) is as large as a moment. ZeRO has an FP32 master copy in any precision; without ZeRO, FP32
+parameters are their own master. Optimizers from other packages count as Adam. ZeRO-1 divides these by R. ZeRO-3 divides
+the parameters too, except those of at most 100,000 elements (norms).
 
-**A private step** (`TrainingHook.one_by_one`) has two phases; the larger counts. Clipping, one sequence at a time: the
-sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32 without ZeRO), and
-activations. Backward pass over the sum: each part is freed when its gradient is computed, so both together are as large
-as the sum, plus ZeRO's part of the gradients; no activations.
+Gradients are accumulated in FP32, at four bytes in any precision. Without ZeRO, each rank stores all gradients; with
+ZeRO, it stores its part. ZeRO-1 first stores all gradients too, unless each gradient is reduced at once (overlapped, in
+the only micro batch of a step). A test compares the sum with every tensor that DeepSpeed allocates in a step, to 2%.
 
-**Activations**: `plinth.operation.memory`.
+**A private step** (`TrainingHook.one_by_one`) has two phases; the larger counts. The first phase clips one sequence at
+a time. It needs the sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32
+without ZeRO), and activations. The second phase is the backward pass over the sum. Each part of the sum is freed when
+its gradient is computed, so both together are as large as the sum. ZeRO's part of the gradients is added; there are no
+activations.
+
+**Activations**: see the comment above `kept`.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ def states(
     optimizer: Optimizer = ADAMW,
     matrices: int = 0,
 ) -> States:
-    """Return the bytes of states on one of `ranks` ranks, over which ZeRO divides the states of the same `parameters`.
+    """Return the bytes of parameters, gradients and optimizer state on one of `ranks` ranks; ZeRO divides them over
+    these ranks.
 
     Args:
         parameters: parameters of the rank's part of the model; `matrices` of them are in the blocks.
@@ -189,8 +192,8 @@ def is_muon(optimizer: Optimizer) -> bool:
 def _activations(
     model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
 ) -> int:
-    """Return the bytes of activations on the first stage when its backward pass begins, including the block that it
-    recomputes.
+    """Return the bytes of activations on the first stage at the start of its backward pass, including the block that is
+    being recomputed.
     """
     saved = kept(model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu)
     again = block(model, parallel, width, gpu) if recomputed_blocks(model, parallel) else 0
@@ -199,8 +202,11 @@ def _activations(
 
 
 def _logits(vocab_size: int, dim: int, parallel: Parallel, tokens: int, width: int) -> int:
-    """Return the bytes of logits, of their FP32 copy for the loss, and of the gradient. If computed in chunks, the
-    gradients of the output matrix, summed in FP32, and of its input are computed in the forward pass."""
+    """Return the bytes of logits, of their FP32 copy for the loss, and of the gradient.
+
+    If the loss is computed in chunks, the forward pass also computes the gradients of the output matrix (summed in
+    FP32) and of its input.
+    """
     elements, gradients = tokens * -(-vocab_size // parallel.tensor), 0
     if parallel.tensor == 1 and elements > max(LOGITS_AT_ONCE, vocab_size):
         elements = max(LOGITS_AT_ONCE, vocab_size)
@@ -219,8 +225,11 @@ def _buffers(
     gpu: bool,
     optimizer: Optimizer,
 ) -> int:
-    """Return bytes of gradients being sent and of parameters gathered by ZeRO-3; or, if larger, of the second copy of
-    this rank's part that DeepSpeed makes for the update in FP32 and ZeRO-3, or of Muon's computation of a matrix."""
+    """Return the peak bytes of temporary buffers: the largest of three.
+
+    The three are gradients being sent, with the parameters that ZeRO-3 gathers; the second copy of this rank's part
+    that DeepSpeed makes for the update in FP32 and in ZeRO-3; and Muon's computation of one matrix.
+    """
     stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
     at_once = overlapped and accumulation == 1
     largest = max(vocab_size * model.dim, model.ffn_dim * model.dim) // parallel.tensor
@@ -240,9 +249,11 @@ def _buffers(
 
 
 def _moving(parallel: Parallel, bucket: int, largest: int, precision: Precision, overlapped: bool) -> int:
-    """Return bytes of gradients being reduced: DeepSpeed gathers a bucket (two alternately if it overlaps), flattens
-    it and converts it if it is sent in another dtype. A gradient larger than a bucket is sent alone, and stays in
-    memory while the backward pass goes on."""
+    """Return the bytes of gradients being reduced.
+
+    DeepSpeed gathers a bucket (two alternately if it overlaps), flattens it, and converts it if it is sent in another
+    dtype. A gradient larger than a bucket is sent alone, and stays in memory while the backward pass continues.
+    """
     stage, width, sent = parallel.zero_stage, _width(precision), _width(communication_dtype(parallel))
     if stage == 0:
         return (bucket + largest) * (4 if sent == 4 else 4 + sent)
@@ -295,7 +306,7 @@ def kept(
     Args:
         micro_batch: sequences per micro batch.
         width: bytes per element.
-        gpu: True if norms are fused, and documents need no dense mask unless the recipe sets `sdpa`.
+        gpu: True if norms are fused and documents need no dense mask, except with `sdpa` in the recipe.
     """
     tokens = micro_batch * sequence_tokens // parallel.sequence
     layers = -(-model.layers // parallel.pipeline)
@@ -327,8 +338,8 @@ def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
 
 
 def _norm(norm: Norm, tensor: int, width: int, gpu: bool) -> int:
-    """Return the bytes kept by one norm: its input and statistics, or if it is not fused, input and normalized input
-    in FP32.
+    """Return the bytes kept by one norm. A fused norm keeps its input and statistics; otherwise the input and the
+    normalized input are kept in FP32.
     """
     ranks = tensor if norm.divided else 1
     statistics = 4 * (norm.statistics if norm.over_ranks else norm.statistics // ranks)

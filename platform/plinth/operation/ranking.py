@@ -1,8 +1,8 @@
-"""Ranking of all valid divisions of a model over a number of devices, fastest first, each with its bottleneck.
+"""Ranking of all valid parallel layouts of a model over a number of devices, fastest first, each with its bottleneck.
 
-A division is legal if a recipe can use it (`training.parameters`). Degrees, ZeRO stage, recomputation, offload and
-micro batch vary; everything else is taken from the recipe, except that divisions that are incompatible with `compile`
-are tried without it. Memory is that of `memory`; time is
+A layout (`division` in the code) is legal if a recipe can use it (`training.parameters`). Degrees, ZeRO stage,
+recomputation, offload and micro batch vary. Everything else is taken from the recipe, except that layouts that are
+incompatible with `compile` are tried without it. Memory is computed by `memory`; time is
 
     step = compute / efficiency + bubble + exposed communication
 
@@ -10,16 +10,16 @@ are tried without it. Memory is that of `memory`; time is
     tensor    four sums of activations per block and micro batch, two more if recomputed; never hidden
     sequence  two exchanges of queries, keys, values, outputs per block and micro batch (three if recomputed)
     pipeline  activations forward and gradients back, per micro batch
-    data      gradients in FP32: an all-reduce, in ZeRO-3 a reduce-scatter; each micro batch from ZeRO-2 on; parameters
-              gathered once per step (ZeRO-1, -2) or twice per micro batch (ZeRO-3). Hidden behind the backward pass
-              if `topology.overlaps`, ZeRO-3's gathers behind both
-    host      states that are offloaded: gradients to the host's memory (ZeRO-3: each micro batch, and those before it
-              back), what AdamW's update moves there, updated parameters back; offloaded parameters with every gather.
-              At the bandwidth between device and host, never hidden
+    data      gradients in FP32: an all-reduce, in ZeRO-3 a reduce-scatter; from ZeRO-2 on, in each micro batch.
+              Parameters are gathered once per step (ZeRO-1, -2) or twice per micro batch (ZeRO-3). The time is hidden
+              behind the backward pass if `topology.overlaps`; ZeRO-3's gathers are hidden behind both passes
+    host      offloaded states: gradients go to the host's memory (in ZeRO-3 in each micro batch, and those before it
+              come back), AdamW's update moves data there, and updated parameters come back. Offloaded parameters move
+              with every gather. The bandwidth is that between device and host; never hidden
 
-A ring of n sends 2 (n - 1) / n of an all-reduce's bytes, (n - 1) / n of the others', at the bandwidth of its slowest
-link: groups within a machine (by `parallel.topology`'s numbering) use its internal links, others the links between
-machines. Latency, and the time of an optimizer on the device, are not included.
+A ring of n devices sends 2 (n - 1) / n of an all-reduce's bytes, and (n - 1) / n of the bytes of other collectives, at
+the bandwidth of its slowest link. Groups within a machine (by `parallel.topology`'s numbering) use its internal links;
+other groups use the links between machines. Latency, and the time of an optimizer on the device, are not included.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OFFLOADS: tuple[Literal["none", "optimizer", "parameters"], ...] = ("none", "opt
 
 
 class TrainingWork(NamedTuple):
-    """Training work to plan; `parallel` is the recipe's block, which a division modifies."""
+    """Training work to plan. `parallel` is the recipe's section; each layout modifies it."""
 
     model: Model
     vocab_size: int
@@ -60,7 +60,7 @@ class TrainingWork(NamedTuple):
 
 
 class RankedDivision(NamedTuple):
-    """One division in the ranking. Seconds are per step, at the middle of the efficiencies."""
+    """One parallel layout in the ranking. Seconds are per step, at the middle of the assumed efficiencies."""
 
     data: int
     tensor: int
@@ -107,7 +107,7 @@ class RankedDivision(NamedTuple):
 def rank(
     work: TrainingWork, ranks: int, device: Device, efficiency: Efficiency = STATED
 ) -> list[RankedDivision]:
-    """Return all legal divisions: first those that fit, by time per step, then the others, by missing memory."""
+    """Return all legal layouts: first those that fit, by time per step, then the others, by missing memory."""
     middle, counted = efficiency.middle, _Counted(work)
     found = [
         _candidate(work, block, micro, ranks, device, middle, counted) for block, micro in legal(work, ranks)
@@ -118,13 +118,13 @@ def rank(
 def of_block(
     work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float
 ) -> RankedDivision:
-    """Return a given legal division, with its time and memory at an efficiency."""
+    """Return a given legal layout, with its time and memory at an efficiency."""
     return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
 
 
 def span(one: RankedDivision, efficiency: Efficiency) -> tuple[float, float]:
-    """Return the seconds per step at the best and the worst efficiency, for a division that was ranked at the
-    middle.
+    """Return the seconds per step at the best and the worst efficiency, for a layout that was ranked at the middle
+    efficiency.
     """
     exposed = sum(one.exposed_s.values())
     computing = (one.compute_s + one.bubble_s) * efficiency.middle
@@ -139,8 +139,9 @@ def rank_flops(work: TrainingWork, block: Parallel, micro: int, ranks: int) -> f
 
 
 def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, offloaded: bool = False) -> int | None:
-    """Return the smallest number of devices, a power of two, on which any division fits, or None if none up to `most`
-    does.
+    """Return the smallest number of devices, a power of two, on which a layout fits in memory.
+
+    Return None if no layout fits on up to `most` devices.
 
     Args:
         offloaded: True also tries states in the host's memory.
@@ -157,7 +158,7 @@ def minimum_devices(work: TrainingWork, device: Device, most: int = 1024, *, off
 def legal(
     work: TrainingWork, ranks: int, offloads: Sequence[Literal["none", "optimizer", "parameters"]] = OFFLOADS
 ) -> Iterator[tuple[Parallel, int]]:
-    """Yield the legal blocks for a number of ranks, each with a micro batch size in sequences (1 for private steps)."""
+    """Yield the legal layouts for a number of ranks, each with a micro batch in sequences (1 for private steps)."""
     micros = MICRO_BATCHES[:1] if work.private else MICRO_BATCHES
     own = work.parallel.model_dump() | {"loss_scale": work.parallel.loss_scale}
     every = sorted({0, 1, work.parallel.activation_checkpointing})
@@ -175,7 +176,7 @@ def legal(
 
 
 def _refused(work: TrainingWork, block: Parallel, ranks: int) -> bool:
-    """Return True if a recipe with this division would be refused."""
+    """Return True if a recipe with this layout would be refused."""
     division = problems(
         block, work.model, ranks=ranks, sequence_tokens=work.sequence_tokens, precision=work.precision
     )
@@ -198,8 +199,8 @@ def _divisors(number: int) -> list[int]:
 
 
 def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[memory.Memory, int]:
-    """Return the memory of the device that needs the most, and the bytes by which it and its host exceed the planned
-    memory.
+    """Return the memory of the device that needs the most. The second value is the number of bytes by which it and its
+    host exceed the planned memory.
     """
     used = memory.per_device(
         work.model,
@@ -218,7 +219,7 @@ def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: D
 
 
 class _Counted:
-    """FLOPs per step by `activation_checkpointing`; they are the same for every division."""
+    """Cache of FLOPs per step by `activation_checkpointing`; they are the same for every layout."""
 
     def __init__(self, work: TrainingWork) -> None:
         self._work, self._found = work, dict[int, float]()
@@ -260,8 +261,8 @@ def _candidate(
 
 
 def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int) -> dict[str, float]:
-    """Return the bytes that a device sends per step, by the axis of its group. Bytes to and from the host count in
-    both directions.
+    """Return the bytes that a device sends per step, by communication axis. Bytes to and from the host count in both
+    directions.
     """
     model, width = work.model, 4 if work.precision == "fp32" else 2
     layers = -(-model.layers // block.pipeline)
@@ -299,7 +300,9 @@ def _to_host(block: Parallel, share: float, width: int, passes: float, accumulat
 
 
 def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
-    """Return the number of ranks in a group of each axis. All ranks with the same parameters exchange gradients."""
+    """Return the number of ranks in a group of each communication axis. All ranks with the same parameters exchange
+    gradients.
+    """
     return {
         "tensor": block.tensor,
         "sequence": block.sequence,

@@ -48,7 +48,7 @@ def job_cost(config: RunConfig, one: Reservation) -> JobCost:
 
 
 def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
-    """Settle all submissions of this workspace whose jobs have ended; return those that are still open.
+    """Settle all submissions of this workspace whose jobs have ended; return the submissions that are still open.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -70,7 +70,7 @@ def settle(ctx: Context, ledger: Ledger | None = None) -> list[Reservation]:
 
 
 def _ended(config: RunConfig, one: Reservation) -> bool:
-    """Return True if the job of a submission will spend no more."""
+    """Return True if the job of a submission has ended, so that its cost is final."""
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     if handle is not None and launcher.poll(handle).alive:
@@ -87,7 +87,7 @@ UNKNOWN = "-"
 
 
 class SpendRow(Frozen):
-    """One row of a cost summary, for one name. Money is in the unit of prices."""
+    """One row of a cost summary, for one run, bucket, team or other name. Money is in the currency of the prices."""
 
     name: str
     submissions: int
@@ -160,7 +160,9 @@ def _added(
 def _used(
     parts: Sequence[tuple[float, Reservation]], known: Mapping[str, RunUse]
 ) -> tuple[dict[str, float], float, Energy]:
-    """Return money by cause, rank-seconds in queues, and energy of submissions, by their shares of their runs."""
+    """Return the money by cause, the rank-seconds in queues, and the energy of submissions. A submission gets its share
+    of its run's values.
+    """
     causes, queue_s, kwh, measured_s, held_s = defaultdict[str, float](float), 0.0, 0.0, 0.0, 0.0
     unknown = False
     for share, one in parts:
@@ -181,8 +183,9 @@ def _used(
 
 
 def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str, float, Reservation]]:
-    """Yield every submission with the share of each bucket in the tokens of its run when it was settled; corpus stages
-    by asset."""
+    """Yield bucket, share and submission. The share is that of the bucket in the run's tokens when the submission was
+    settled. A corpus stage counts fully for the bucket of its asset.
+    """
     mixtures = {run: _mixture(ctx, run) for run in {one.run for one in rows if not one.run.startswith(CORPUS)}}
     buckets = {bucket_of(ref.asset) for ref in ctx.refs.all() if ref.asset.endswith("/documents")}
     for one in rows:
@@ -233,7 +236,7 @@ class Energy(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Source of the number, in words."""
+        """Source of the energy value, as text."""
         if self.kwh is None:
             return "unknown: no power samples, and no device is set"
         shares = {"measured": self.measured, "at rated power": 1 - self.measured}
@@ -261,7 +264,7 @@ class RunUse(NamedTuple):
 
 
 def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
-    """Return the use of a run, or None if the run was not in this workspace or its folder is gone.
+    """Return the resource use of a run, or None if the run was not in this workspace or its folder no longer exists.
 
     Raises:
         RequestError: the table has no device with the name in the settings.
@@ -284,7 +287,8 @@ def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:
     """Return rank-seconds of a run by cause and by attempt, from its current timeline; for costs, SLIs and alerts.
 
     Args:
-        until: end of the wait of a queued job, in Unix seconds; None: now, if its scheduler confirms it.
+        until: time up to which a queued job has waited, in Unix seconds. If None, it is the current time, provided that
+            the scheduler confirms the job.
 
     Raises:
         IntegrityError: the timeline is broken.
@@ -318,7 +322,7 @@ def energy(
 
     Args:
         samples: samples of its devices, in order of time (`training.telemetry.devices`).
-        rank_s: seconds of its ranks, one per device.
+        rank_s: rank-seconds of the run; each rank has one device.
         every_s: interval between two samples.
         watts: rated power of a device.
         overhead: power usage effectiveness of the site.

@@ -96,8 +96,8 @@ def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -
 
 
 class Efficiency(Frozen):
-    """Range of efficiencies, with its source. Bubble and communication are excluded; the optimizer's time is
-    included.
+    """Range of efficiencies (share of the device's peak FLOP/s), with its source. Bubble and communication are
+    excluded; the optimizer's time is included.
     """
 
     low: float
@@ -106,7 +106,7 @@ class Efficiency(Frozen):
 
     @property
     def middle(self) -> float:
-        """Middle of the range, used to rank divisions."""
+        """Middle of the range, used to rank layouts."""
         return (self.low + self.high) / 2
 
     def words(self) -> str:
@@ -178,19 +178,25 @@ class Spending(Frozen):
     """Budget settings. Defaults: no team, the recipe's own price per rank, a ledger in the workspace."""
 
     ledger: str = Field(
-        "", description="`postgresql://…` or a file; empty: PLINTH_LEDGER, or `budget/ledger.sqlite` of the workspace."
+        "",
+        description="`postgresql://…` or a file. If empty, PLINTH_LEDGER or the workspace's `budget/ledger.sqlite` is "
+        "used.",
     )
     team: str = Field("", description="Team that the runs of this workspace are charged to.")
     device: str = Field("", description="Device of a rank, by its name in the device table; sets price and power.")
     device_table: Path | None = Field(None, description="Custom device table, as for `plinth run plan --device-table`.")
     spot: bool = Field(False, description="Use spot prices.")
-    price_per_rank_hour: float | None = Field(None, ge=0, description="Price per rank-hour, instead of the device's.")
+    price_per_rank_hour: float | None = Field(
+        None, ge=0, description="Price per rank-hour, instead of the device's price."
+    )
     margin: float = Field(
         0.25, ge=0, description="Share added to a predicted time, for saves, evaluation and restarts."
     )
     start_s: float = Field(300.0, ge=0, description="Seconds added for the start-up of each job.")
     prices: CorpusPrices = CorpusPrices()
-    grams_co2_per_kwh: float | None = Field(None, ge=0, description="Carbon intensity of the grid.")
+    grams_co2_per_kwh: float | None = Field(
+        None, ge=0, description="Carbon intensity of the grid in grams of CO2 per kWh."
+    )
     power_usage_effectiveness: float = Field(1.0, ge=1, description="Power usage effectiveness (PUE) of the site.")
 
     @property
@@ -225,7 +231,7 @@ def load(workspace: Workspace) -> Spending:
     Raises:
         RequestError: the file is not a settings file.
     """
-    return read_settings(settings_file(workspace), Spending, "is not the settings of a budget", "docs/costs.md")
+    return read_settings(settings_file(workspace), Spending, "is not a valid budget settings file", "docs/costs.md")
 
 
 def workspace_name(workspace: Workspace) -> str:

@@ -2,9 +2,9 @@
 
     reserve (an upper bound, within every limit)  ->  the job runs  ->  settle (its actual cost)
 
-There is one row per submission of a run's job, and per materialization of a corpus stage. Until settlement, a row's
-bound counts. Limits are in the ledger too, separate from recipes. They are append-only, and the newest limit for a
-name is valid. Money is in whole millionths, so sums are exact.
+There is one row per submission of a run's job, and per materialization of a corpus stage. Until settlement, a row
+counts with its upper bound. Limits are in the ledger too, separate from recipes. They are append-only, and the newest
+limit for a name is valid. Money is in whole millionths, so sums are exact.
 
 Does not belong here: computation of bounds (admission) and costs (settlement).
 """
@@ -58,7 +58,7 @@ class Reservation(Frozen):
         id: identifier of this submission.
         price: price per rank-hour.
         reserved: maximum cost; None if nothing bounds it.
-        reason: source of the bound; for a refused submission, the reason.
+        reason: source of the bound; for a refused submission, the reason of the refusal.
         work: identity of the training work and its ranks; runs that share it have similar costs.
         before_s: rank-seconds of the run before this submission.
         ended: time of settlement; None while the job can still spend.
@@ -107,7 +107,7 @@ class Limit(Frozen):
     Args:
         name: team, experiment or workspace; empty for `all`.
         period: all time, or a calendar month (UTC). A job counts in the month of its submission.
-        person: person who set it.
+        person: person who set the limit.
     """
 
     scope: Scope
@@ -179,8 +179,8 @@ class Ledger:
     def find(
         self, workspace: str = "", *, work: str = "", open_only: bool = False, since: float = 0.0
     ) -> list[Reservation]:
-        """Return the submissions of a workspace, or those with the same work, in order of time, including refused
-        ones.
+        """Return the submissions of a workspace, or all submissions with the same work, in order of time. Refused
+        submissions are included.
         """
         asked = {name: value for name, value in {"workspace": workspace, "work": work}.items() if value}
         where = ["made >= ?", *(f"{name} = ?" for name in asked), *(["ended IS NULL"] if open_only else [])]
@@ -188,8 +188,8 @@ class Ledger:
             return _read(execute, " AND ".join(where), since, *asked.values())
 
     def totals(self, workspace: str) -> dict[tuple[str, str], tuple[int, int]]:
-        """Return two sums in millionths by team and experiment: costs of a workspace's settled submissions, and bounds
-        of open ones.
+        """Return two sums in millionths by team and experiment: the costs of a workspace's settled submissions, and the
+        bounds of its open submissions.
         """
         sums = "SUM(COALESCE(spent, 0)), SUM(CASE WHEN ended IS NULL THEN COALESCE(reserved, 0) ELSE 0 END)"
         asked = f"SELECT team, experiment, {sums} FROM reservations WHERE workspace = ? GROUP BY team, experiment"
@@ -230,7 +230,9 @@ def _settle(execute: Execute, id: str, cost: JobCost, now: float) -> None:
 
 
 def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit]:
-    """Return the newest limit for each scope, name and period: only those that apply to a submission, or all."""
+    """Return the newest limit for each scope, name and period. If `covering` is given, only limits that apply to that
+    submission are returned.
+    """
     named = [] if covering is None else [covering.team, covering.experiment, covering.workspace]
     where = " WHERE scope = 'all' OR name IN (?, ?, ?)" if named else ""
     rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits{where} ORDER BY number", named)
@@ -241,7 +243,7 @@ def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit
 
 
 def _counted(execute: Execute, limit: Limit, now: float) -> int:
-    """Return the amount that counts against a limit: costs of settled submissions and bounds of open ones."""
+    """Return the amount that counts against a limit: costs of settled submissions and bounds of open submissions."""
     whose, values = ("1 = 1", []) if limit.scope == "all" else (f"{limit.scope} = ?", [limit.name])
     since = month(now) if limit.period == "month" else 0.0
     total = f"SELECT COALESCE(SUM(COALESCE(spent, reserved, 0)), 0) FROM reservations WHERE {whose} AND made >= ?"
@@ -302,7 +304,7 @@ class Database:
 
     Args:
         place: `postgresql://…`, or a file of SQLite, on a disk of this machine.
-        tables: name -> columns, in SQL that both know.
+        tables: name -> columns, in SQL that both databases accept.
     """
 
     def __init__(self, place: str, tables: dict[str, str]) -> None:

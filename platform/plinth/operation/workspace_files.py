@@ -68,7 +68,7 @@ def append(ctx: Context, event: str, asset: str, **fields: Any) -> None:
     """Log an event of an asset.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        DiskFullError, WorkspaceError, StorageError: the log cannot be written.
     """
     if ctx.share is None and not ctx.workspace.experiment:
         Timeline(path(ctx.workspace)).append(event, asset=asset, **fields)

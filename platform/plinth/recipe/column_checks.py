@@ -1,8 +1,7 @@
 """Checks of a recipe against the annotators: names, parameters, and the columns of policies; warnings about legal but
 probably mistaken settings; checks of the user's list and probe files.
 
-The annotators and the policy language are imported when a recipe is checked, not with this package: they
-bring compiled kernels.
+The annotators and the policy language load compiled kernels, so they are imported only when a recipe is checked.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ NO_DEFAULT = object()
 
 @dataclass(frozen=True)
 class Gone:
-    """Removed key: the value without effect in 0.3, and the replacement."""
+    """Removed recipe key: the value that had no effect in 0.3, and advice on the replacement."""
 
     default: Any
     advice: str
@@ -81,24 +81,24 @@ ADVICE = {
     "protected.families": "write `deny` in a set of `corpus.protected.sets`",
     "family": "write `deny` in the set itself; sets of one family may have the same value",
     "illegal.lists": "name the list `illegal` in `corpus.lists`",
-    "toxicity.disguised": "remove it: obfuscated terms are always matched",
+    "toxicity.disguised": "remove this key: obfuscated terms are always matched",
     "quality_classifier.medium": "compare `quality_classifier.final` in a rule of the policy",
     "quality_classifier.high": "compare `quality_classifier.final` in a rule of the policy",
     "pii.ner_labels": "use a pipeline with the entity labels PERSON or PER, ADDRESS or STREET",
-    "gopher_dolma.join_blank_lines": "remove it: blank lines count as lines, as in Dolma 1.6",
+    "gopher_dolma.join_blank_lines": "remove this key: blank lines count as lines, as in Dolma 1.6",
     "phases.tokens": "write `weights`: these tokens / tokens of the phase; or `epochs`",
-    "curriculum.manner": "remove it: shares shift gradually; to use one value after another, write phases",
-    "telemetry.layers_every": "remove it: layers are measured every 10 steps",
+    "curriculum.manner": "remove this key: shares shift gradually; to use one value after another, write phases",
+    "telemetry.layers_every": "remove this key: layers are measured every 10 steps",
     "stopping.tokens": "write `mixture.total_tokens`, or `seconds`",
     "stopping.max_epochs": "write `mixture.max_epochs`",
-    "stopping.when": "remove it: the first rule that applies ends the run",
+    "stopping.when": "remove this key: the first rule that applies ends the run",
     "guard.plateau": "write `training.stopping.plateau`, which ends the run",
-    "validation.slices": "remove it: all slices are measured",
+    "validation.slices": "remove this key: all slices are measured",
     "optimizer.decay_shape": "write `schedule: wsd-sqrt`",
-    "checkpoints.mode": "remove it: checkpoints are always written asynchronously",
+    "checkpoints.mode": "remove this key: checkpoints are always written asynchronously",
     "language.allowed": 'compare `language.label` in a rule of the policy: `language.label not in ["en", "de"]`',
-    "kind": "remove it: the name of the set is enough",
-    "illegal.disguised": "write `corpus.illegal.disguised`, which sets it for the gate",
+    "kind": "remove this key: the name of the set is enough",
+    "illegal.disguised": "write `corpus.illegal.disguised`, which applies to the gate",
     "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: in scripts without spaces, each character "
     "is a word",
     "guard.min_steps": "write `window_steps`, four times this number",
@@ -106,7 +106,7 @@ ADVICE = {
 
 #: Fields that the models no longer have, keyed by the last two parts of the key.
 REMOVED = {
-    "release.gates": Gone(NO_DEFAULT, "write them into a gate policy and sign it: `plinth gates sign FILE`"),
+    "release.gates": Gone(NO_DEFAULT, "write the gates into a gate policy and sign it: `plinth gates sign FILE`"),
     "ray.cpus": Gone(1.0, "write `resources: {CPU: …}`"),
     "ray.gpus": Gone(0.0, "write `resources: {GPU: …}`"),
     "ray.memory_bytes": Gone(0, "write `resources: {memory: …}`"),
@@ -200,7 +200,7 @@ def settable(model: type[BaseModel]) -> list[str]:
 
 def _unchanging(default: Any) -> str:
     value = "its defaults" if isinstance(default, dict) and default else f"`{json.dumps(default)}`"
-    return f"remove it: the value is fixed at {value}"
+    return f"remove this key: the value is fixed at {value}"
 
 
 # Members of catalogs, and measured gates.
@@ -240,7 +240,7 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any], whose: Key = ()) -> Iterator[Found]:
-    """Yield problems of a name at a key, or of the parameters next to or below it.
+    """Yield problems of a member's name at a key, and of its parameters.
 
     Args:
         whose: key of the parameters; if empty, `at`.
@@ -331,7 +331,7 @@ def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[
 
 
 def problems_of_evidence(corpus: Section) -> Iterator[Found]:
-    """Check that independent evidence measures the rules that drop documents by learned models."""
+    """Check that rules that drop documents by learned models have independent evidence of their error rates."""
     from plinth.corpus.slices.removal_rates import learned_rules, trusted
 
     annotate, models, buckets = (_section(corpus, name) for name in ("annotate", "models", "buckets"))

@@ -1,4 +1,4 @@
-"""YAML to a `Recipe`: follow `extends:`, validate, and report every problem with file, key and line.
+"""Loader of recipes from YAML: follows `extends:`, validates, and reports every problem with file, key and line.
 
 All problems of a recipe are reported at once. Checks that span sections (such as sums) run once each section is valid.
 """
@@ -299,7 +299,7 @@ SHORT = frozenset({"policies", "buckets"})
 
 
 def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
-    """Return the recipe of a file of changes.
+    """Return the recipe that results from a file of changes, as in `plinth corpus policy try`.
 
     Args:
         new: whole recipe, or keys to merge over `recipe`; `policies:` may be at the top.

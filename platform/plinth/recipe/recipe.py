@@ -92,8 +92,8 @@ class Corpus(Frozen):
     )
     licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
         default_factory=dict,
-        description="Licenses out of `permitted_licences` that allow each use. A use that is not listed is allowed by "
-        "all of them.",
+        description="For each use, the licenses in `permitted_licences` that allow it. If a use is not listed, all "
+        "permitted licenses allow it.",
     )
 
     def rights(self) -> Rights:
@@ -194,7 +194,7 @@ class Recipe(Frozen):
         return {"initial": self.training.initial, **hooks.models(self.training)}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
-        """Return the mixture, for callers that need one.
+        """Return the mixture, for callers that require a mixture.
 
         Raises:
             RecipeError: the recipe ends at the corpus.
@@ -204,7 +204,7 @@ class Recipe(Frozen):
         return self.mixture
 
     def required_release(self) -> ReleaseParameters:
-        """Return the release, for callers that need one.
+        """Return the release, for callers that require a release.
 
         Raises:
             RecipeError: the recipe has no release.
@@ -362,8 +362,8 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
-    """Report a schedule change that starts after the last step. Otherwise the error appears after days of work on the
-    corpus.
+    """Report a schedule change that starts after the last step. Without this check, the error would appear only after
+    days of work on the corpus.
     """
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)

@@ -1,9 +1,9 @@
-"""Storage: the only package that touches bytes at rest.
+"""Storage: the only package that reads and writes stored bytes.
 
     uris        locations: `file://`, `s3://`, `https://`, `cc://`, `hf://`, through fsspec; exported files
     http        files of web servers, with retries; files of a crawl from its file list, records from its index
-    running     processes started for a workspace, recorded out of reach of the workspace's writers, and the addresses
-                of its servers
+    running     processes started for a workspace, recorded where other writers of the workspace cannot change them; the
+                addresses of its servers
     off_limits  keys, credentials and private folders, excluded from all sources
     files       files of a source, read once and compared with the inventory; cached SHA-256 of files and pieces
                 that have not changed
@@ -15,10 +15,10 @@
     workspace   the folder (or the bucket prefix, with a folder on each machine) that contains all state, and its layout
     store       content store in DVC's `files/md5` layout: put and open blobs, verify each blob once per machine
     blob_cache  blobs of a remote, read in spans or fetched into a bounded cache that the processes of a machine share
-    shared_store  the content store of a shared workspace: a bucket behind such a cache
+    shared_store  the content store of a shared workspace: a bucket behind a cache of this kind
     state       an open workspace: its store, the step cache (key -> parts, written last), manifests by digest,
                 published manifests, checkouts
-    dvc         pointers for plain `dvc pull`, restore, push and pull; the one module on dvc-data
+    dvc         pointers for plain `dvc pull`, restore, push and pull; the only module that uses dvc-data
     parts       tables to and from Parquet blobs in the store; schemas of documents, rejects and edits
     seal        authentication of references and step records by the workspace's own workers
     tensor_file tensors in the safetensors layout, written and hashed in one pass

@@ -42,11 +42,11 @@ def relative(
     Args:
         listed_in: the list that contains the name, for the message.
         reserved: names that the list must not use.
-        error: to raise.
+        error: exception type to raise.
 
     Raises:
-        IntegrityError, or `error`: absolute, empty, with `..` or a part that is empty, with a backslash, a drive or a
-            control character, or reserved.
+        IntegrityError, or `error`: the name is absolute, empty or reserved, or it has `..`, an empty part, a backslash,
+            a drive or a control character.
     """
     fault = None if _PLAIN.fullmatch(name) else _fault(name)
     if name in reserved:
@@ -67,7 +67,7 @@ def join(
     """Return the path of a name below `base`, which need not exist; arguments as in `relative`.
 
     Raises:
-        IntegrityError, or `error`: as `relative`, or a link on the way leads out of `base`.
+        IntegrityError, or `error`: the name is refused by `relative`, or a link on the way leads out of `base`.
     """
     path = base / relative(name, listed_in, reserved=reserved, error=error)
     if not path.resolve().is_relative_to(base.resolve()):
@@ -108,11 +108,11 @@ def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[b
     """Open a plain file for reading. Folders above it may be links.
 
     Args:
-        one_name: refuse a file with a second name, which may be a secret of this user.
+        one_name: True refuses a file with a second hard link, which may be a secret of this user.
 
     Raises:
-        FileNotFoundError: absent.
-        WorkspaceError: a link, a pipe, a device or a folder, or it cannot be opened.
+        FileNotFoundError: the file does not exist.
+        WorkspaceError: it is a link, a pipe, a device or a folder, or it cannot be opened.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
@@ -126,7 +126,7 @@ def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[b
     if plain and not (one_name and status.st_nlink != 1):
         return os.fdopen(fd, "rb")
     os.close(fd)
-    found = "a file with a second name" if plain else "a pipe, a device or a folder"
+    found = "a file with a second hard link" if plain else "a pipe, a device or a folder"
     raise refused(f"cannot read {path}", found, remedy)
 
 
@@ -134,8 +134,8 @@ def read(path: Path, max_bytes: int) -> bytes:
     """Return the content of a plain file, read once.
 
     Raises:
-        FileNotFoundError: absent.
-        WorkspaceError: as `opened`; or it is larger than `max_bytes`.
+        FileNotFoundError: the file does not exist.
+        WorkspaceError: see `opened`; or the file is larger than `max_bytes`.
     """
     with opened(path) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -155,7 +155,7 @@ def refused(what: str, found: str, remedy: str = DELETE) -> WorkspaceError:
 
 @contextmanager
 def named_failures(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals at `path` into named storage errors."""
+    """Convert operating system errors at `path` into storage errors that name the path."""
     try:
         yield
     except OSError as error:
@@ -187,7 +187,7 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
         mode: permissions; by default for the current user only (`private.mask`).
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        DiskFullError, WorkspaceError, StorageError: the file cannot be written.
     """
     with named_failures(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ def open_plain(path: Path, flags: int) -> int:
         flags: `os.O_RDWR`, or `os.O_WRONLY | os.O_APPEND`.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: the operating system refuses, or it is not a plain file.
+        DiskFullError, WorkspaceError, StorageError: the file cannot be opened, or it is not a plain file.
     """
     with named_failures(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ def require_no_link(*folders: Path) -> None:
     """Refuse to delete in folders that are links, because they lead to other files.
 
     Raises:
-        WorkspaceError: one of them is a link.
+        WorkspaceError: a folder is a link.
     """
     for folder in folders:
         if folder.is_symlink():
@@ -282,7 +282,7 @@ POLL_S = 0.1
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Run a block while this process, and this thread of it, holds the lock; others wait."""
+    """Run a block while this thread holds the lock of a file; other threads and processes wait."""
     fd = take(path)
     try:
         yield
@@ -291,13 +291,13 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def take(path: Path, *, owner: str = "") -> int:
-    """Wait for the lock of a file; return the descriptor, which holds the lock until all its copies are closed.
+    """Wait for the lock of a file. Return the descriptor, which holds the lock until all its copies are closed.
 
     Args:
-        owner: text to write into the file, for `owner`.
+        owner: text to write into the file; the function `owner` returns it.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        DiskFullError, WorkspaceError, StorageError: the file cannot be opened or written.
     """
     fd = _open(path)
     lock(fd)
@@ -318,10 +318,10 @@ def try_take(path: Path, *, owner: str = "", wait_s: float = 0.0) -> int | None:
 
 
 def share(path: Path) -> int:
-    """Wait until no process holds the lock exclusively, and share it; return the descriptor, which holds it.
+    """Wait until no process holds the lock exclusively, and share it. Return the descriptor, which holds the lock.
 
     Raises:
-        DiskFullError, WorkspaceError, StorageError: as the operating system refuses.
+        DiskFullError, WorkspaceError, StorageError: the file cannot be opened.
     """
     fd = _open(path)
     fcntl.flock(fd, fcntl.LOCK_SH)
@@ -329,7 +329,7 @@ def share(path: Path) -> int:
 
 
 def lock(fd: int, *, wait: bool = True) -> bool:
-    """Lock an open file; return True if it succeeded, which it always does with `wait`."""
+    """Lock an open file; return True if the lock was taken. With `wait`, the result is always True."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

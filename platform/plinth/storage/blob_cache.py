@@ -2,7 +2,7 @@
 
     cache/files/md5/ab/cdef…   whole blobs, each compared with its SHA-256 when it was fetched
     cache/filling/             blobs being fetched, at full length, counted toward the limit
-    cache/locks/               one per blob being fetched: other processes wait
+    cache/locks/               one lock per blob being fetched, for which other processes wait
     cache/leases/              open blobs of each live process, in locked files; never evicted
 
 The limit covers files and filling. The least recently used blob is evicted first.
@@ -80,11 +80,11 @@ class RemoteTraffic:
     """Counters of remote reads in this process.
 
     Attributes:
-        bytes, requests: received, and requests made.
+        bytes, requests: bytes received, and requests sent.
         retries: requests repeated after an error.
         hits: blobs found in the cache.
         evicted: blobs removed from the cache.
-        wait_s: how long readers waited, summed over threads.
+        wait_s: seconds that readers waited, summed over threads.
     """
 
     bytes: int = 0
@@ -103,7 +103,7 @@ class RemoteTraffic:
 
 
 class RemoteBlobs:
-    """Blobs behind a URI.
+    """Blobs of a remote store at a URI.
 
     Args:
         uri: remote of a store (`files/md5/…` below it, as DVC writes it), or folder of exported files.
@@ -131,7 +131,7 @@ class RemoteBlobs:
         """Return the location of a blob.
 
         Raises:
-            MissingError: the exported files do not contain it.
+            MissingError: the exported files do not contain the blob.
         """
         if self.names is None:
             return f"{self.root}/files/md5/{blob.md5[:2]}/{blob.md5[2:]}"
@@ -143,7 +143,7 @@ class RemoteBlobs:
         """Return bytes `start` to `stop` of a blob.
 
         Raises:
-            MissingError: it is not there.
+            MissingError: the blob does not exist.
             StorageError: no complete answer within the attempts.
         """
         uri = self.uri(blob)
@@ -198,7 +198,7 @@ class CachedStore(Store):
     Args:
         root: folder of the cache; processes of one machine share it.
         remote: source of the blobs.
-        limit_bytes: bound of the cache.
+        limit_bytes: maximum size of the cache.
     """
 
     def __init__(self, root: Path | str, remote: RemoteBlobs, limit_bytes: int) -> None:
@@ -226,10 +226,11 @@ class CachedStore(Store):
         return self.remote.traffic
 
     def open_path(self, blob: Blob) -> Path:
-        """Return the path of a blob; fetch and check it if needed. It stays until the process ends, or until `release`.
+        """Return the path of a blob; fetch and check the blob if needed. The blob stays in the cache until the process
+        ends, or until `release`.
 
         Raises:
-            MissingError, StorageError: it cannot be fetched.
+            MissingError, StorageError: the blob cannot be fetched.
             IntegrityError: the digest differs; nothing is kept.
         """
         started = time.perf_counter()
@@ -240,11 +241,11 @@ class CachedStore(Store):
         return path
 
     def located(self, blob: Blob) -> Path:
-        """Return the path as `open_path` does; cached bytes are not compared."""
+        """Return the path as `open_path` does, but do not compare the digest of a cached blob."""
         return self.fill(blob)
 
     def fill(self, blob: Blob) -> Path:
-        """Fetch as `open_path` does, without counting wait time; for prefetching."""
+        """Fetch a blob as `open_path` does, without counting wait time; for prefetching."""
         if self._lease_cached(blob):
             self.traffic.add(hits=1)
             return self.path(blob)
@@ -296,7 +297,7 @@ class CachedStore(Store):
         return Store.has(self, blob)
 
     def _reserve(self, blob: Blob) -> Path:
-        """Return a file of the blob's length, after evicting enough."""
+        """Return a file of the blob's length, after evicting enough other blobs."""
         partial = self.root / "filling" / blob.md5
         with locked(self.root / "lock"), named_failures(partial):
             partial.parent.mkdir(parents=True, exist_ok=True)
@@ -313,7 +314,9 @@ class CachedStore(Store):
         return partial
 
     def _make_room(self, blob: Blob) -> bool:
-        """Evict enough for another blob and reserve its bytes; return True if it fits. The caller holds the lock."""
+        """Evict enough blobs to make room for another one and reserve its bytes; return True if it fits. The caller
+        holds the lock.
+        """
         used = self._noted_bytes()
         if used is None or used + blob.bytes > self.limit_bytes:
             used = self._evict_for(blob)

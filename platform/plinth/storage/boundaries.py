@@ -28,7 +28,9 @@ class Counter:
         self.strike_at, self.strike, self.name, self.passed = strike_at, strike, name, 0
 
     def cross(self, *places: Any) -> None:
-        """Count one boundary, and strike if it is the chosen one: by number, or by the new name of a file."""
+        """Count one boundary. If it is the chosen one, by number or by the new name of a file, call the strike
+        function.
+        """
         self.passed += 1
         if self.passed == self.strike_at or self._renames(places):
             self.strike()
@@ -39,7 +41,7 @@ class Counter:
 
 
 def install(strike_at: int, strike: Callable[[], None] | None = None, name: str = "") -> Counter:
-    """Count boundaries until the process ends, and strike (by default SIGKILL) before boundary `strike_at`.
+    """Count boundaries until the process ends, and call `strike` (by default SIGKILL) before boundary `strike_at`.
 
     Args:
         name: strike before a file is renamed to this name as well.
@@ -69,7 +71,7 @@ def install(strike_at: int, strike: Callable[[], None] | None = None, name: str 
 
 
 def die() -> None:
-    """End the process as the kernel would: without cleanup."""
+    """Kill this process without cleanup, as the kernel would."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,8 +1,9 @@
-"""Manifests as DVC directories: pointers for plain `dvc pull`, restore, push and pull. The only module on `dvc-data`.
+"""Manifests as DVC directories: pointers for plain `dvc pull`, restore, push and pull. The only module that uses
+`dvc-data`.
 
-A manifest is one DVC directory object (`….dir`) with its parts and, as `manifest.json`, itself. The object is derived
-from the manifest alone, so only the manifest's digest is needed to find it. A remote has `files/md5/…` for DVC and
-`manifests/<digest>.json` for Plinth.
+A manifest is one DVC directory object (`….dir`). The directory has its parts and, as `manifest.json`, the manifest
+itself. The object is derived from the manifest alone, so only the manifest's digest is needed to find it. A remote has
+`files/md5/…` for DVC and `manifests/<digest>.json` for Plinth.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def restore(state: State, digest: str, directory: Path) -> Manifest:
     """Write the files of a manifest, given by its digest or unambiguous prefix, below `directory`.
 
     Raises:
-        MissingError, IntegrityError: no such manifest, or a blob is absent or has changed.
+        MissingError, IntegrityError: there is no such manifest, or a blob is absent or has changed.
     """
     manifest = resolve(state.refs, digest)
     checkout(state.store, manifest.parts, directory)
@@ -147,7 +148,7 @@ def _pointer(name: str, oid: str, manifest: Manifest) -> bytes:
 
 
 def _filesystem(url: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
-    """Return a DVC file system and the path of the remote in it."""
+    """Return a DVC file system, and the path of the remote within it."""
     from dvc_objects.fs.local import LocalFileSystem
 
     if url.startswith("s3://"):

@@ -43,7 +43,7 @@ class ByteRange(Frozen):
 
 
 class FileDigests(Frozen):
-    """Size and SHA-256 of a file and of its pieces (none if it is not cut)."""
+    """Size and SHA-256 of a file and of its pieces. There are no pieces if the file is not cut."""
 
     bytes: int
     sha256: str
@@ -67,7 +67,7 @@ class Hashing:
         self._pieces: list[ByteRange] = []
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the next bytes; the answer may be short, and is empty at the end."""
+        """Return the next bytes. The result may be shorter than `size`, and is empty at the end."""
         data = self._stream.read(size if size > 0 else CHUNK_BYTES)
         self._whole.update(data)
         self._piece.update(self._held)
@@ -80,7 +80,7 @@ class Hashing:
         return self._position
 
     def at(self, start: int, size: int) -> bytes:
-        """Read bytes out of order, before anything else is read; they are hashed in their place."""
+        """Read bytes ahead, before any other bytes are read. They are hashed later, at their position in the stream."""
         self._stream.seek(start)
         data = self._stream.read(size)
         self._stream.seek(0)
@@ -119,7 +119,7 @@ class Hashing:
 
 @dataclass(frozen=True)
 class Cutter:
-    """Rule that cuts files of a kind: `find` reads a stream and calls its `cut`; `name` identifies the rule."""
+    """Rule that cuts files of a kind: `find` reads a stream and calls its method `cut`; `name` identifies the rule."""
 
     name: str
     find: Callable[[Hashing], None]
@@ -137,7 +137,7 @@ def range_digest(stream: IO[bytes], start: int, size: int) -> FileDigests:
     """Hash a range of a stream.
 
     Raises:
-        EOFError: the stream ends inside it.
+        EOFError: the stream ends inside the range.
     """
     stream.seek(start)
     found, left = hashlib.sha256(), size
@@ -154,7 +154,7 @@ class DigestMemory:
     """Cache of digests, keyed by address, cutter, size and change mark. If the cache is lost, files are hashed again.
 
     Args:
-        path: database file, created on first use; if that fails, nothing is remembered.
+        path: database file, created on first use; if it cannot be created, no digest is cached.
     """
 
     def __init__(self, path: Path) -> None:
@@ -162,7 +162,7 @@ class DigestMemory:
 
     @contextmanager
     def session(self) -> Iterator[DigestSession]:
-        """Open the memory for one listing; new digests are written together at the end."""
+        """Open the cache for one listing; new digests are written together at the end."""
         connection = self._connect()
         if connection is None:
             yield DigestSession(None)
@@ -173,7 +173,7 @@ class DigestMemory:
                 connection.commit()
 
     def forget(self) -> None:
-        """Forget everything, after a remembered digest turned out to be wrong."""
+        """Delete all cached digests, because one of them turned out to be wrong."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
@@ -194,13 +194,13 @@ class DigestMemory:
 
 
 class DigestSession:
-    """An open memory, or one that remembers nothing."""
+    """Open digest cache, or a session without a cache."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self._connection = connection
 
     def get(self, uri: str, cutter: str, size: int, mark: str) -> FileDigests | None:
-        """Return the digests that were computed for this size and mark."""
+        """Return the cached digests for this size and mark, or None."""
         if self._connection is None:
             return None
         with suppress(sqlite3.Error, ValueError):
@@ -210,7 +210,7 @@ class DigestSession:
         return None
 
     def put(self, uri: str, cutter: str, mark: str, found: FileDigests) -> None:
-        """Remember digests."""
+        """Cache the digests of a file."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 row = (uri, cutter, found.bytes, mark, found.model_dump_json())
@@ -223,11 +223,11 @@ SYMLINK, SPECIAL_FILE, PRIVATE_FILE = "symlink", "special_file", "private_file"
 
 
 class SourceFile(Frozen):
-    """One file of a source, or a piece of one. `uri` opens it; `name` is relative to the source's root and part of
+    """One file of a source, or a piece of a file. `uri` opens it; `name` is relative to the source's root and part of
     identities.
 
-    `bytes` and `sha256` are those of the file, or of the piece, which begins at byte `start` of the `whole` bytes and
-    has `before` lines before it. The last `tail` bytes of the file belong to each of its pieces. `depth` is the number
+    `bytes` and `sha256` belong to the file or to the piece. A piece begins at byte `start` of the file's `whole` bytes,
+    and `before` lines precede it. The last `tail` bytes of the file belong to each of its pieces. `depth` is the number
     of folders between the source's root and the file. A `refused` file (`SYMLINK`, `SPECIAL_FILE`, `PRIVATE_FILE`) has
     no content.
     """
@@ -250,7 +250,7 @@ class SourceFile(Frozen):
         return f"{self.name}@{self.start}" if self.start else self.name
 
     def split(self) -> list[SourceFile]:
-        """Return the pieces as files; the file itself if it is not cut."""
+        """Return the pieces as files, or the file itself if it is not cut."""
         return [
             SourceFile(uri=self.uri, name=self.name, whole=self.bytes, depth=self.depth, **piece.model_dump())
             for piece in self.pieces
@@ -258,7 +258,7 @@ class SourceFile(Frozen):
 
 
 class CheckedFile:
-    """Source file, or a piece of one, read once from its beginning and compared with the inventory."""
+    """Source file, or a piece of a file, read once from its beginning and compared with the inventory."""
 
     def __init__(self, file: SourceFile, stream: IO[bytes]) -> None:
         self._file, self._stream = file, stream
@@ -267,10 +267,11 @@ class CheckedFile:
             stream.seek(file.start)
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next `size` bytes, or all remaining; for a piece, its range and then the file's tail.
+        """Return the next `size` bytes, or all remaining bytes. For a piece, its range and then the file's tail are
+        read.
 
         Raises:
-            SourceError: when the file system fails.
+            SourceError: the file system fails.
         """
         with readable(self._file.uri, "read"):
             data = self._stream.read(size) if not self._file.whole else self._within(size)
@@ -311,8 +312,8 @@ def opened(file: SourceFile) -> Iterator[CheckedFile]:
     """Open a source file for reading; the unread rest is read and checked at the end of a successful block.
 
     Raises:
-        SourceError: it cannot be opened or read, is a link, or became one since the inventory.
-        IntegrityError: it differs from the inventory.
+        SourceError: the file cannot be opened or read, is a link, or has become a link since the inventory.
+        IntegrityError: the file differs from the inventory.
     """
     if file.refused:
         raise SourceError(

@@ -47,7 +47,7 @@ class ChangedError(OSError):
 
 
 class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """File system of single addresses: nothing is listed."""
+    """File system for single addresses; folders cannot be listed."""
 
     protocol = ("http", "https")
     cachable = False
@@ -64,8 +64,8 @@ class HttpFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
         """Return length, entity tag and final address.
 
         Raises:
-            FileNotFoundError, OSError: the server has no such file, does not answer, or does not report the length: a
-                truncated file of unknown length would look whole.
+            FileNotFoundError, OSError: the server has no such file, does not answer, or does not report the length.
+                Without a length, a truncated file would look complete.
         """
         with _request("HEAD", path) as found:
             tag = found.headers.get("ETag") or found.headers.get("Last-Modified") or ""
@@ -91,7 +91,7 @@ class HttpStream(io.RawIOBase):
     """File of a web server that can be read from any byte.
 
     Args:
-        url, info: address and facts of the file, from `HttpFiles.info`.
+        url, info: address and metadata of the file, from `HttpFiles.info`.
         block_bytes: bytes per request.
     """
 
@@ -123,7 +123,7 @@ class HttpStream(io.RawIOBase):
         return taken
 
     def _fetch(self, end: int) -> bytes:
-        """Return the bytes from the position up to `end`; those of an interrupted answer are kept."""
+        """Return the bytes from the position up to `end`. If an answer is interrupted, its bytes are kept."""
         found, failures = bytearray(), 0
         while self._position + len(found) < end:
             had = len(found)
@@ -157,7 +157,7 @@ class HttpStream(io.RawIOBase):
 
 
 def serves(uri: str) -> bool:
-    """Return True if it is an address of a web server."""
+    """Return True if a URI is the address of a web server."""
     return uri.startswith(("http://", "https://"))
 
 
@@ -175,7 +175,7 @@ def get(url: str) -> bytes:
 
 
 def _request(method: str, url: str, headers: dict[str, str] | None = None) -> requests.Response:
-    """Return a successful answer; its body is still to be read. Its `url` is the final address.
+    """Send a request; return the successful response with an unread body. The response's `url` is the final address.
 
     Raises:
         SourceError: a redirect leaves the server, or its name leads to this machine.
@@ -255,7 +255,9 @@ def _is_address(host: str) -> bool:
 
 
 class OutsideConnection(HTTPConnection):
-    """Connection with a check of the peer before anything is sent: a name can resolve to anything at any moment."""
+    """HTTP connection that checks the peer's address before it sends anything, because a name can resolve to another
+    address at any time.
+    """
 
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
@@ -268,7 +270,7 @@ class OutsideConnection(HTTPConnection):
 
 
 class OutsideTlsConnection(OutsideConnection, HTTPSConnection):
-    """The same over TLS."""
+    """TLS connection that checks the peer's address before it sends anything."""
 
 
 class OutsidePool(HTTPConnectionPool):
@@ -284,7 +286,7 @@ class OutsideTlsPool(HTTPSConnectionPool):
 
 
 class OutsideAdapter(HTTPAdapter):
-    """Adapter that checks the peer of each connection, except that of a proxy, which the operator chose."""
+    """Adapter that checks the peer of each connection, except connections to a proxy, which the operator chose."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -324,13 +326,13 @@ MAX_LIST_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Query:
-    """Query in an address.
+    """Query in a `cc://` address of Common Crawl.
 
     Args:
-        crawl: such as `CC-MAIN-2024-10`.
+        crawl: name of the crawl, such as `CC-MAIN-2024-10`.
         kind: kind of the files.
         first, limit: range of the files, or of the records of the index; a limit of 0 means none.
-        url, filters: query of the index; without `url`, whole files.
+        url, filters: query of the index; without `url`, whole files are read.
         base, index: locations of files and index.
     """
 
@@ -355,18 +357,19 @@ class CommonCrawl(fsspec.AbstractFileSystem):  # type: ignore[misc]
         return path
 
     def find(self, path: str, detail: bool = True, **_: Any) -> Any:
-        """Return `name` and `uri` of every file or record; records also have `start` and `size`. Other sizes are
-        unknown."""
+        """Return `name` and `uri` of every file or record. Records also have `start` and `size`; sizes of whole files
+        are unknown.
+        """
         query = parse(path)
         found = {one.pop("key"): one for one in (_records(query) if query.url else _files(query))}
         return found if detail else list(found)
 
 
 def parse(location: str) -> Query:
-    """Return the query of an address.
+    """Return the query in a `cc://` address.
 
     Raises:
-        SourceError: it has unknown or wrong parts.
+        SourceError: the address has unknown or wrong parts.
     """
     parts = urlsplit(location)
     given = parse_qs(parts.query, keep_blank_values=True)
@@ -379,7 +382,7 @@ def parse(location: str) -> Query:
     if wrong or not parts.netloc or parts.path.strip("/"):
         raise SourceError(
             f"{location} is not the address of a crawl",
-            found=", ".join(wrong) or "no crawl, or a path after it",
+            found=", ".join(wrong) or "no name of a crawl, or a path after the name",
             expected="cc://CC-MAIN-2024-10?kind=warc|wet|wat&first=N&limit=N, or ?url=*.example.org&filter=…&limit=N; "
             "base=… and index=… set the locations of files and index",
             remedy="correct the source's `path` in the recipe",
@@ -428,7 +431,7 @@ def _records(query: Query) -> Iterator[dict[str, Any]]:
 
 
 def _entry(query: Query, path: str) -> dict[str, Any]:
-    """Return a path from an untrusted list or index."""
+    """Return the name and URI of a file, from a path in an untrusted list or index."""
     relative(path, f"the list of {query.crawl}", error=SourceError)
     return {"name": path, "uri": f"{query.base}/{quote(path) if serves(query.base) else path}", "type": "file"}
 

@@ -1,9 +1,10 @@
 """Listing of a location: every file with its digest, or only with a mark that changes with the file.
 
-A symbolic link below a location is followed to a file below the same location that is not listed under another name (a
-download cache is a folder of such links), and otherwise listed as a link: an untrusted tree must not lead to files of
-this machine. The location itself may be or pass through links if the recipe gives an absolute path; a path relative to
-the workspace stays in its `input/`. Files that are off limits are listed as such, wherever they are (`off_limits`).
+A symbolic link below a location is followed if it leads to a file below the same location that is not listed under
+another name; a download cache is a folder of such links. Other links are listed as links, because an untrusted tree
+must not lead to files of this machine. The location itself may be a link or pass through links if the recipe gives an
+absolute path; a path relative to the workspace stays in its `input/`. Files that are off limits are flagged, wherever
+they are (`off_limits`).
 
 Files are selected by suffix, in any case. Hidden files (dot files and remains of editors and operating systems) are
 skipped unless requested. Skipped files are counted.
@@ -86,7 +87,7 @@ def inventory(
     memory: DigestMemory | None = None,
     spread: Spread | None = None,
 ) -> list[SourceFile]:
-    """Return the files of `survey`.
+    """Return the files of a location as `survey` does, without hidden files and counts of skipped files.
 
     Raises:
         SourceError: there is no file, all are off limits, or a file cannot be read.
@@ -111,8 +112,10 @@ def survey(
     spread: Spread | None = None,
     hidden: bool = False,
 ) -> LocatedFiles:
-    """Return every file of a location (path, folder or glob) with its digest, sorted by name; links, special files and
-    files that are off limits as `refused` files without content. Skipped files are counted.
+    """Return every file of a location (path, folder or glob) with its digest, sorted by name.
+
+    Links, special files and files that are off limits are returned as `refused` files without content. Skipped files
+    are counted.
 
     Args:
         location: path relative to `base`, absolute path, or URI.
@@ -157,8 +160,9 @@ def described(unread: Mapping[str, int]) -> str:
 def listing(
     location: str, base: Path | str, suffixes: tuple[str, ...] = (), sized: bool = True, hidden: bool = False
 ) -> list[list[Any]]:
-    """Return name, size and change mark of every file at a location: cheap, but no proof of content. Files that are not
-    read (`refused`) are left out.
+    """Return name, size and change mark of every file at a location. This is cheap, but does not prove the content.
+
+    Files that are not read (`refused`) are left out.
 
     Args:
         sized: True requests sizes that a listing lacks; otherwise these are None.
@@ -183,7 +187,9 @@ def newest(location: str, base: Path | str, suffixes: tuple[str, ...] = (), hidd
 
 
 def _times(info: Mapping[str, Any]) -> Iterator[float]:
-    """Yield the times of a local file's content and entry: a copy may keep the time of the original."""
+    """Yield the times at which a local file's content and its directory entry changed. A copy may keep the content time
+    of the original.
+    """
     for key in ("mtime", "created", "LastModified"):
         value = info.get(key)
         if value is not None:
@@ -214,7 +220,7 @@ class _Entry(NamedTuple):
 
     @property
     def range(self) -> dict[str, int]:
-        """Place of a range, as in `SourceFile`."""
+        """Byte range of a file, as fields of `SourceFile`; empty for a whole file."""
         return {} if self.start is None else {"start": self.start, "whole": self.start + self.size}
 
 
@@ -225,8 +231,9 @@ _Found = tuple[str, str, Mapping[str, Any]]
 def _find(
     location: str, base: Path | str, suffixes: tuple[str, ...], hidden: bool
 ) -> tuple[Any, str, list[_Found], dict[str, int]]:
-    """Return file system, the folder below which no part of a path may be a link, the files, and counts of skipped
-    ones."""
+    """Return the file system, the folder below which no part of a path may be a link, the files, and counts of skipped
+    files.
+    """
     uri = absolute(location, base)
     fs, named = source_filesystem(uri)
     if HUB_SCHEME in fs.protocol:
@@ -265,7 +272,7 @@ def _find(
 def _wanted(
     fs: Any, found: Sequence[_Found], suffixes: tuple[str, ...], hidden: bool
 ) -> tuple[list[_Found], list[tuple[str, str]]]:
-    """Return the files to include, and the paths of skipped ones with the reason."""
+    """Return the files to include, and the paths of skipped files with the reason."""
     ends = tuple(suffix.lower() for suffix in suffixes)
     wanted, others = list[_Found](), list[tuple[str, str]]()
     for name, path, info in found:
@@ -289,7 +296,9 @@ def is_hidden(name: str) -> bool:
 
 
 def ending(name: str) -> str:
-    """Return the suffix of a file's name in lower case; with the one before it if the last is a compression suffix."""
+    """Return the suffix of a file's name in lower case. If it is a compression suffix, the suffix before it is
+    included.
+    """
     found = _ENDING.search(name.rsplit("/", 1)[-1].lower())
     return found[0] if found else NO_ENDING
 
@@ -305,7 +314,7 @@ def _guarded(found: Iterable[_Found], uri: str) -> list[_Found]:
     """Return the files, with those that are off limits flagged.
 
     Raises:
-        SourceError: all of them are off limits.
+        SourceError: all files are off limits.
     """
     limits = off_limits.current()
 
@@ -339,8 +348,9 @@ def _sized(found: Sequence[_Found]) -> list[_Found]:
 
 
 def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
-    """Yield the files; links to a file below the root are replaced by that file if it has no other name in the
-    listing."""
+    """Yield the files. A link to a file below the root is replaced by that file if the listing has the file under no
+    other name.
+    """
     read = {path for _, path, info in found if not info.get("islink")}
     for name, path, info in found:
         target = os.path.realpath(path) if info.get("islink") else path
@@ -352,9 +362,7 @@ def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
 
 
 def _refused(info: Mapping[str, Any]) -> str:
-    """Return why a file is not read, or an empty string if it is read. Only local file systems have files that are not
-    read.
-    """
+    """Return why a file is not read, or an empty string if it is read. Only local file systems have such files."""
     if info.get("off_limits"):
         return PRIVATE_FILE
     if info.get("islink"):
@@ -372,12 +380,12 @@ def _mark(info: Mapping[str, Any]) -> str:
 
 
 def _relative(path: str, root: str, folder: str) -> str:
-    """Return a path relative to the root; for a location that is a file, its name there."""
+    """Return a path relative to the root. If the location itself is a file, return the file's name."""
     return printable(path[len(root) :].lstrip("/") or folder.rsplit("/", 1)[-1])
 
 
 def _hashed(entries: Sequence[_Entry], session: DigestSession, spread: Spread | None) -> list[FileDigests]:
-    """Return digests of the entries in order: remembered if the change mark is the same, otherwise computed."""
+    """Return digests of the entries in order: from the cache if the change mark is the same, otherwise computed."""
     found = [
         _no_content(one) if one.refused else session.get(one.uri, one.kind, one.size, one.mark) if one.mark else None
         for one in entries
@@ -420,7 +428,9 @@ def _file_digests(entry: _Entry) -> FileDigests:
 
 
 def _no_content(entry: _Entry) -> FileDigests:
-    """Return the digest of a link, which covers only that it is a link: its target is a path of this machine."""
+    """Return the digest of a link. It covers only the fact that the file is a link, because the link's target is a path
+    of this machine.
+    """
     return FileDigests(bytes=0, sha256=hashlib.sha256(entry.refused.encode()).hexdigest())
 
 

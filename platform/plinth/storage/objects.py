@@ -4,8 +4,7 @@
     S3Objects  objects below an `s3://` prefix; conditional writes of S3
 
 Every write names the tag of the object that it replaces, or None, so concurrent changes are never overwritten. A write
-of identical bytes renews the object's time, so that retention does not delete an object that a process is about to use
-(retention).
+of identical bytes renews the object's time, so that retention does not delete an object that a process is about to use.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ RENEW_AFTER_S = 3 * 86400.0
 
 
 class ObjectVersion(NamedTuple):
-    """Object as read; the tag identifies this version, `modified` is the time of the write (Unix time)."""
+    """Object as read. The tag identifies this version; `modified` is the time of the write (Unix time)."""
 
     data: bytes
     tag: str
@@ -41,7 +40,7 @@ class ObjectVersion(NamedTuple):
 
 
 class ObjectFacts(NamedTuple):
-    """Object that was not read: its name, its bytes, the time of the write (Unix time)."""
+    """Metadata of an object that was not read: its name, its size in bytes, the time of the last write (Unix time)."""
 
     name: str
     bytes: int
@@ -49,7 +48,7 @@ class ObjectFacts(NamedTuple):
 
     @property
     def old(self) -> bool:
-        """True if its time must be renewed before use."""
+        """True if retention might delete the object, so its time must be renewed before use."""
         return is_old(self.modified)
 
 
@@ -62,15 +61,17 @@ class Objects(Protocol):
         ...
 
     def where(self, name: str) -> str:
-        """Return path or URI, for messages."""
+        """Return the path or URI of an object, for messages."""
         ...
 
     def get(self, name: str) -> ObjectVersion | None:
-        """Return an object, or None if there is none."""
+        """Return an object, or None if it does not exist."""
         ...
 
     def put(self, name: str, data: bytes, replaces: str | None) -> bool:
-        """Replace the object with this tag, or create one if None; return False if other bytes are there."""
+        """Replace the object that has the tag `replaces`, or create it if None. Return False if the stored object has
+        another tag and other bytes.
+        """
         ...
 
     def names(self, prefix: str = "") -> Iterator[str]:
@@ -78,17 +79,18 @@ class Objects(Protocol):
         ...
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Yield the facts of every object, unordered, without reading any object."""
+        """Yield the metadata of every object, unordered, without reading any object."""
         ...
 
     def remove_old(self, name: str, before: float) -> bool:
-        """Remove an object that was last written before a time; return False if it is younger. A missing object is
-        fine."""
+        """Remove an object that was last written before a time; return False if it is younger. A missing object is not
+        an error.
+        """
         ...
 
 
 def is_old(modified: float) -> bool:
-    """Return True if an object with this time must be renewed before use."""
+    """Return True if retention might delete an object with this time, so the time must be renewed before use."""
     return modified < time.time() - RENEW_AFTER_S
 
 
@@ -168,7 +170,7 @@ def unlink_old(path: Path, before: float) -> bool:
 
 
 def write_once(objects: Objects, name: str, data: bytes, sound: Callable[[bytes], bool]) -> bytes:
-    """Write an object that others may write too; the first valid one stays. Return the bytes that are there afterward.
+    """Write an object that other processes may write too; the first valid version stays. Return the stored bytes.
 
     Args:
         sound: returns True if existing bytes are valid and may stay; others are replaced.
@@ -183,7 +185,7 @@ def write_once(objects: Objects, name: str, data: bytes, sound: Callable[[bytes]
 
 
 def at_once(objects: Objects, ask: Callable[[T], R], about: Iterable[T]) -> Iterator[R]:
-    """Yield answers in order; for remote objects, several requests run in parallel."""
+    """Yield the results of `ask` in order; for remote objects, several requests run in parallel."""
     if objects.threads == 1:
         yield from map(ask, about)
         return
@@ -210,11 +212,11 @@ FINAL = {"400", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "
 
 
 class Absent(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Changed(Exception):
-    """The condition of a write does not hold."""
+    """The condition of a conditional write is not met."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ class S3Objects:
         return self._ask("list", prefix, listed)
 
     def look_up(self, name: str) -> ObjectFacts | None:
-        """Return the facts of an object without reading it, or None if there is none."""
+        """Return the metadata of an object without reading it, or None if it does not exist."""
 
         def headed(s3: Any, at: dict[str, str]) -> ObjectFacts:
             answer = s3.head_object(**at)
@@ -278,7 +280,7 @@ class S3Objects:
             return None
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of an object, or None if there is none."""
+        """Return the bytes of an object, or None if it does not exist."""
         found = self.look_up(name)
         return found.bytes if found else None
 
@@ -294,7 +296,8 @@ class S3Objects:
         """Return bytes `start` to `stop` of an object.
 
         Raises:
-            MissingError, StorageError: there is none; no complete answer within the attempts.
+            MissingError: the object does not exist.
+            StorageError: no complete answer within the attempts.
         """
 
         def span(s3: Any, at: dict[str, str]) -> bytes:
@@ -330,7 +333,7 @@ class S3Objects:
             self._ask("write", name, lambda s3, at: s3.upload_file(str(path), at["Bucket"], at["Key"], ExtraArgs=extra))
 
     def remove(self, name: str) -> None:
-        """Remove an object; a missing one is fine."""
+        """Remove an object; a missing object is not an error."""
         self._ask("remove", name, lambda s3, at: s3.delete_object(**at))
 
     def _place(self, name: str) -> tuple[str, str]:
@@ -341,7 +344,7 @@ class S3Objects:
         """Repeat a request until it is answered, up to a limit.
 
         Raises:
-            Absent, Changed: S3 reports it.
+            Absent, Changed: the object does not exist, or the condition of a write is not met.
             StorageError: no credentials, no permission, or no answer.
         """
         from boto3.exceptions import S3UploadFailedError
@@ -377,7 +380,7 @@ class S3Objects:
         ) from failure
 
     def _final(self, doing: str, name: str, error: Any) -> None:
-        """Raise errors that a retry does not change."""
+        """Raise an error at once if a retry cannot help."""
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code == "NoSuchBucket":
             raise WorkspaceError(
@@ -404,14 +407,14 @@ def _found(answer: Any) -> ObjectVersion:
 
 
 def client() -> Any:
-    """Return the client of this process for its current environment; for requests about buckets."""
+    """Return the S3 client of this process for its current environment; for requests about buckets."""
     named = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_CONFIG_FILE")
     return _client_of(os.getpid(), *(os.environ.get(name) for name in named))
 
 
 @lru_cache(maxsize=4)
 def _client_of(process: int, *environment: str | None) -> Any:
-    """Return the client of a process and its environment; cached, because creation takes a tenth of a second."""
+    """Return the S3 client of a process and its environment. It is cached, because creating it takes 0.1 seconds."""
     from boto3.session import Session
     from botocore.config import Config
 

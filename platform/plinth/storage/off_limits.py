@@ -46,7 +46,7 @@ class LocalPlace(NamedTuple):
 
 
 class OffLimits:
-    """Places that are off limits now.
+    """Files and folders that are off limits at this time.
 
     Args:
         secrets: folders and files that are also compared by inode.
@@ -79,7 +79,9 @@ class OffLimits:
 
 
 def current() -> OffLimits:
-    """Return the places that are off limits, by the environment and the files of the last seconds."""
+    """Return the places that are off limits, from the environment and the file system. The result is cached for a few
+    seconds.
+    """
     names = (TRUST_VARIABLE, private.VARIABLE, CACHE_VARIABLE, "XDG_CONFIG_HOME", "HOME")
     keys = sorted(value for name, value in os.environ.items() if name.startswith(KEY_VARIABLE))
     given = tuple(os.environ.get(name, "") for name in names)
@@ -87,14 +89,14 @@ def current() -> OffLimits:
 
 
 def place(location: str, base: Path | str) -> LocalPlace:
-    """Return the real place of a local location.
+    """Return the real path of a local location, with links resolved.
 
     Args:
         location: an absolute path.
         base: folder or URI that relative locations are relative to.
 
     Raises:
-        SourceError: it is off limits, leaves `base` through a link, or is not in `PLINTH_SOURCES`.
+        SourceError: the location is off limits, leaves `base` through a link, or is not in `PLINTH_SOURCES`.
     """
     found = os.path.realpath(location or "/")
     if current().has(found):
@@ -121,7 +123,7 @@ def require(path: str, status: os.stat_result) -> None:
         status: status of the open file.
 
     Raises:
-        SourceError: it is off limits.
+        SourceError: the file is off limits.
     """
     limits = current()
     if limits.has(path) or (status.st_nlink > 1 and limits.has_inode(status)):
@@ -139,7 +141,10 @@ def refused(location: str, found: str) -> SourceError:
 
 
 def _home(location: str, base: Path | str) -> str:
-    """Return the real path of `base`, ignoring a link in its own place, if the location is written as one below it."""
+    """Return the real path of `base` if a location is written as a path below it; otherwise an empty string.
+
+    If `base` itself is a link, this link is not resolved.
+    """
     if "://" in str(base):
         return ""
     own = os.path.abspath(base)
@@ -148,7 +153,7 @@ def _home(location: str, base: Path | str) -> str:
 
 
 def _below(folder: str) -> str:
-    """Return the prefix of paths below a folder, which matches the folder itself when written the same way."""
+    """Return a folder's path with one trailing slash: the prefix of all paths below it."""
     return f"{folder.rstrip('/')}/"
 
 
@@ -167,7 +172,7 @@ def _known(tick: int, keys: tuple[str, ...], environment: tuple[str, ...]) -> Of
 
 
 def _files(place: Path) -> Iterator[os.stat_result]:
-    """Yield the files at a place, and the targets of links there."""
+    """Yield the status of the files at a place; links there are followed."""
     paths = [place] if place.is_file() else [Path(at, name) for at, _, names in os.walk(place) for name in names]
     for path in paths:
         with suppress(OSError):

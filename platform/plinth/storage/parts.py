@@ -98,7 +98,7 @@ def write_batches(
         group_rows: maximum rows per row group; default `ROW_GROUP_ROWS`.
 
     Raises:
-        DiskFullError, WorkspaceError: nothing becomes visible.
+        DiskFullError, WorkspaceError: the blob cannot be written; nothing becomes visible.
     """
     with PartWriter(store, name, schema, group_rows) as writer:
         for batch in batches:  # an error here is the caller's read error
@@ -110,7 +110,7 @@ def write_arrow(store: Store, name: str, table: pa.Table, *, stats: Mapping[str,
     """Write a table as one Arrow file with a single batch, for memory mapping (`pyarrow.ipc.open_file`).
 
     Raises:
-        DiskFullError, WorkspaceError: nothing becomes visible.
+        DiskFullError, WorkspaceError: the file cannot be written; nothing becomes visible.
     """
     whole = table.combine_chunks()
     with store.staging(".arrow") as path:
@@ -125,7 +125,7 @@ class PartWriter:
     Use it as a context manager; without `finish` nothing becomes visible.
 
     Raises:
-        DiskFullError, WorkspaceError: nothing becomes visible.
+        DiskFullError, WorkspaceError: the blob cannot be written; nothing becomes visible.
     """
 
     def __init__(self, store: Store, name: str, schema: pa.Schema, group_rows: int | None = None) -> None:
@@ -165,7 +165,7 @@ def read_table(store: Store, part: Part, columns: Sequence[str] | None = None) -
     """Return a part as a table, or some of its columns.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, or not Parquet.
+        MissingError, IntegrityError: the blob is absent, truncated, or not Parquet.
     """
     batches = list(iter_batches(store, part, columns))
     return pa.Table.from_batches(batches, schema=batches[0].schema) if batches else _empty(store, part, columns)
@@ -198,7 +198,7 @@ def iter_batches(
         labels: string columns to read as Arrow dictionaries, four times as fast if few values repeat.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, short, or not Parquet.
+        MissingError, IntegrityError: the blob is absent, truncated, or not Parquet, or has too few rows.
     """
     path = store.open_path(part.blob)
     seen = 0
@@ -216,7 +216,7 @@ def iter_batches(
 
 
 def _whole(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield batches of exactly `rows` rows with one dictionary each: Arrow splits them at row groups."""
+    """Yield batches of exactly `rows` rows with one dictionary each, because Arrow splits batches at row groups."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
@@ -266,7 +266,7 @@ def read_row(store: Store, part: Part, row: int, columns: Sequence[str] | None =
     """Return one row as plain Python values; only its row group is read.
 
     Raises:
-        MissingError, IntegrityError: absent, torn, not Parquet, or without that row or column.
+        MissingError, IntegrityError: the blob is absent, truncated, not Parquet, or without that row or column.
     """
     path = store.open_path(part.blob)
     try:
@@ -312,7 +312,7 @@ def _empty(store: Store, part: Part, columns: Sequence[str] | None) -> pa.Table:
 
 
 class RowGroups:
-    """Row groups that do not depend on the caller's batches, so that the bytes do not either.
+    """Grouping of rows that does not depend on the caller's batches, so that equal rows give equal bytes.
 
     A group ends with the row that fills it, in rows or in bytes, so that book-sized texts stay bounded too.
     """
@@ -343,8 +343,11 @@ class RowGroups:
 
 
 def parquet_encoding(schema: pa.Schema) -> dict[str, Any]:
-    """Return Parquet options for a schema: zstd for texts, LZ4 for tables of scores, which read faster, and
-    dictionaries for strings, which repeat; numbers seldom repeat and read twice as fast without."""
+    """Return Parquet options for a schema.
+
+    Texts are compressed with zstd, and tables of scores with LZ4, which reads faster. Strings repeat, so they use
+    dictionaries; numbers seldom repeat and read twice as fast without.
+    """
     text = any(pa.types.is_large_string(field.type) for field in schema)
     labels = [path for field in schema for path in _labels(field.name, field.type)]
     return {"compression": "zstd" if text else "lz4", "use_dictionary": labels or False}

@@ -2,7 +2,7 @@
 
     folder             private folder of a workspace's records, out of reach of the workspace's writers
     RunningProcess     a process, identified by its number and start time
-    use, wait_until_unused   use of a server: it lives while a process holds its lock
+    use, wait_until_unused   use of a server, which lives while a process holds its lock
     note, known, page_url    addresses for links from pages and from Dagster, while the serving process is alive
 
 Does not belong here: jobs of runs, found by their launchers (`plinth.launch`).

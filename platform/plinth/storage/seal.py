@@ -1,6 +1,6 @@
 """Seals: authentication of references and step records by the workspace's own workers.
 
-More users can usually write a workspace than may publish results. Workers therefore share a secret, stored with the
+Usually, more users can write a workspace than may publish results. Workers therefore share a secret, stored with the
 root of trust outside the workspace, and add an HMAC-SHA256 to their records. Content is identified by its digest and
 needs no seal; only records of work and of publication do.
 
@@ -22,7 +22,7 @@ SECRET_FILE = "seal"
 
 
 class Seal:
-    """Maker and checker of seals. It never shows the secret."""
+    """Maker and checker of seals. It never reveals the secret."""
 
     def __init__(self, secret: bytes | None) -> None:
         self._secret = secret
@@ -41,7 +41,7 @@ class Seal:
         """Return the seal of one fact, or None if there is no secret.
 
         Args:
-            what: kind of the fact, so that one kind never passes for another.
+            what: kind of the fact; a seal for one kind is not valid for another kind.
             name: subject of the fact, such as an asset or a key.
             content: digest of the fact.
         """

@@ -1,7 +1,7 @@
 """Content store of a shared workspace: blobs in a bucket, behind a bounded cache on the disk of each machine.
 
 A blob is in the store if it is in the bucket. Tasks write to the cache and upload; an opened blob is downloaded once
-per machine, with its digest compared. There are no locks: content has one name everywhere.
+per machine, with its digest compared. No locks are needed, because content has the same name everywhere.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def store_at(uri: str) -> Store:
 
 
 class S3Blobs(RemoteBlobs):
-    """Blobs of a bucket, which retries requests itself."""
+    """Blobs of a bucket. The S3 client retries requests, so this class does not."""
 
     wrong_remedy = "delete that object and run the same command again to recreate it; the wrong bytes were not kept"
 
@@ -154,7 +154,7 @@ def bound() -> int:
     """Return the limit of a cache from the environment.
 
     Raises:
-        WorkspaceError: it is not a number of bytes.
+        WorkspaceError: the variable is not a number of bytes.
     """
     given = os.environ.get(BOUND_VARIABLE, str(BOUND_BYTES))
     if not given.isdigit():

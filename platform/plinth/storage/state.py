@@ -41,7 +41,7 @@ class Record(Frozen):
 
 @dataclass(frozen=True)
 class StepCache:
-    """Records by step key; their blobs are in `store`."""
+    """Records of finished work, by step key. The blobs of their parts are in `store`."""
 
     records: Objects
     store: Store
@@ -62,7 +62,9 @@ class StepCache:
         return list(at_once(self.records, self.get, keys))
 
     def put(self, key: str, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Record finished work; return the recorded parts, which are those of another process if it was first."""
+        """Record finished work; return the recorded parts. If another process recorded the work first, its parts are
+        returned.
+        """
         digest = fingerprint.digest(list(parts))
         record = Record(parts=tuple(parts), sha256=digest, seal=self.seal.of(STEP, key, digest))
         data = fingerprint.canonical(record)
@@ -126,8 +128,9 @@ class Ref(Frozen):
 
 
 class Refs:
-    """Manifests and references of a workspace; for a shared one, `manifests` has local copies of those that were
-    read."""
+    """Manifests and references of a workspace. For a shared workspace, `manifests` has local copies of the manifests
+    that were read.
+    """
 
     def __init__(self, workspace: Workspace, seal: Seal | None = None) -> None:
         self.manifests = workspace.manifests
@@ -154,7 +157,9 @@ class Refs:
         return (one._replace(name=one.name.removesuffix(".json")) for one in self._saved.facts())
 
     def remove_old(self, digest: str, before: float) -> bool:
-        """Remove a manifest that was last saved before a time; return False if it is younger. A missing one is fine."""
+        """Remove a manifest that was last saved before a time; return False if it is younger. A missing manifest is not
+        an error.
+        """
         removed = self._saved.remove_old(f"{digest}.json", before)
         if removed and not isinstance(self._saved, Folder):
             (self.manifests / f"{digest}.json").unlink(missing_ok=True)
@@ -164,7 +169,7 @@ class Refs:
         """Yield saved manifests as canonical JSON, each with its digest, verified but not parsed.
 
         Raises:
-            MissingError, IntegrityError: absent, or its bytes do not match the digest.
+            MissingError, IntegrityError: a manifest is absent, or its bytes do not match the digest.
         """
         names = list(digests)
         for digest, path in zip(names, at_once(self._saved, self._file, [f"{one}.json" for one in names]), strict=True):
@@ -178,7 +183,7 @@ class Refs:
         """Return a manifest by digest, verified.
 
         Raises:
-            MissingError, IntegrityError: absent, or its bytes do not match the digest.
+            MissingError, IntegrityError: the manifest is absent, or its bytes do not match the digest.
         """
         path = self._file(f"{digest}.json")
         data = _read_manifest(path, digest)
@@ -211,7 +216,7 @@ class Refs:
                 f"another process published {asset} meanwhile",
                 found=f"digest {now.digest}" if now else "no reference",
                 expected=f"to publish digest {ref.digest}",
-                remedy="if it was the same recipe with other sources, run the same command again",
+                remedy="if the other process ran the same recipe with other sources, run the same command again",
             )
         self._read(asset)
 
@@ -239,7 +244,7 @@ class Refs:
         )
 
     def own(self, found: Ref) -> bool:
-        """Return True if a worker that has this workspace's secret published it."""
+        """Return True if a worker that has this workspace's secret published the reference."""
         return found == found.sealed_with(self._seal)
 
     def seen(self, asset: str) -> Ref | None:
@@ -287,7 +292,7 @@ class Refs:
         return found
 
     def _file(self, name: str) -> Path:
-        """Return a manifest's file; for a shared workspace a local copy, created once."""
+        """Return a manifest's file. For a shared workspace, it is a local copy that is created once."""
         path = self.manifests / relative(name, "the list of manifests")
         if not (isinstance(self._saved, Folder) or path.exists()) and (found := self._saved.get(name)):
             write_bytes(path, found.data)
@@ -311,7 +316,8 @@ def _read_manifest(path: Path, digest: str) -> bytes:
     except FileNotFoundError as error:
         raise MissingError(
             f"no manifest {digest}",
-            remedy="restore it from a backup; or delete refs/ASSET.json of assets that `plinth status` lists, and run",
+            remedy="restore it from a backup; or delete refs/ASSET.json of the assets that `plinth status` lists, then "
+            "run `plinth run`",
         ) from error
 
 
@@ -339,13 +345,13 @@ def checkout(store: Store, parts: Iterable[Part], directory: Path, *, mode: int 
 
     Raises:
         MissingError, IntegrityError: a blob is absent or has changed, or a name leaves the directory.
-        DiskFullError, WorkspaceError: as the operating system refuses.
+        DiskFullError, WorkspaceError: a file cannot be written.
     """
     return [_copy(store, part, join(directory, part.name, "the manifest"), mode) for part in parts]
 
 
 def resolve(refs: Refs, digest: str) -> Manifest:
-    """Return the saved manifest with this digest or unambiguous prefix of it.
+    """Return the saved manifest with this digest or an unambiguous prefix of it.
 
     Raises:
         MissingError: no digest matches, or several do.

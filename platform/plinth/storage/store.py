@@ -1,6 +1,6 @@
 """Content store: blobs by content, in the layout of DVC's cache (`files/md5/ab/cdef…`).
 
-Local work needs no DVC code; trees, remotes and checkouts (`dvc.py`) go through `dvc-data`, in one module pinned to it.
+Local work needs no DVC code. Only `dvc.py` (trees, remotes and checkouts) uses `dvc-data`, whose version is pinned.
 MD5 is an address only: manifests have every blob's SHA-256.
 """
 
@@ -47,7 +47,9 @@ class Store:
 
     @contextmanager
     def for_task(self) -> Iterator[Store]:
-        """Open the store for one task: counters are the task's, and files it opens stay in place until it ends."""
+        """Open the store for one task. The counters count this task only, and files that it opens stay available until
+        it ends.
+        """
         yield Store(self.root)
 
     def require_folder(self, doing: str) -> None:
@@ -70,18 +72,20 @@ class Store:
             return False
 
     def remove(self, blob: Blob) -> None:
-        """Remove a blob that nothing refers to; a missing one is fine."""
+        """Remove a blob that nothing refers to; a missing blob is not an error."""
         with named_failures(self.path(blob)):
             self.path(blob).unlink(missing_ok=True)
 
     def facts(self) -> Iterator[ObjectFacts]:
-        """Yield the facts of every blob and every DVC directory object, by MD5 and unordered."""
+        """Yield the metadata of every blob and every DVC directory object, by MD5 and unordered."""
         require_no_link(self.files.parent, self.files)  # old files are deleted
         for name, found in files_below(self.files):
             yield ObjectFacts(name.replace("/", ""), found.st_size, found.st_mtime)
 
     def remove_old(self, md5: str, before: float) -> bool:
-        """Remove a blob that was last written before a time; return False if it is younger. A missing one is fine."""
+        """Remove a blob that was last written before a time; return False if it is younger. A missing blob is not an
+        error.
+        """
         with locked(self.root / "lock"):
             return unlink_old(self.path(md5), before)
 
@@ -132,7 +136,7 @@ class Store:
         return blob
 
     def _sound(self, blob: Blob) -> bool:
-        """Return True if the blob is there and its bytes are right; otherwise it is written again."""
+        """Return True if the store has the blob with the right bytes; otherwise the caller writes it again."""
         if not self.has(blob):
             return False
         try:
@@ -153,27 +157,27 @@ class Store:
         return self.root / "staging" / name
 
     def keep_scratch(self, path: Path, name: str) -> None:
-        """Move a finished file to its name."""
+        """Move a finished temporary file to its scratch name, so that other tasks can read it."""
         path.replace(self.scratch(name))
 
     def has_scratch(self, name: str, size: int) -> bool:
-        """Return True if the file exists with this length."""
+        """Return True if the scratch file exists with this length."""
         path = self.scratch(name)
         return path.exists() and path.stat().st_size == size
 
     def open_scratch(self, name: str, blob: Blob) -> Path:
-        """Return the path for reading, after `has_scratch`."""
+        """Return the path of a scratch file for reading; call `has_scratch` first."""
         return self.scratch(name)
 
     def remove_scratch(self, name: str) -> None:
-        """Remove the file; a missing one is fine."""
+        """Remove a scratch file; a missing file is not an error."""
         self.scratch(name).unlink(missing_ok=True)
 
     def open_path(self, blob: Blob) -> Path:
         """Return the path of a blob for reading. Its first reader on this machine compares its SHA-256.
 
         Raises:
-            MissingError: it is not there.
+            MissingError: the blob is missing.
             IntegrityError: its length or bytes differ from the record.
         """
         path = self.located(blob)
@@ -182,10 +186,10 @@ class Store:
         return path
 
     def located(self, blob: Blob) -> Path:
-        """Return the path of a blob that is there with its recorded length; no byte is read.
+        """Return the path of a blob that the store has with its recorded length; no byte is read.
 
         Raises:
-            MissingError, IntegrityError: it is not there, or torn.
+            MissingError, IntegrityError: the blob is missing or has another length.
         """
         path = self.path(blob)
         try:
@@ -209,7 +213,7 @@ class Store:
         """Read the whole blob and compare its SHA-256.
 
         Raises:
-            MissingError, IntegrityError: it is absent or its bytes have changed.
+            MissingError, IntegrityError: the blob is absent or its bytes have changed.
         """
         self.opened += 1
         require_unchanged(self.located(blob), blob)
@@ -285,7 +289,7 @@ def verify_once(path: Path, blob: Blob) -> bool:
 
     Raises:
         IntegrityError: the file has changed.
-        WorkspaceError: the folder of the memory is not private.
+        WorkspaceError: the folder of the database of verified files is not private.
     """
     if known(path, blob):
         return False
@@ -321,7 +325,7 @@ def _file(path: Path, blob: Blob) -> bytes:
 
 
 class _Memory:
-    """Verified files, in a database shared by the processes of a machine."""
+    """Database of verified files, shared by the processes of a machine."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._at_hand = path, threading.Lock(), set[bytes]()
@@ -374,6 +378,6 @@ def _memory() -> _Memory:
 
 @lru_cache(maxsize=4)
 def _memory_of(process: int, *places: str | None) -> _Memory:
-    """Return the memory of a process and its private folder: a child must not use its parent's connection."""
+    """Return the database of verified files for a process. A child must not use its parent's connection."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"  # machines may share a home
     return _Memory(private.folder(FOLDER) / f"{host}.sqlite")

@@ -4,8 +4,8 @@
     header    JSON: tensor name -> dtype, shape, data_offsets; `__metadata__`: text -> text
     bytes     the tensors, one after another
 
-Only numbers and text: reading runs no code, unlike unpickling. The caller decides how each piece of the work is done:
-at once, or in idle time.
+The files contain only numbers and text, so reading them runs no code, unlike unpickling. The caller decides when each
+piece of the work is done: at once, or in idle time.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def write(
     """Write, hash and flush a file of tensors, in the order of `entries`; `digest` is an empty hash, or SHA-256.
 
     Raises:
-        OSError: the operating system refuses.
+        OSError: the file cannot be written.
     """
     start = header({name: (one.dtype, one.shape, one.data.nbytes) for name, one in entries.items()}, metadata)
     return write_chunks(path, [memoryview(start), *(entry.data for entry in entries.values())], do, digest)
@@ -102,7 +102,7 @@ def places(path: Path) -> dict[str, TensorPlace]:
     """Return the places of the tensors in a file.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: it cannot be read, or has another format.
+        OSError, ValueError, KeyError, TypeError: the file cannot be read, or has another format.
     """
     with path.open("rb") as stream:
         size, whole = int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size

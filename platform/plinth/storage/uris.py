@@ -1,4 +1,4 @@
-"""Locations of sources and destinations, through fsspec: callers cannot tell local from remote.
+"""Locations of sources and destinations, through fsspec: callers use local and remote locations in the same way.
 
 `https://` and `cc://` are served by `http`. The endpoint of `s3://` comes from boto3's environment: `AWS_ENDPOINT_URL`,
 `AWS_ACCESS_KEY_ID`, `AWS_PROFILE` and the rest. `listing` lists a location, `files` reads its files.
@@ -69,7 +69,7 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
 
 
 def source_filesystem(uri: str) -> tuple[Any, str]:
-    """Return the same as `filesystem` for a location in a recipe.
+    """Return the fsspec file system and path of a location in a recipe; see `filesystem`.
 
     Raises:
         SourceError: the scheme is not allowed for sources, or there is no driver for it.
@@ -97,11 +97,11 @@ def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
 
 
 def open_local(path: str, depth: int = 0) -> IO[bytes]:
-    """Open a local file of a recipe; see `open_unlinked`.
+    """Open a local file that a recipe names; see `open_unlinked`.
 
     Raises:
         OSError: see `open_unlinked`.
-        SourceError: it is off limits.
+        SourceError: the file is off limits.
     """
     stream = open_unlinked(path, depth)
     try:
@@ -118,7 +118,7 @@ def open_unlinked(path: str, depth: int) -> IO[bytes]:
     Folders are opened one after another, so that a folder replaced by a link after a check is not followed either.
 
     Raises:
-        OSError: it is a link or not a regular file, or a folder is a link.
+        OSError: the file is a link or not a regular file, or a folder is a link.
     """
     root, *folders, name = path.rsplit("/", depth + 1)
     at = os.open(root or "/", os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY))
@@ -172,7 +172,7 @@ _COMMIT = re.compile(r"hf://[^@]*@([0-9a-f]{40})(?:/|$)")
 
 
 def open_hub() -> Any:
-    """Return the Hub as a file system.
+    """Return the Hugging Face Hub as a file system.
 
     Raises:
         ImportError: its client is not installed.
@@ -183,7 +183,7 @@ def open_hub() -> Any:
 
 
 def pinned(hub: Any, uri: str) -> str:
-    """Return the location at the commit that its revision names now.
+    """Return a location on the Hub with its branch or tag replaced by the current commit.
 
     Raises:
         OSError: there is no such repository or revision.
@@ -266,7 +266,7 @@ def read_file(uri: str) -> Iterator[bytes]:
     """Yield the bytes of a file in pieces.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     fs, path = filesystem(uri)
     try:
@@ -299,7 +299,7 @@ def remove_file(uri: str) -> None:
     """Delete a file if it exists.
 
     Raises:
-        StorageError: it cannot be deleted.
+        StorageError: the file cannot be deleted.
     """
     if not SCHEME.match(uri):
         with named_failures(Path(uri)):

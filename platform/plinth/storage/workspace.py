@@ -14,7 +14,7 @@
     exclusions/  removed documents, signed and chained; excluded from every later snapshot
     takedown/    signed reports on removals
     taint/       signed taints and their lifting; append-only
-    trust/       versions of the root of trust; valid if they follow from the pinned one, stored elsewhere
+    trust/       versions of the root of trust; valid if they follow from the pinned root, stored elsewhere
     policies/    signed gate policies
     attestations/ signed evidence about checkpoints
     papers/      signatures of compliance under cards and documents
@@ -90,7 +90,7 @@ TRUST_VARIABLE = "PLINTH_TRUST"
 
 
 def folder_of(location: str) -> Path:
-    """Return this machine's folder of a workspace: itself, or the folder of a shared one, created if needed.
+    """Return this machine's folder of a workspace. For a shared workspace, the folder is created if needed.
 
     Args:
         location: a path, or `s3://bucket/prefix`.
@@ -121,7 +121,7 @@ def cache_folder() -> Path:
 
 
 def trust_home() -> Path:
-    """Return the parent of this machine's trust folders, apart from one set by the environment."""
+    """Return the parent of this machine's trust folders, except for a trust folder that the environment sets."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "plinth" / "trust"
 
 
@@ -131,7 +131,7 @@ def _trust_folder(place: str) -> Path:
 
 
 class Workspace:
-    """Paths of a workspace. Creating the object touches nothing; `ensure` creates the folders."""
+    """Paths of a workspace. Creating the object creates no files; `ensure` creates the folders."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root).absolute()
@@ -208,7 +208,7 @@ class Workspace:
         return f"{self.uri}/input" if self.uri else self.root / "input"
 
     def objects(self, folder: str) -> Objects:
-        """Return the references, records or manifests, local or remote."""
+        """Return the named objects in a folder of the workspace (references, records or manifests), local or remote."""
         own = f"{self._branch}/{folder}" if self._branch and folder == "refs" else folder
         return S3Objects(f"{self.uri}/{own}") if self.uri else Folder(self.root / own)
 
@@ -240,10 +240,10 @@ class Workspace:
 
     @contextmanager
     def locked(self, purpose: str) -> Iterator[None]:
-        """Hold the workspace for one writer; the lock dies with the process.
+        """Lock the workspace for one writing command; the lock ends with the process.
 
         Raises:
-            WorkspaceError: another process holds it.
+            WorkspaceError: another process holds the lock.
         """
         path = self.root / "lock"
         fd = atomic.try_take(path, owner=f"process {os.getpid()}: {purpose}")

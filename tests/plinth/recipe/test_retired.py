@@ -42,7 +42,7 @@ def with_keys(tmp_path: Path, keys: dict[str, Any]) -> Path:
             "`changes: [{from_step: …, global_batch_sequences: …}]`",
         ),
         ({"training": {"parallel": {"loss_scale": {"static": 1.0}}}}, "training.parallel.loss_scale", "its defaults"),
-        ({"corpus": {"dedup": {"lines": {"edge_lines": 4}}}}, "corpus.dedup.lines.edge_lines", "remove it"),
+        ({"corpus": {"dedup": {"lines": {"edge_lines": 4}}}}, "corpus.dedup.lines.edge_lines", "remove this key"),
         ({"corpus": {"annotate": {"licence": {"permitted": ["MIT"]}}}}, "corpus.annotate.licence.permitted", "write `"),
         ({"corpus": {"annotate": {"language": {"min_score": 0.4}}}}, "corpus.annotate.language.min_score", "`0.5`"),
         (

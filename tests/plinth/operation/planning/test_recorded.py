@@ -134,16 +134,16 @@ def test_stall_restore_and_failures_by_hand(workspace: Workspace) -> None:
     assert (found.stall_s, found.restore_s) == (pytest.approx(0.5), pytest.approx(7.0))
     assert found.failures_per_device_hour == spending.FAILURES_PER_DEVICE_HOUR  # one is not enough evidence
     assert found.sources[:2] == ("3 saves of runs of this model", "1 restores of runs of this model")
-    assert found.sources[2].startswith("as often as Llama 3's on H100; 1 recorded in 0.0")
+    assert found.sources[2].startswith("published failure rate of Llama 3 on H100; too few recorded failures: 1 in 0.0")
     more = forecast.pauses(runs * 3, "cpu", work)
     assert more.failures_per_device_hour == pytest.approx(1 / runs[0].device_hours)
-    assert more.sources[2].startswith("3 recorded in")
+    assert more.sources[2].startswith("recorded failures: 3 in")
     quiet = [runs[0].model_copy(update={"failures": 0, "device_hours": 4 / spending.FAILURES_PER_DEVICE_HOUR})]
     assert forecast.pauses(quiet, "cpu", work).failures_per_device_hour == spending.FAILURES_PER_DEVICE_HOUR / 4
     assert forecast.pauses(runs, "cpu", work, 9.0)[:2] == (9.0, pytest.approx(7.0))
     elsewhere = forecast.pauses(runs, "h100", work)
     assert elsewhere[:3] == (spending.STALL_S, forecast.RESTORE_S, spending.FAILURES_PER_DEVICE_HOUR)
-    assert elsewhere.sources == ("assumed", "assumed", "as often as Llama 3's on H100")
+    assert elsewhere.sources == ("assumed", "assumed", "published failure rate of Llama 3 on H100")
 
 
 def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -> None:
@@ -156,8 +156,8 @@ def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -
     runs, broken = forecast.known(workspace)
     assert (runs[0].step_s, runs[0].error, broken) == (pytest.approx(2.25), pytest.approx(-0.2), [])
     assert forecast.errors(runs) == [
-        "predicted and measured: 1 run, a step off by 20% in the median, 1 within their range",
-        "the last, one: predicted 1.8 s (1.5 to 2.5), measured 2.25 s, -20%",
+        "predicted and measured: 1 run; median error per step 20%; within the predicted range: 1",
+        "last run, one: predicted 1.8 s (1.5 to 2.5), measured 2.25 s, -20%",
     ]
     config.directory.forecast.write_text("{}")
     with pytest.raises(IntegrityError, match="forecast of run one"):

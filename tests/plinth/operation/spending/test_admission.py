@@ -193,5 +193,5 @@ def test_prices_of_the_table_on_demand_and_spot() -> None:
 def test_settings_that_are_none_are_named(ctx: Context) -> None:
     stated(ctx, "")
     spending.settings_file(ctx.workspace).write_text("limit: 3\n")
-    with pytest.raises(RequestError, match="is not the settings of a budget"):
+    with pytest.raises(RequestError, match="is not a valid budget settings file"):
         spending.load(ctx.workspace)

@@ -45,7 +45,8 @@ def _pairs() -> str:
         for row in columns
     ]
     rule = "|---" * (len(columns) + 1) + "|"
-    return "\n".join((head, rule, *rows)) + f"\n\nWith each of these and with one another go: {', '.join(always)}."
+    table = "\n".join((head, rule, *rows))
+    return f"{table}\n\nThese work with every setting above and together: {', '.join(always)}."
 
 
 def _cell(row: tuple[str, Any], column: tuple[str, Any], no: set[frozenset[tuple[str, Any]]]) -> str:
@@ -66,4 +67,4 @@ def _measured(record: dict[str, Any]) -> str:
     lines = ["| precision | cases trained | loss off by at most | gradient norm, relative |", "|---|---|---|---|"]
     for precision, (count, loss, norm) in record["worst"].items():
         lines.append(f"| {precision.upper()} | {count} | {loss:.1e} nats | {norm:.1e} |")
-    return "\n".join(lines) + f"\n\nCompiled blocks among them by PyTorch's `{record['backend']}`."
+    return "\n".join(lines) + f"\n\nCompiled cases used PyTorch's backend `{record['backend']}`."
