@@ -4,6 +4,8 @@
     pipeline      run a recipe: skip assets that are up to date, run the rest through Dagster
     definitions   Dagster definitions of a recipe, overridable in tests: jobs, schedules, owners, priorities;
                   definitions added by packages; Dagster runs in this process
+    dg            the recipe as a component of a team's own Dagster project
+    project       a new project: recipe from a folder of data, gate policy, CI workflow, Dagster project
     sensors       new source files, approvals, the canary, failed runs; the taint check of every asset
     dagster_parts run launcher and SQLite databases, named in instance settings
     instance      the Dagster instance of a workspace; alerts for a pager

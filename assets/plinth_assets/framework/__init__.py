@@ -2,6 +2,7 @@
 
     build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
                   workers as a Dagster resource; the check of an asset against taints
+    arrow_reader  Dagster I/O manager through which a user's asset reads rows of a Plinth asset
     data_docs     the same suites in Great Expectations, in a process of its own; their results and pages
     present       manifests as Dagster metadata: results first, digests last
 """
