@@ -7,6 +7,7 @@
     rules       counts behind published rule sets: Gopher, C4, FineWeb, RedPajama, RefinedWeb  on words, english
     terms       lexicon terms, obfuscated ones too; candidates for personal data               on words
     fasttext    fastText inference                                                             on words
+    libm        exponentials and logarithms, the same bits on every processor
     scoring     n-gram language models; features of linear models and trees                    on words
     arrays      types of the arrays that kernels take
     compiled    functions over arrays in C: declared in Python, compiled once per machine by gcc
