@@ -202,7 +202,8 @@ def _secret(name: str, value: str) -> bool:
 #: Modules that may unpickle, with the data: pipes to child processes.
 MAY_UNPICKLE: Final = {"plinth/compute/engine.py": "messages of its own worker processes"}
 
-_PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+_CORE = ("plinth_text", "plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+_PACKAGES = (*_CORE, "plinth_ops", "plinth_lab", "plinth_audit", "plinth_extras")
 #: Modules whose `load` and `loads` can execute code from their input.
 _UNPICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 _READING = {"load", "loads", "Unpickler", "open"}
@@ -217,8 +218,9 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;]+)")
 
 
 def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
-    """Check that no module of the four packages unpickles except `MAY_UNPICKLE`. Reads the source, runs nothing."""
-    files = [(name, path) for name in _PACKAGES for path in sorted(_folder(name).rglob("*.py"))]
+    """Check that no module of Plinth's packages unpickles except `MAY_UNPICKLE`. Reads the source, runs nothing."""
+    installed = [name for name in _PACKAGES if util.find_spec(name)]
+    files = [(name, path) for name in installed for path in sorted(_folder(name).rglob("*.py"))]
     found = [
         f"{shown}:{line} {call}"
         for name, path in files
