@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import dagster as dg
@@ -26,7 +27,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
-from plinth_assets.framework.build import REQUESTED_BY, PlinthResource, Session, asset
+from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
 from plinth_jobs import CANDIDATE, RELEASE, sensors
 from plinth_jobs.dagster_parts import HOST, host, kept_connections
 from plinth_jobs.instance import interruptible, of_code_location, open_instance, record_failure
@@ -182,17 +183,32 @@ def build(
     workspace: Path,
     *,
     compute: Compute = DEFAULT,
-    resources: Mapping[str, Any] | None = None,
+    session: Session | None = None,
     pages: str = "",
     served: bool = False,
+    upstream: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dg.Definitions:
     """Build all assets, checks, jobs, schedules and sensors of a recipe, with those that packages add.
 
+    The definitions have no executor, so they can be merged with those of a user's project.
+
     Args:
+        session: shared with the caller of a run in this process.
         pages: address of the workspace's pages; every asset links to them.
         served: True for the code location of Dagster, False for a run in this process.
+        upstream: asset keys by bucket: assets of the user's project that write the files of the bucket's sources.
+
+    Raises:
+        RecipeError: `upstream` names a bucket that the recipe does not have.
     """
+    if unknown := sorted(set(upstream) - set(recipe.corpus.buckets)):
+        raise RecipeError(
+            f"recipe {recipe.name} has no bucket {unknown[0]}",
+            found=f"upstream assets for {', '.join(unknown)}",
+            expected=f"buckets of the recipe: {', '.join(recipe.corpus.buckets)}",
+        )
     all_stages = stages(recipe)
+    outside = {f"{bucket}/sources": tuple(keys) for bucket, keys in upstream.items()}
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
     marks_checks = sensors.checks(named, workspace)
     # Taint checks are separate: they are evaluated when an asset is tainted or materialized.
@@ -200,14 +216,20 @@ def build(
     jobs = {one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table}
     own = dg.Definitions(
         assets=[
-            asset(stage, pages, group=named[stage.asset], nightly=stage.group in CORPUS_GROUPS) for stage in all_stages
+            asset(
+                stage,
+                pages,
+                group=named[stage.asset],
+                nightly=stage.group in CORPUS_GROUPS,
+                upstream=outside.get(stage.asset, ()),
+            )
+            for stage in all_stages
         ],
         asset_checks=marks_checks,
         jobs=list(jobs.values()),
         schedules=[scheduled(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron],
         sensors=_sensors(recipe, workspace, jobs),
-        resources={"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **(resources or {})},
-        executor=dg.in_process_executor,
+        resources=resources_of(str(workspace), compute, session),
     )
     added = (one for one in ADDED.values() if served or one.in_runs)
     return dg.Definitions.merge(own, *(one.build(recipe, workspace, pages) for one in added))
@@ -227,7 +249,7 @@ def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[d
         sensors.feed(recipe, workspace),
         sensors.pages(workspace),
         sensors.failure(workspace),
-        sensors.automation(),
+        sensors.automation(stages(recipe)),
     ]
 
 
@@ -256,7 +278,8 @@ def definitions() -> dg.Definitions:
     processes.shut_out(workspace)
     recipe = load(find(_recipe_named()))
     compute = Compute.from_environment()
-    return build(recipe, workspace, compute=compute, pages=os.environ.get("PLINTH_PAGES", ""), served=True)
+    built = build(recipe, workspace, compute=compute, pages=os.environ.get("PLINTH_PAGES", ""), served=True)
+    return dg.Definitions.merge(built, dg.Definitions(executor=dg.in_process_executor))
 
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -285,7 +308,7 @@ def execute(
         dg.DagsterInstance.ephemeral() if compute.share else open_instance(space) as instance,
     ):
         session.assets.advance(0, "starting Dagster")
-        defs = build(recipe, space.root, compute=compute, resources={"session": session})
+        defs = build(recipe, space.root, compute=compute, session=session)
         result = defs.resolve_job_def(job).execute_in_process(
             instance=of_code_location(instance, job),
             asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],

@@ -18,7 +18,7 @@ from plinth.storage.workspace import Workspace
 from plinth.text import counted
 from plinth.training.run_state import RunWatch
 from plinth_assets.catalog import stages
-from plinth_assets.framework import decide
+from plinth_assets.framework import Stage, decide
 from plinth_assets.framework.build import MARKS, asset_key, mark_evaluations
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
@@ -286,12 +286,13 @@ def failure(workspace: Path) -> dg.SensorDefinition:
     return _failure
 
 
-def automation() -> dg.AutomationConditionSensorDefinition:
+def automation(all_stages: Iterable[Stage]) -> dg.AutomationConditionSensorDefinition:
     """Build the sensor of automation conditions. It starts an asset when its inputs are new and their blocking checks
-    passed.
+    passed. It covers only Plinth's assets; Dagster's default sensor covers the other assets of a project.
     """
+    own = dg.AssetSelection.assets(*(asset_key(stage.asset) for stage in all_stages))
     return dg.AutomationConditionSensorDefinition(
-        "automation", target=dg.AssetSelection.all(), default_status=RUNNING, minimum_interval_seconds=60
+        "automation", target=own, default_status=RUNNING, minimum_interval_seconds=60
     )
 
 

@@ -7,6 +7,7 @@
     rules       counts behind published rule sets: Gopher, C4, FineWeb, RedPajama, RefinedWeb  uses words, english
     terms       lexicon terms, including obfuscated terms; candidates for personal data        uses words
     fasttext    fastText inference                                                             uses words
+    libm        exponentials and logarithms, the same bits on every processor
     scoring     n-gram language models; features of linear models and trees                    uses words
     arrays      types of the arrays that kernels take
     compiled    functions over arrays in C: declared in Python, compiled once per machine by gcc

@@ -10,13 +10,14 @@ import pytest
 
 from plinth import processes
 from plinth.compute.context import Context, load, manifest
+from plinth.compute.select_engine import Compute
 from plinth.errors import CheckFailedError, ExtensionError
 from plinth.operation.spending_ledger import Ledger, Limit
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth_assets import catalog, training
 from plinth_assets.framework import Decision, Stage, Suite, between, data_docs, decide, docs_index, up_to_date
-from plinth_assets.framework.build import PlinthResource, Session, asset
+from plinth_assets.framework.build import Session, asset, resources_of
 from plinth_jobs.instance import interruptible
 from plinth_registry import taint
 
@@ -54,7 +55,7 @@ def _run(
     instance = dg.DagsterInstance.ephemeral()
     defs = dg.Definitions(
         assets=[asset(stage) for stage in stages],
-        resources={"plinth": PlinthResource(workspace=str(workspace), workers=1), "session": session or Session()},
+        resources=resources_of(str(workspace), Compute("local", 1), session),
         jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
     )
     job = defs.resolve_job_def("all_assets")

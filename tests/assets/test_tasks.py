@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from plinth.compute.context import Context
+from plinth.compute.select_engine import Compute
 from plinth.errors import MissingError
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
@@ -16,7 +17,7 @@ from plinth.storage.parts import read_table
 from plinth.storage.workspace import Workspace
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
-from plinth_assets.framework.build import PlinthResource, Session, asset
+from plinth_assets.framework.build import Session, asset, resources_of
 from plinth_assets.measurements import tasks_stage
 from plinth_jobs import pipeline
 from plinth_jobs.instance import interruptible
@@ -84,7 +85,7 @@ def test_through_dagster(tmp_path: Path, trained_folder: Path) -> None:
     found = [_checkpoint(put(ctx, trained_folder)), *tasks_stage.stages(given)]
     defs = dg.Definitions(
         assets=[asset(stage) for stage in found],
-        resources={"plinth": PlinthResource(workspace=str(workspace.root), workers=1), "session": session},
+        resources=resources_of(str(workspace.root), Compute("local", 1), session),
         jobs=[dg.define_asset_job("all_assets", dg.AssetSelection.all(), executor_def=dg.in_process_executor)],
     )
     instance = dg.DagsterInstance.ephemeral()

@@ -132,6 +132,7 @@ NOT_CALLED = {
     "experiment show": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "exposure": "no canaries are planted: tests/plinth_audit/canaries",
     "fairness": "not measured: tests/plinth_audit/fairness",
+    "init": "writes a project: tests/jobs/test_dg.py",
     "federated rounds": "no federation: tests/jobs/cli/test_federated.py",
     "policy removal": "no learned rule: tests/jobs/test_web.py",
     "profile": "no run is under way: tests/jobs/cli/test_profile.py",
@@ -244,7 +245,7 @@ _NAME = re.compile(r"(?![0-9a-f]{12,}$)[A-Za-z_][A-Za-z0-9_]*")
 
 
 #: Tables by the cause of lost time, without causes that took none.
-_BY_CAUSE = ("rank_us", "percent")
+_BY_CAUSE = ("rank_us", "percent", "speedups")
 
 
 def shape(value: Any) -> Any:
@@ -253,6 +254,7 @@ def shape(value: Any) -> Any:
         found = dict[str, Any]()
         for key, inner in value.items():
             name = key if _NAME.fullmatch(key) else "*"
+            inner = inner or [""] if key == "flags" else inner  # what is wrong with a number is data
             inner = {f"of {cause}": spent for cause, spent in inner.items()} if key in _BY_CAUSE else inner
             found[name] = _merged(found[name], shape(inner)) if name in found else shape(inner)
         return found

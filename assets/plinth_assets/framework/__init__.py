@@ -1,9 +1,10 @@
 """Base of every asset: suites of expectations, stages as data, and the up-to-date decision.
 
-build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
-              workers as a Dagster resource; the check of an asset against taints
-data_docs     the same suites in Great Expectations, in a separate process; their results and pages
-present       manifests as Dagster metadata: results first, digests last
+    build         Stage -> Dagster asset: resolve inputs once, make, check, publish, present; the workspace and its
+                  workers as a Dagster resource; the check of an asset against taints
+    arrow_reader  Dagster I/O manager through which a user's asset reads rows of a Plinth asset
+    data_docs     the same suites in Great Expectations, in a separate process; their results and pages
+    present       manifests as Dagster metadata: results first, digests last
 """
 
 from __future__ import annotations

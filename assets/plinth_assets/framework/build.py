@@ -8,7 +8,7 @@ but the failed check.
 import inspect
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -32,6 +32,7 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.text import markdown_text
 from plinth_assets.framework import Inputs, Say, Stage, Suite, SuiteOutcome, data_docs, evaluate, up_to_date
+from plinth_assets.framework.arrow_reader import ArrowReader
 from plinth_assets.framework.present import metadata, page_link, picture
 
 CHECK = "expectations"
@@ -127,13 +128,29 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
         )
 
 
-def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False) -> dg.AssetsDefinition:
+#: Keys of Plinth's Dagster resources; a user's project has others.
+RESOURCE, SESSION, READER = "plinth", "plinth_session", "plinth_reader"
+
+
+def resources_of(workspace: str, compute: Compute, session: Session | None = None) -> dict[str, Any]:
+    """Return the resources that assets of stages need, by key."""
+    return {
+        RESOURCE: PlinthResource.over(workspace, compute),
+        SESSION: session or Session(),
+        READER: ArrowReader(workspace=workspace),
+    }
+
+
+def asset(
+    stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False, upstream: Sequence[str] = ()
+) -> dg.AssetsDefinition:
     """Return the Dagster asset of a stage.
 
     Args:
         pages: address of the workspace's pages, for a link.
         group: replaces the stage's own group if that is too large.
         nightly: True if the nightly corpus job includes it.
+        upstream: keys of assets of the user's project that write the files this stage reads.
     """
     key = asset_key(stage.asset)
     checks = [
@@ -147,7 +164,7 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
 
     @dg.asset(
         key=key,
-        deps=[asset_key(dep) for dep in stage.deps],
+        deps=[asset_key(dep) for dep in (*stage.deps, *upstream)],
         group_name=group or stage.group,
         kinds=set(stage.kinds),
         owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
@@ -159,11 +176,13 @@ def asset(stage: Stage, pages: str = "", *, group: str = "", nightly: bool = Fal
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
         metadata=_code_reference(stage) | page_link(pages),
         freshness_policy=NIGHTLY if nightly else None,
-        automation_condition=ON_NEW_DATA if stage.pool == "corpus" and stage.deps else None,
+        automation_condition=ON_NEW_DATA if stage.pool == "corpus" and (stage.deps or upstream) else None,
+        io_manager_key=READER,
     )
     def definition(
-        context: dg.AssetExecutionContext, plinth: PlinthResource, session: dg.ResourceParam[Session]
+        context: dg.AssetExecutionContext, plinth: PlinthResource, plinth_session: dg.ResourceParam[Session]
     ) -> Iterator[Any]:
+        session = plinth_session
         try:
             ctx = plinth.context(session)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id

@@ -25,6 +25,7 @@ GROUP = "plinth.commands"
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Commands": {
         "doctor": ("doctor", "Check this machine: packages, memory, GPU, ports."),
+        "init": ("run", "Create a project: recipe, policy, CI workflow, Dagster project."),
         "recipe": ("run", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),
         "status": ("run", "List every asset as up to date, stale or never materialized."),

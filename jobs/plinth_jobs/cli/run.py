@@ -28,6 +28,41 @@ if TYPE_CHECKING:
 
 # `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: recipes, the pipeline, servers.
 
+@click.command(epilog=examples("plinth init mine --data /data/corpus --licence CC-BY-4.0", "plinth init mine"))
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Folder of data; its files become the sources: one bucket per subfolder.",
+)
+@click.option("--licence", metavar="SPDX", help="License of the sources; default: not stated, documents are dropped.")
+@click.option("--owner", default="corpus@example.org", show_default=True, help="E-mail address of the buckets' owner.")
+@shared
+@json_option
+def init(settings: Settings, folder: Path, data: Path | None, licence: str | None, owner: str, as_json: bool) -> None:
+    """Create a project in FOLDER: recipe, gate policy, CI workflow, Dagster project.
+
+    The folder's name becomes the name of the recipe. Existing files are never replaced.
+    """
+    from plinth_jobs import project
+
+    name = project.name_of(folder)
+    sources = project.look(data) if data else [project.EXAMPLE]
+    written = project.write(folder, project.files(name, sources, licence or project.UNSTATED, owner))
+    if as_json:
+        output.emit_json(
+            {"name": name, "files": [str(path) for path in written], "sources": [one._asdict() for one in sources]}
+        )
+        return
+    for path in written:
+        output.say(f"wrote {path}")
+    for one in sources if data else ():
+        output.say(f"bucket {one.bucket}: {counted(one.files, 'file')} of kind {one.kind} in {one.path}")
+    output.say(f"Next: plinth recipe check {folder}/recipe.yaml")
+    output.say(f"      plinth run -w {folder}/workspace -r {folder}/recipe.yaml --select '*/curated'")
+
+
 @group(
     epilog=examples("plinth recipe check demo", "plinth recipe show | less", "plinth recipe schema"),
     short_help="Check, print or describe a recipe.",

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 
 
-def find(given: str) -> Path:
-    """Return the file of a recipe given by path or packaged name, with or without `.yaml`."""
+def find(given: str, folder: Path = Path()) -> Path:
+    """Return the file of a recipe given by path or packaged name, with or without `.yaml`; relative paths are relative
+    to `folder`."""
     from plinth.recipe.yaml_lines import named
 
-    return named(given, Path(), FOLDER) or Path(given)
+    return named(given, folder, FOLDER) or folder / given
 
 
 def load(path: Path, checked: str = "") -> Recipe:

@@ -20,6 +20,7 @@
                 published manifests, checkouts
     dvc         pointers for plain `dvc pull`, restore, push and pull; the only module that uses dvc-data
     parts       tables to and from Parquet blobs in the store; schemas of documents, rejects and edits
+    arrow_datasets  parts of a manifest as a read-only Arrow dataset
     seal        authentication of references and step records by the workspace's own workers
     tensor_file tensors in the safetensors layout, written and hashed in one pass
     boundaries  kill a process at its k-th file system change, for crash tests and game days

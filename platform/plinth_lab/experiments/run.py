@@ -33,7 +33,7 @@ from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust
 from plinth_assets.framework import Stage, decide
-from plinth_assets.framework.build import REQUESTED_BY, PlinthResource, Session, asset
+from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
 from plinth_jobs import recipes
 from plinth_jobs.dagster_parts import HOST, host
 from plinth_jobs.definitions import QUIET, AddedDefinitions, raise_first_failure, requested_by
@@ -144,13 +144,13 @@ class ExperimentSummary:
 
 
 def definitions(
-    stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, **resources: Any
+    stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, session: Session | None = None
 ) -> dg.Definitions:
     """Return Dagster definitions: the assets of an experiment's stages, and the job that materializes them."""
     made = [asset(stage) for stage in stages]
     job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
-    known = {"plinth": PlinthResource.over(str(workspace), compute), "session": Session(), **resources}
-    return dg.Definitions(assets=made, jobs=[job], resources=known, executor=dg.in_process_executor)
+    resources = resources_of(str(workspace), compute, session)
+    return dg.Definitions(assets=made, jobs=[job], resources=resources, executor=dg.in_process_executor)
 
 
 def run(
@@ -314,7 +314,7 @@ def _materialise(ctx: Context, stages: Sequence[Stage], chosen: Sequence[str], c
         return
     space, session = ctx.workspace, Session(ctx.progress)
     with ctx.progress.meter("assets", len(chosen)) as session.assets, open_instance(space) as instance:
-        defs = definitions(stages, space.root, compute, session=session)
+        defs = definitions(stages, space.root, compute, session)
         result = defs.resolve_job_def(JOB).execute_in_process(
             instance=of_code_location(instance, JOB),
             asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],

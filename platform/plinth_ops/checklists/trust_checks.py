@@ -202,7 +202,8 @@ def _secret(name: str, value: str) -> bool:
 #: Modules that may unpickle, with the data: pipes to child processes.
 MAY_UNPICKLE: Final = {"plinth/compute/engine.py": "messages of its own worker processes"}
 
-_PACKAGES = ("plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+_CORE = ("plinth_text", "plinth", "plinth_registry", "plinth_assets", "plinth_jobs")
+_PACKAGES = (*_CORE, "plinth_ops", "plinth_lab", "plinth_audit", "plinth_extras")
 #: Modules whose `load` and `loads` can execute code from their input.
 _UNPICKLING = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 _READING = {"load", "loads", "Unpickler", "open"}
@@ -221,7 +222,8 @@ def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
 
     The check reads the source and runs no code of these modules.
     """
-    files = [(name, path) for name in _PACKAGES for path in sorted(_folder(name).rglob("*.py"))]
+    installed = [name for name in _PACKAGES if util.find_spec(name)]
+    files = [(name, path) for name in installed for path in sorted(_folder(name).rglob("*.py"))]
     found = [
         f"{shown}:{line} {call}"
         for name, path in files

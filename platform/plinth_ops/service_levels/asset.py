@@ -62,8 +62,8 @@ def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
         check_specs=checks,
         metadata=page_link(pages),
     )
-    def service_levels(plinth: PlinthResource, session: dg.ResourceParam[Session]) -> Iterator[Any]:
-        ctx, until = plinth.context(session), time.time()
+    def service_levels(plinth: PlinthResource, plinth_session: dg.ResourceParam[Session]) -> Iterator[Any]:
+        ctx, until = plinth.context(plinth_session), time.time()
         wanted = objectives.load(ctx.workspace)
         tallies = objectives.tallies(ctx, wanted, until, objectives.completeness(ctx))
         found = budgets(tallies, wanted, until)

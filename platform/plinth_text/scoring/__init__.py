@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from plinth_text.arrays import F32, F64, I32, I64, U8, U16, U64
 from plinth_text.compiled import compiled
+from plinth_text.libm import log1p
 from plinth_text.unicode import LOWER_SIZE, lower, utf8
 from plinth_text.words import hash_words, scratch, slots
 
@@ -114,11 +115,11 @@ def from_counts(counted: I64) -> npt.NDArray[np.float32]:
         return out
 
     columns = [
-        np.log1p(n[:, POINTS]), np.log1p(n[:, WORDS]), share(LETTERS, WORDS), share(WORDS, CHUNKS),
+        log1p(n[:, POINTS]), log1p(n[:, WORDS]), share(LETTERS, WORDS), share(WORDS, CHUNKS),
         share(UPPER, LETTERS), share(DIGITS, POINTS), share(MARKS, POINTS), share(BRACKETS, POINTS),
         share(WIDE, POINTS), share(BLANKS, POINTS), share(SHOUTS, CHUNKS), share(LINES, CHUNKS), share(POINTS, LINES),
         share(ENDED, LINES), share(SHORT, LINES), share(BULLETS, LINES), share(COPIES, LINES), share(COPIED, POINTS),
-        share(DISTINCT, WORDS), share(PAIRS, WORDS), share(COMMON, WORDS), np.log1p(n[:, LONGEST]),
+        share(DISTINCT, WORDS), share(PAIRS, WORDS), share(COMMON, WORDS), log1p(n[:, LONGEST]),
     ]  # fmt: skip
     return np.stack(columns, axis=1).astype(np.float32) if len(n) else np.zeros((0, len(NAMES)), np.float32)
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from plinth_text.arrays import F64, I16, I32, I64, U8, U32, U64, Bools
 from plinth_text.compiled import compiled
+from plinth_text.libm import log
 from plinth_text.unicode import utf8
 from plinth_text.words import ngram_hashes, scratch
 
@@ -214,7 +215,7 @@ def vectors(texts: pa.Array, df: I64, count: int, dimensions: int, min_words: in
         count: number of texts, summed over the corpus from `frequencies`.
     """
     starts, words = ngram_hashes(texts, 1)
-    idf = 1.0 + np.log((1.0 + count) / (1.0 + df))
+    idf = 1.0 + log((1.0 + count) / (1.0 + df))
     out = np.zeros((starts.size - 1, dimensions), dtype=np.float64)
     for doc in np.flatnonzero(np.diff(starts) >= min_words):
         add_words(np.sort(words[starts[doc] : starts[doc + 1]]), idf, out[doc])

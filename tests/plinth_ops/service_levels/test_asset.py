@@ -6,10 +6,11 @@ from pathlib import Path
 
 import dagster as dg
 
+from plinth.compute.select_engine import Compute
 from plinth.operation import workspace_files
 from plinth.recipe.load import load
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework.build import PlinthResource, Session
+from plinth_assets.framework.build import resources_of
 from plinth_jobs.instance import interruptible
 from plinth_ops.service_levels import asset as service_levels
 from plinth_ops.service_levels import objectives
@@ -23,7 +24,7 @@ from tests.plinth_ops.service_levels.test_command import trained
 def test_the_asset_shows_budgets_and_warns_of_those_that_are_spent(tmp_path: Path) -> None:
     trained(tmp_path)
     (tmp_path / "objectives.yaml").write_text("window_days: 36500\ngoodput_after_s: 10\n")
-    resources = {"plinth": PlinthResource(workspace=str(tmp_path), workers=1), "session": Session()}
+    resources = resources_of(str(tmp_path), Compute("local", 1))
     with interruptible():
         made = dg.materialize([service_levels.asset(load(RECIPE))], resources=resources)
     (shown,) = made.asset_materializations_for_node(service_levels.ASSET)

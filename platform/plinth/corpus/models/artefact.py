@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from plinth.storage.store import Store
 from plinth_text import scoring
 from plinth_text.arrays import F32, F64, I32, I64
 from plinth_text.compiled import compiled
+from plinth_text.libm import exp, log, log1p
 
 # Probabilities from margins, and their quality.
 #
@@ -63,7 +65,7 @@ class Curve(Frozen):
 
 def sigmoid(x: F64) -> F64:
     """Return 1 / (1 + exp(-x)) without overflow."""
-    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+    return exp(-np.logaddexp(0.0, -x))
 
 
 def fit_curve(method: Method, margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
@@ -74,18 +76,21 @@ def fit_curve(method: Method, margins: F64, truth: npt.NDArray[Any], weights: F6
 def platt(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
     """Fit Platt's sigmoid (1999), with targets inside (0, 1), by Newton's method with step halving (Lin, Lin and Weng
     2007). The slope is never negative, so the order of documents is kept. A model without any skill gets a flat curve.
+
+    BLAS is not used, because its order of summation depends on the processor and the curve is part of a data version.
     """
     high, low = weights[truth == 1].sum(), weights[truth == 0].sum()
     target = np.where(truth == 1, (high + 1) / (high + 2), 1 / (low + 2))
     scale = max(float(np.sqrt(np.average(margins**2, weights=weights))), 1e-12)
-    x = np.stack([margins / scale, np.ones_like(margins)])
-    beta = np.array([0.0, float(np.log((high + 1) / (low + 1)))])
+    x, beta = margins / scale, np.array([0.0, math.log((high + 1) / (low + 1))])
     loss = _loss(beta, x, target, weights)
     for _ in range(_STEPS):
-        p = sigmoid(beta @ x)
-        gradient = x @ (weights * (p - target))
-        hessian = (x * (weights * p * (1 - p))) @ x.T + 1e-9 * np.eye(2)
-        step, size = np.linalg.solve(hessian, gradient), 1.0
+        p = sigmoid(beta[0] * x + beta[1])
+        slopes, curvatures = weights * (p - target), weights * p * (1 - p)
+        gradient = (slopes * x).sum(), slopes.sum()
+        a, b, d = (curvatures * x * x).sum() + 1e-9, (curvatures * x).sum(), curvatures.sum() + 1e-9
+        step = np.array([d * gradient[0] - b * gradient[1], a * gradient[1] - b * gradient[0]]) / (a * d - b * b)
+        size = 1.0
         while size > 1e-6 and (new := _loss(beta - size * step, x, target, weights)) > loss:
             size /= 2
         if size <= 1e-6 or loss - new < _ENOUGH * abs(loss):
@@ -95,7 +100,7 @@ def platt(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
 
 
 def _loss(beta: F64, x: F64, target: F64, weights: F64) -> float:
-    z = beta @ x
+    z = beta[0] * x + beta[1]
     return float((weights * (np.logaddexp(0.0, z) - target * z)).sum())
 
 
@@ -173,7 +178,7 @@ def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64,
 def log_loss(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
     """Return the mean negative log likelihood, in nats. Probabilities are clipped to at least 1e-12 from 0 and 1."""
     p = np.clip(probabilities, 1e-12, 1 - 1e-12)
-    return float(-np.average(np.where(truth == 1, np.log(p), np.log1p(-p)), weights=weights))
+    return float(-np.average(np.where(truth == 1, log(p), log1p(-p)), weights=weights))
 
 
 def balanced(labels: npt.NDArray[Any], classes: int) -> F64:

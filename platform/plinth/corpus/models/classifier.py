@@ -143,7 +143,7 @@ def training_metrics(stage: examples.Linear) -> dict[str, Any]:
 # features of the text and, with a lexicon, its hits. Each stage is trained, calibrated and measured on disjoint
 # documents. A second stage that does not improve the result is dropped.
 
-CLASSIFIER_KIND, CLASSIFIER_VERSION = "classifier", "1"
+CLASSIFIER_KIND, CLASSIFIER_VERSION = "classifier", "2"
 LIBRARIES = ("unicode", "scikit-learn")
 
 #: Margin around the band for training the second stage, as a share of the documents on either side.
@@ -337,7 +337,7 @@ CLASSIFIER = ModelTrainer(
 #
 # Labels come from buckets (everything in `code` is code) or from patterns of URIs (`*/docs/*` is a manual).
 
-TAGGER_KIND, VERSION = "tagger", "1"
+TAGGER_KIND, VERSION = "tagger", "2"
 
 
 class UriRule(Frozen):

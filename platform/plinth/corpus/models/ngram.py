@@ -30,6 +30,7 @@ from plinth.storage.parts import read_table, write_table
 from plinth.storage.store import Store
 from plinth_text import scoring
 from plinth_text.arrays import F32, F64, I64, U16, U64
+from plinth_text.libm import power
 from plinth_text.scoring import BEGIN
 
 # An n-gram model as files (JSON and plain arrays), and as ARPA, which other tools read.
@@ -75,7 +76,7 @@ class NgramModel:
         total, counts = self.score(texts)
         predicted = counts[:, 0] + counts[:, 1]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.power(10.0, -total / predicted), counts
+            return power(10.0, -total / predicted), counts
 
 
 def write(store: Store, model: NgramModel) -> tuple[Part, ...]:

@@ -17,6 +17,7 @@ from plinth.records import Manifest, Part, Step
 from plinth.storage.parts import iter_batches, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F64, I64, U16, U64, Bools
+from plinth_text.libm import log10
 from plinth_text.scoring import BEGIN, BOUNDARY, END, normalised_token, tokens, vocabulary_table, word_numbers
 
 # Counts for an n-gram model: vocabulary and n-grams of a capped sample of documents.
@@ -245,8 +246,8 @@ def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list
         lower = np.full(keys[n].size, 1.0 / predicted) if n == 0 else p[_find(keys[n - 1], keys[n] >> WORD_BITS)]
         p = share + backoff[where] * lower
         if n:
-            made[-1].backoff[_find(keys[n - 1], contexts)] = np.log10(np.maximum(backoff, LEAST))
-        made.append(OrderEstimate(keys[n], np.log10(p), np.zeros(p.size), discounts[n]))
+            made[-1].backoff[_find(keys[n - 1], contexts)] = log10(np.maximum(backoff, LEAST))
+        made.append(OrderEstimate(keys[n], log10(p), np.zeros(p.size), discounts[n]))
     return [_only(one, keep) for one, keep in zip(made, kept, strict=True)]
 
 

@@ -20,6 +20,7 @@ from plinth.storage.parts import iter_aligned, read_table, write_table
 from plinth.storage.store import Store
 from plinth_text.arrays import F32, I32, I64, U64, Bools
 from plinth_text.compiled import compiled
+from plinth_text.libm import log
 from plinth_text.words import HashLookup, ngram_hashes
 
 # Counts by key over all parts: a map that writes sparse tables, and a reduce that opens a bounded number at a time.
@@ -198,7 +199,7 @@ def weighed(
     boilerplate[valid] = common[np.searchsorted(index.evidence, hashes[valid])]
     evident = np.empty(index.words.size + 1, dtype=np.int64)
     count_uncovered(index.starts, boilerplate, params.longest_words, evident)
-    weights = np.log((documents + 2) / (frequencies + 1)).astype(np.float32)
+    weights = log((documents + 2) / (frequencies + 1)).astype(np.float32)
     return _posted(replace(index, weights=weights, evident=evident), params)
 
 

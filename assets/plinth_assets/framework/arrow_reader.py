@@ -1,0 +1,108 @@
+"""Dagster I/O manager: a user's downstream asset reads the rows of a Plinth asset as a `pyarrow.dataset.Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from plinth.compute.context import Context
+from plinth.errors import MissingError, RequestError
+from plinth.records import Manifest
+from plinth.storage.arrow_datasets import parquet_dataset
+from plinth.storage.store import Store
+from plinth.storage.workspace import Workspace
+from plinth.tokens.shards.parameters import streams_of
+from plinth.tokens.shards.reader import open_streams
+
+SHARDS = "shards"
+
+
+class ArrowReader(dg.ConfigurableIOManager):
+    """I/O manager that reads the published version of a Plinth asset; it cannot write.
+
+    The data version that Dagster records for the input is the manifest digest, so a downstream asset is stale after
+    each change of the content.
+
+        @dg.asset(ins={"text": dg.AssetIn(["web", "curated"])})
+        def word_counts(text: pyarrow.dataset.Dataset): ...
+    """
+
+    workspace: str
+
+    def load_input(self, context: dg.InputContext) -> ds.Dataset:
+        """Return the rows of the upstream asset.
+
+        Raises:
+            MissingError: it was never materialized, or has no Parquet rows.
+            IntegrityError: a file differs from its record.
+        """
+        ctx = Context(Workspace(self.workspace))
+        manifest = ctx.refs.current(context.asset_key.to_user_string())
+        context.add_input_metadata({"manifest": manifest.digest, "rows": manifest.rows})
+        return dataset(ctx.store, manifest)
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Refuse to write: stages publish their own manifests.
+
+        Raises:
+            RequestError: always.
+        """
+        raise RequestError(
+            f"{context.asset_key.to_user_string()} cannot be written through `plinth_reader`",
+            found="an asset of this project with io_manager_key plinth_reader",
+            expected="the project's own I/O manager",
+            remedy="remove io_manager_key from the asset; Plinth's assets are read-only",
+        )
+
+
+def dataset(store: Store, manifest: Manifest) -> ds.Dataset:
+    """Return the rows of a published asset.
+
+    Documents, curated text, sidecars and the ledger: the Parquet parts `part-*`, scanned any number of times. Token
+    shards: one row per document with `stream`, `id` and `tokens`, which can be scanned once.
+
+    Raises:
+        MissingError: the asset has no such parts.
+    """
+    if manifest.asset.endswith(f"/{SHARDS}"):
+        return ds.InMemoryDataset(_documents(store, manifest))
+    parts = [
+        part
+        for part in manifest.parts
+        if part.name.endswith(".parquet") and part.name.rpartition("/")[2].startswith("part-")
+    ]
+    if not parts:
+        raise MissingError(
+            f"asset {manifest.asset} has no rows to read",
+            found=", ".join(part.name for part in manifest.parts[:5]) or "no parts",
+            expected="Parquet parts, as documents, curated text, sidecars and the ledger have, or token shards",
+        )
+    return parquet_dataset(store, parts)
+
+
+def _documents(store: Store, manifest: Manifest) -> pa.RecordBatchReader:
+    readers = open_streams(store, [manifest])
+    kind = pa.from_numpy_dtype(np.dtype(manifest.stats["dtype"]))
+    names = [stream.name for stream in streams_of(manifest)]
+    schema = pa.schema([("stream", pa.string()), ("id", pa.binary(16)), ("tokens", pa.large_list(kind))])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for name in names:
+            reader = readers[name]
+            for documents in reader.index.batches():
+                first = int(documents.starts[0])
+                ends = documents.starts + documents.tokens - first
+                tokens = pa.array(np.ascontiguousarray(reader.read(first, int(ends[-1]))))
+                offsets = pa.array(np.concatenate([[0], ends]), pa.int64())
+                ids = pa.FixedSizeBinaryArray.from_buffers(
+                    pa.binary(16), len(documents), [None, pa.py_buffer(documents.ids.tobytes())]
+                )
+                rows = pa.LargeListArray.from_arrays(offsets, tokens)
+                yield pa.RecordBatch.from_arrays([pa.array([name] * len(documents)), ids, rows], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())

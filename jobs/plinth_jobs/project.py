@@ -1,0 +1,295 @@
+"""A new project: a recipe whose sources are found by looking at a folder of data, a gate policy, a CI workflow, and a
+Dagster project with Plinth's component."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from plinth.corpus.sources.record import READERS
+from plinth.corpus.sources.streams import TextLine, lines, stretches
+from plinth.errors import MissingError, RequestError
+from plinth.storage.atomic import write_bytes
+from plinth_jobs import policies
+
+#: Readers with their own file name suffixes, most specific first; other text files are `text` or `tree`.
+_BY_SUFFIX: Final = ("warc", "html", "pdf", "latex", "jsonl", "parquet")
+_TEXT: Final = (".txt", ".md", ".rst")
+_CODE: Final = (
+    ".py", ".pyi", ".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".java", ".kt", ".scala", ".js", ".jsx", ".ts", ".tsx",
+    ".go", ".rs", ".rb", ".php", ".cs", ".swift", ".sh", ".sql", ".r", ".jl", ".lua",
+)  # fmt: skip
+#: Usual names of the text in records, in order of preference.
+_TEXT_FIELDS: Final = ("text", "content", "raw_content", "body", "document", "markdown")
+#: A license that no one permits: documents are dropped until the owner's license is stated.
+UNSTATED: Final = "LicenseRef-not-stated"
+#: Maximum size of a record that is read to find its text.
+FIRST_RECORD_BYTES = 16 * 2**20
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+
+class FoundSource(NamedTuple):
+    """Files of one kind below a folder of data."""
+
+    bucket: str
+    kind: str
+    path: str
+    files: int
+    suffixes: tuple[str, ...] = ()
+    text_field: str = ""
+
+
+#: Source of a recipe that is written without data: text files in `input/documents` of the workspace.
+EXAMPLE: Final = FoundSource("documents", "text", "documents", 0, _TEXT)
+
+
+def look(folder: Path) -> list[FoundSource]:
+    """Find the sources in a folder: one bucket per subfolder, one source per kind of file.
+
+    Only names are read, and the first record of one JSONL or Parquet file per source.
+
+    Raises:
+        MissingError: the folder does not exist, or no reader knows any of its files.
+    """
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    examples: dict[tuple[str, str], Path] = {}
+    unknown = Counter[str]()
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith(".") for part in parts) or not path.is_file():
+            continue
+        kind, suffix = _kind(path.name)
+        if not kind:
+            unknown[suffix or "no suffix"] += 1
+            continue
+        place = (parts[0] if len(parts) > 1 else "", kind)
+        counts.setdefault(place, Counter())[suffix] += 1
+        examples.setdefault(place, path)
+    if not counts:
+        found = ", ".join(f"{number} {suffix}" for suffix, number in unknown.most_common(5))
+        raise MissingError(
+            f"no documents in {folder}",
+            found=found or "no files",
+            expected=f"files that a reader knows: {', '.join((*_BY_SUFFIX, 'text', 'tree'))}",
+        )
+    return [_source(folder, *place, counts[place], examples[place]) for place in counts]
+
+
+def _source(folder: Path, below: str, kind: str, suffixes: Counter[str], example: Path) -> FoundSource:
+    field = _text_field(kind, example) if kind in ("jsonl", "parquet") else ""
+    path = (folder / below).absolute()
+    wanted = tuple(sorted(suffixes)) if kind in ("text", "tree") else ()
+    bucket = _bucket(below or folder.absolute().name) + ("_code" if kind == "tree" else "")
+    return FoundSource(bucket, kind, str(path), suffixes.total(), wanted, field)
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Return the reader of a file, or an empty string, and its suffix without compression."""
+    lower = name.lower()
+    for kind in _BY_SUFFIX:
+        if lower.endswith(READERS.find(kind).suffixes):
+            return kind, ""
+    suffix = Path(lower).suffix
+    return "text" if suffix in _TEXT else "tree" if suffix in _CODE else "", suffix
+
+
+def _text_field(kind: str, example: Path) -> str:
+    """Return the field with the text, or an empty string if it is the default or unknown."""
+    record = _first_row(example) if kind == "parquet" else _first_line(example)
+    texts = {name: len(value) for name, value in record.items() if isinstance(value, str)}
+    if not texts or "text" in texts:
+        return ""
+    return next((name for name in _TEXT_FIELDS if name in texts), max(texts, key=lambda name: texts[name]))
+
+
+def _first_line(path: Path) -> Mapping[str, Any]:
+    with path.open("rb") as raw:
+        for line in islice(lines(stretches(raw, path.name), FIRST_RECORD_BYTES), 1):
+            try:
+                record = json.loads(line.data or b"") if isinstance(line, TextLine) else None
+            except ValueError:
+                record = None
+            return record if isinstance(record, dict) else {}
+    return {}
+
+
+def _first_row(path: Path) -> Mapping[str, Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        return next((batch.to_pylist()[0] for batch in file.iter_batches(1)), {})
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def _bucket(folder: str) -> str:
+    name = re.sub(r"[^a-z0-9]+", "_", folder.lower()).strip("_")[:40]
+    return name if _NAME.fullmatch(name) else f"bucket_{name}".rstrip("_")
+
+
+def recipe(
+    name: str, sources: Sequence[FoundSource], licence: str = UNSTATED, owner: str = "corpus@example.org"
+) -> str:
+    """Return the text of a recipe with these sources. The sections of a first model are commented out."""
+    snapshot = datetime.now(UTC).strftime("%G-%V")
+    buckets: dict[str, Any] = {}
+    for found in sources:
+        bucket = buckets.setdefault(
+            found.bucket, {"description": f"Documents of {found.path}.", "owner": owner, "sources": []}
+        )
+        if found.kind == "tree" and not bucket["sources"]:
+            bucket["policy"] = "code"
+        bucket["sources"].append(
+            {
+                "kind": found.kind,
+                "path": found.path,
+                **({"suffixes": list(found.suffixes)} if found.suffixes else {}),
+                **({"fields": {"text": found.text_field}} if found.text_field else {}),
+                "licence": licence,
+                "terms": {"train": True, "redistribute": False, "commercial": False},
+                "domain": found.bucket,
+                "snapshot": snapshot,
+            }
+        )
+    body = yaml.safe_dump({"corpus": {"buckets": buckets}}, sort_keys=False, allow_unicode=True, width=100)
+    return f"""\
+# Sources and filters of {name}. Check: plinth recipe check FILE. All keys: docs/recipe.md, or plinth recipe show FILE.
+# State the license and terms of each source. Documents with a license outside corpus.permitted_licences are dropped.
+extends: base.yaml
+name: {name}
+
+{body}
+# Remove the comment signs to train and release a model of this corpus.
+# tokenizer: {{vocab_size: 32768}}
+# mixture: {{sequence_tokens: 2048, total_tokens: 1000000000}}
+# training:
+#   model: {{layers: 12, dim: 768, heads: 12, kv_heads: 4, ffn_dim: 2048}}
+# release: {{name: {name}}}
+"""
+
+
+def policy(name: str) -> str:
+    """Return the text of a gate policy for the release `name`: the packaged default policy."""
+    text = (policies.FOLDER / f"{policies.DEFAULT}.yaml").read_text()
+    return re.sub(r"^release: .*$", f"release: {name}", text, flags=re.MULTILINE)
+
+
+_WORKFLOW = """\
+# Checks the recipe and the gate policy, and runs the tiny recipe to a release.
+name: plinth
+on: [push, pull_request]
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with: {python-version: "3.11"}
+      - run: pip install 'plinth[train]'
+      - run: plinth recipe check recipe.yaml
+      - run: plinth gates check policy.yaml
+      - run: plinth keys init -w trial --demo
+      - run: plinth run -w trial -r demo
+"""
+
+_PYPROJECT = """\
+[project]
+name = "{project}"
+version = "0.1.0"
+requires-python = ">=3.11,<3.14"
+dependencies = ["plinth"]
+
+[dependency-groups]
+dev = ["dagster-webserver", "dagster-dg-cli"]
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "{module}"
+"""
+
+_DEFINITIONS = """\
+from pathlib import Path
+
+from dagster import definitions, load_from_defs_folder
+
+
+@definitions
+def defs():
+    return load_from_defs_folder(path_within_project=Path(__file__).parent)
+"""
+
+_COMPONENT = """\
+type: plinth_jobs.dg.RecipeComponent
+
+attributes:
+  recipe: ../../../../recipe.yaml
+  workspace: workspace
+"""
+
+
+def name_of(folder: Path) -> str:
+    """Return the name of a project in a folder, which is the folder's name.
+
+    Raises:
+        RequestError: a recipe cannot have this name.
+    """
+    name = folder.absolute().name.lower().replace("_", "-")
+    if re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name) and not name.endswith("-candidate"):
+        return name
+    raise RequestError(
+        f"{folder.absolute().name!r} cannot be the name of a recipe",
+        expected="letters, digits and hyphens, beginning with a letter",
+        remedy="name the folder as the recipe, for example `plinth init web-corpus`",
+    )
+
+
+def files(name: str, sources: Sequence[FoundSource], licence: str, owner: str) -> dict[str, str]:
+    """Return the text of every file of a new project, by its path."""
+    module = name.replace("-", "_")
+    return {
+        "recipe.yaml": recipe(name, sources, licence, owner),
+        "policy.yaml": policy(name),
+        ".gitignore": "workspace/\n.venv/\n__pycache__/\n",
+        ".github/workflows/plinth.yaml": _WORKFLOW,
+        "pyproject.toml": _PYPROJECT.format(project=name, module=module),
+        f"src/{module}/__init__.py": "",
+        f"src/{module}/definitions.py": _DEFINITIONS,
+        f"src/{module}/defs/__init__.py": "",
+        f"src/{module}/defs/corpus/defs.yaml": _COMPONENT,
+    }
+
+
+def write(folder: Path, contents: Mapping[str, str]) -> list[Path]:
+    """Write the files of a new project; existing files are never replaced.
+
+    Raises:
+        RequestError: one of the files exists; nothing was written.
+        WorkspaceError: a file cannot be written.
+    """
+    there = [name for name in contents if (folder / name).exists()]
+    if there:
+        raise RequestError(
+            f"{folder} already has files of a project",
+            found=", ".join(there[:5]),
+            expected="a folder without them",
+            remedy="name another folder, or remove these files first",
+        )
+    for name, text in contents.items():
+        write_bytes(folder / name, text.encode())
+    return [folder / name for name in contents]

@@ -1,0 +1,22 @@
+"""`plinth init`: a project from a folder of data."""
+
+import json
+from pathlib import Path
+
+from tests.jobs.test_dg import data_folder
+
+
+def test_it_writes_a_project_once_and_lists_its_sources(tmp_path: Path, plinth) -> None:
+    data = data_folder(tmp_path / "data")
+    found = json.loads(plinth("init", "mine", "--data", data, "--licence", "MIT", "--json").out)
+    assert found["name"] == "mine"
+    assert len(found["sources"]) == 5
+    assert all((tmp_path / path).is_file() for path in found["files"])
+    again = plinth("init", "mine")
+    assert again.code == 2
+    assert "already has files of a project" in again.err
+    other = plinth("init", "other", "--data", data)
+    assert "bucket web: 1 file of kind jsonl" in other.out
+    assert plinth("recipe", "check", "other/recipe.yaml").code == 0
+    assert plinth("gates", "check", "other/policy.yaml").code == 0
+    assert "cannot be the name of a recipe" in plinth("init", "9lives").err
