@@ -17,8 +17,8 @@
     supervised    processes of `plinth up`: restarted on exit, recorded for other commands, listed, stopped
     dagster_pages  Dagster's web server behind a host check
     installation  trial installation on this machine: PostgreSQL, S3, TLS, logins
-    object_store  S3 server of the trial installation: HTTPS, signed requests, access by role from `infra/s3`, encryption
-                  by default
+    object_store  S3 server of the trial installation: HTTPS, signed requests, access by role from `infra/s3`,
+                  encryption by default
     harvest/      the demo's corpus, from text on this machine
     recipes/      packaged recipes; the recipe last run in a workspace; notes in a workspace, which are trusted only if
                   this user wrote them
