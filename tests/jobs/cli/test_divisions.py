@@ -29,4 +29,4 @@ def test_a_fleet_that_the_run_cannot_use_is_refused_with_one_that_it_can() -> No
     )
     assert isinstance(refused.exception, RequestError)
     assert "batches of 4 sequences of 512 tokens, 2 layers, 4 heads" in str(refused.exception)
-    assert "32 devices can be used" in str(refused.exception)
+    assert "use 32 devices" in str(refused.exception)

@@ -138,7 +138,7 @@ def test_the_course_of_a_run_adds_up() -> None:
         ),
         ({"a": 40, "b": 900}, {"max_epochs": 9.0}, "a is repeated 5.0 times"),
         ({"a": 52, "b": 900}, {"max_epochs": 4.0}, "a needs 3.85 of at most 4 epochs. A run 4% longer"),
-        ({"a": 900, "b": 90_000}, {}, "b is rarely used: 0.22%"),
+        ({"a": 900, "b": 90_000}, {}, "b is rarely used: the run reads 0.22% of its text"),
     ],
     ids=["capped", "repeated", "near", "hardly"],
 )
