@@ -134,7 +134,7 @@ def test_an_incomplete_tag_does_not_count_and_says_what_is_missing(
     given = {key: value for key, value in tags().items() if key != absent}
     decisions, faults = approval.collect(ctx, unregistered, given)
     assert decisions == ()
-    assert faults == (f"tag approval is set, but {absent} is not",)
+    assert faults == (f"tag approval is set, but {absent} is missing",)
 
 
 def test_a_rejection_needs_no_name_to_stop(ctx: Context, unregistered: Candidate) -> None:

@@ -125,7 +125,7 @@ def test_other_text_is_refused_by_name(changed: dict[str, Any]) -> None:
 
 
 def test_a_run_twice_and_a_base_without_runs_are_refused() -> None:
-    with pytest.raises(IntegrityError, match="twice"):
+    with pytest.raises(IntegrityError, match="has a duplicate run"):
         effects([run("base", 1), run("base", 1)], "base")
     with pytest.raises(RequestError, match="no run"):
         effects([run("x", 1)], "base")

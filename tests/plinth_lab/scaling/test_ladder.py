@@ -48,5 +48,5 @@ def test_mup_has_one_rate_for_all_widths() -> None:
         assert training.optimizer.lr == 0.004
         assert training.model.mup is not None
         assert training.model.width_multiplier == Model(preset=rung.name.split("-")[0]).dim / 256
-    with pytest.raises(ValidationError, match="takes both"):
+    with pytest.raises(ValidationError, match="needs both"):
         LadderDesign(sizes=("10m",), vocab_size=1, sequence_tokens=8, mup_lr=0.1)

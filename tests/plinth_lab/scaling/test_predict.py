@@ -113,7 +113,7 @@ def test_a_stored_prediction_is_compared_with_the_truth() -> None:
     assert not above.inside
     with pytest.raises(RequestError, match="no probe other"):
         made.compare(2.0, {"other": 1.0})
-    with pytest.raises(RequestError, match="no error"):
+    with pytest.raises(RequestError, match="has no relative error"):
         made.compare(math.nan)
 
 
@@ -126,5 +126,5 @@ def test_tables_name_the_line_of_what_is_wrong_and_keep_failed_runs() -> None:
         read_table("params,tokens\n1,2\n")
     with pytest.raises(RequestError, match="line 2 of the table: tokens"):
         read_table("params,tokens,loss\n1,many,3\n")
-    with pytest.raises(RequestError, match="line 3 of the table: params"):
+    with pytest.raises(RequestError, match="line 3 of the table: bad params"):
         read_table("params,tokens,loss\n1,1,3\n-1,1,3\n")

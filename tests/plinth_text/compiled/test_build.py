@@ -200,7 +200,7 @@ def test_a_build_that_stops_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         raise error
 
     none = NoCompilerError("none", remedy="install gcc")
-    for error, words in ((KeyboardInterrupt(), "interrupted"), (none, "install")):
+    for error, words in ((KeyboardInterrupt(), "Interrupted"), (none, "install")):
         monkeypatch.setattr(kernels_main, "library", partial(stop, error))
         told = kernels_main.main([]) or ""
         assert words in told
