@@ -28,7 +28,7 @@ REQUESTS = [
 @pytest.mark.parametrize(("body", "kind"), REQUESTS, ids=range(len(REQUESTS)))
 def test_what_mlflow_reads_is_what_the_hooks_judge(body: str, kind: str, prefix: str) -> None:
     """A client may send JSON in a string, which MLflow decodes twice: the hook saw no change of a tag in it."""
-    with flask.Flask("tests", root_path=".").test_request_context(
+    with flask.Flask("tests", root_path=".", instance_path="/").test_request_context(
         f"{prefix}{login.SET}", method="POST", data=body, content_type=kind
     ):
         try:
