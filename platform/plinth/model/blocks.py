@@ -64,8 +64,9 @@ class Attention(nn.Module, ABC):
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)
 
     def heads(self, x: Tensor, rotation: Rotation) -> Heads:
-        """Return the inputs of `core` for x [B, S, D]: rotated queries [B, H, S, E], rotated keys and values [B, K, S,
-        E].
+        """Return the inputs of the attention kernel `core` for x [B, S, D].
+
+        They are rotated queries [B, H, S, E], rotated keys [B, K, S, E] and values [B, K, S, E].
         """
         x = self.ranks.enter_region(x)
         q, k, v = self.q_proj(x), self.k_proj(x), self.split(self.v_proj(x))
@@ -73,7 +74,9 @@ class Attention(nn.Module, ABC):
         return rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
 
     def joined(self, heads: Tensor, outputs: Tensor | None) -> Tensor:
-        """Project the result of `core` [B, H, S, E] to [B, S, D], or to [U, D] if only some outputs are requested."""
+        """Project the attention outputs [B, H, S, E] of `core` to [B, S, D], or to [U, D] if only some outputs are
+        requested.
+        """
         return self.ranks.leave_region(self.o_proj(taken(heads.transpose(1, 2).flatten(2), outputs)))
 
     @abstractmethod
@@ -199,10 +202,10 @@ class LlamaBlock(Block):
 
 
 class ProjectionNorm(nn.Module):
-    """RMSNorm of [B, S, width] whose columns are divided over tensor ranks. The mean square covers all ranks.
+    """RMSNorm over [B, S, width], whose columns are divided over tensor ranks. The mean square covers all ranks.
 
-    The sum of squares passes through `leave_region` and `enter_region`, so its gradient is summed over ranks too: the
-    columns of every rank depend on it.
+    The sum of squares passes through `leave_region` and `enter_region`. Its gradient is therefore summed over the ranks
+    too, because the columns of every rank depend on this sum.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {"weight": DIVIDED_GAIN}
