@@ -35,7 +35,8 @@ def required(path: Path) -> Path:
     """Return the folder at `path`, which the user has configured. It is created if it does not exist.
 
     Raises:
-        PrivateFolderError: as for `folder`.
+        PrivateFolderError: the folder is a link, has another owner, is accessible to others, is inside the source tree,
+            or cannot be created.
     """
     return _private(path.absolute())
 

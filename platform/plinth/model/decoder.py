@@ -269,7 +269,7 @@ def generate(
         prompts: token ids; each prompt has at least one.
         limits: maximum number of new tokens for each prompt; each limit is at least 1.
         choose: function that chooses the next token of each sequence.
-        ended: function that returns True if a sequence is complete, from the sequence's index and its new tokens so far.
+        ended: function of a sequence's index and its new tokens so far; returns True if the sequence is complete.
     """
     written: list[list[int]] = [[] for _ in prompts]
     device, dtype = model.embed_tokens.device, model.embed_tokens.dtype

@@ -135,11 +135,11 @@ class SequenceRanks:
         return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
 
     def scatter_heads(self, x: Tensor) -> Tensor:
-        """Convert one slice of the tokens with all heads [B, H, S/n, E] into all tokens with some heads [B, H/n, S, E]."""
+        """Convert a slice of the tokens with all heads [B, H, S/n, E] to all tokens with some heads [B, H/n, S, E]."""
         return x
 
     def gather_heads(self, x: Tensor) -> Tensor:
-        """Convert all tokens with some heads [B, H/n, S, E] into one slice of the tokens with all heads [B, H, S/n, E]."""
+        """Convert all tokens with some heads [B, H/n, S, E] to a slice of the tokens with all heads [B, H, S/n, E]."""
         return x
 
 

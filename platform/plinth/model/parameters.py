@@ -135,7 +135,7 @@ class MuP(OneValue):
     base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
     base_head_dim: int = internal(64, ge=2, description="Head width at which the attention scale is standard.")
     embedding_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies the embeddings.")
-    output_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies the logits, in addition to 1 / m.")
+    output_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies logits, in addition to 1 / m.")
 
 
 class Model(Frozen):
@@ -202,7 +202,7 @@ class Model(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _filled_in(cls, given: Any) -> Any:
-        """Fill in fields that the recipe does not set, from the preset and from the requirements of the architecture."""
+        """Fill in fields that the recipe does not set, from the preset and from the architecture's requirements."""
         if not isinstance(given, dict):
             return given
         shape = PRESETS.get(given.get("preset", ""))

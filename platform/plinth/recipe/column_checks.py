@@ -347,7 +347,7 @@ def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
 
 
 def _files(location: str | None, folder: Path) -> dict[str, Path]:
-    """Return the files of a list by the names that they have in the run, or no files if they are remote or too large."""
+    """Return the files of a list by their names in the run, or no files if the list is remote or too large."""
     if location is None or "://" in location or not (place := folder / location).exists():
         return {}
     found = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())

@@ -281,7 +281,10 @@ def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
 
 
 def _chosen(at: Key, given: Mapping[str, Any], catalogue: Catalogue[Any]) -> Iterator[Found]:
-    """Check a recipe block that selects a catalog member by `kind`. For members of installed packages, check `options`."""
+    """Check a recipe block that selects a catalog member by `kind`.
+
+    If the member belongs to an installed package, its `options` are checked too.
+    """
     kind, options = given.get("kind"), given.get("options", {})
     if not isinstance(kind, str):
         return  # the default applies, or the recipe's own validation refuses it

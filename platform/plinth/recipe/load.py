@@ -96,7 +96,10 @@ def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> 
 
 
 def check(path: Path | str, packaged: Path | None = None, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe, or None and its problems, in the order of files and lines. The arguments are those of `load`."""
+    """Return the recipe, or None and its problems, in the order of files and lines.
+
+    The arguments are those of `load`.
+    """
     path = Path(path)
     return _checked(follow(path, packaged), Position(shown(path), 1), checked)
 
@@ -194,7 +197,7 @@ def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Pr
 
 
 def _located(loc: Sequence[str | int], lined: Lined) -> Key:
-    """Return the recipe key of a pydantic error location, without the tags that pydantic adds for members of a union."""
+    """Return the recipe key of a pydantic error location, without the tags that pydantic adds for union members."""
     key = tuple(step for step in loc if step != "[key]")  # pydantic's mark for the name of an entry
     while len(key) > 1 and key not in lined.marks and not (key[:-1] in lined.marks and _is_mapping(lined, key[:-1])):
         key = key[:-1]

@@ -339,4 +339,7 @@ class MappedFile:
 
 @compiled
 def entries(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
-    """Fill in the entries of a dictionary, and return its size in bytes, or -1 if it is damaged."""
+    """Write the start, end and count of each dictionary entry into the arrays.
+
+    Return the size of the dictionary in bytes, or -1 if it is damaged.
+    """

@@ -190,7 +190,7 @@ BROKEN = 32  # next to `unicode.flags`
 
 @lru_cache(maxsize=1)
 def point_flags() -> U8:
-    """Return a table by code point with the flags `ALPHA` and `BROKEN`.
+    """Return the flags `ALPHA` and `BROKEN` of each code point.
 
     Broken code points are private, unassigned, surrogates, C1 controls, or U+FFFD.
     """
@@ -251,7 +251,7 @@ def input_layer(model: FastTextModel) -> InputLayer:
 
 
 def end_row(model: FastTextModel, given: InputLayer) -> F32:
-    """Return the input row of the token that ends a text, followed by 1; all zeros if the model has no such token."""
+    """Return the input row of the token that ends a text, with a 1 appended; all zeros if the model has no such token."""
     word = number_of(np.frombuffer(EOS, dtype=np.uint8), given.words, given.starts, given.ends, given.table)
     out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
     if 0 <= word < model.nwords:
@@ -324,4 +324,4 @@ def _path(model: FastTextModel, target: int) -> I64:
 
 @compiled
 def sigmoids(dots: F32) -> None:
-    """Replace each number x by 1 / (1 + e^-x) in place, in groups of `LANES` numbers, as for nodes of the tree."""
+    """Replace each number x by 1 / (1 + e^-x) in place, in groups of `LANES` numbers."""

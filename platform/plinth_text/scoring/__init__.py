@@ -50,8 +50,8 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
         table: [R, K] weights, where R is a power of two.
         bias: [K] bias of each label.
         window: number of words per stretch; 0 for the whole text. A longer text is cut into stretches; the last stretch
-            ends with the text. Its margin is the largest margin of a stretch, so that a short passage in a long text is
-            not averaged away.
+            ends with the text. The margin of the text is the largest margin of its stretches, so that a short passage
+            in a long text is not averaged away.
     """
     data, offsets = utf8(texts)
     out = np.empty((len(texts), table.shape[1]), dtype=np.float64)
@@ -190,7 +190,7 @@ def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
 
 
 def normalised_token(text: str) -> str:
-    """Return a token in the normalized form that the kernel hashes; for ARPA files and inspection."""
+    """Return the normalized form of a token, which the kernel hashes; used for ARPA files and inspection."""
     return "".join(_normalised_character(char) for char in text)
 
 
@@ -219,7 +219,7 @@ _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class NGramTables:
-    """N-grams of two or more words of a model, in one pair of arrays for all orders.
+    """All n-grams of two or more words in a language model, in one pair of arrays for all orders.
 
     Args:
         keys: for each order from 2, the keys of its n-grams, in any order and without repeats.

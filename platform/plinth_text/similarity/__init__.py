@@ -72,7 +72,10 @@ def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
 def sign_texts(
     data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64, minima: U64, out: U32, filled: Bools
 ) -> None:
-    """Fill in what `signatures` returns. `words`, `grams` and `minima` are scratch memory."""
+    """Write the signatures of all texts into `out`, and the mask of texts with words into `filled`.
+
+    `words`, `grams` and `minima` are scratch memory.
+    """
 
 
 def band_keys(signature: U32, bands: int, rows: int) -> U64:
@@ -125,7 +128,10 @@ def simhashes(texts: pa.Array, n: int) -> tuple[U64, Bools]:
 
 @compiled
 def simhash_texts(data: U8, offsets: I64, n: int, words: U64, grams: U64, out: U64, filled: Bools) -> None:
-    """Fill in what `simhashes` returns. `words` and `grams` are scratch memory."""
+    """Write the SimHashes of all texts into `out`, and the mask of texts with words into `filled`.
+
+    `words` and `grams` are scratch memory.
+    """
 
 
 class SimHashIndex:
@@ -136,7 +142,7 @@ class SimHashIndex:
         distance: maximum number of bits in which a hit may differ, 0 to `MAX_DISTANCE`.
 
     Raises:
-        ValueError: the distance is outside this range.
+        ValueError: the distance is not in 0 to `MAX_DISTANCE`.
     """
 
     def __init__(self, hashes: U64, distance: int) -> None:
@@ -190,7 +196,7 @@ SCALE = 4095
 
 
 def frequencies(texts: pa.Array, min_words: int) -> tuple[I64, int]:
-    """Return the document frequencies of hash cells, [2^TABLE_BITS], and the number of texts counted.
+    """Return the document frequencies of the hash cells of words, [2^TABLE_BITS], and the number of counted texts.
 
     Only texts with at least `min_words` words are counted.
     """
@@ -229,7 +235,8 @@ def add_words(words: U64, idf: F64, out: F64) -> None:
 
 @compiled
 def cosine(x: I16, y: I16) -> float:
-    """Return the FP32 cosine of two quantized vectors, from sums of whole numbers. If it is not positive, return 0.
+    """Return the FP32 cosine of two quantized vectors, from sums of whole numbers. If the cosine is not positive,
+    return 0.
 
     The result is a millionth too high, so that rounding errors never keep a pair below a threshold.
     """
@@ -398,7 +405,10 @@ def windows(texts: pa.Array, n: int) -> Windows:
 def mark_anchors(
     words: U64, word_starts: I64, starts: I64, n: int, k: int, grams: U64, anchors: U64, fresh: Bools
 ) -> None:
-    """Fill in the anchor of each window, and whether the window is fresh. `grams` is scratch memory."""
+    """Write the anchor of each window into `anchors`, and True into `fresh` if it differs from the previous anchor.
+
+    `grams` is scratch memory.
+    """
 
 
 def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:

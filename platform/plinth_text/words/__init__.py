@@ -97,7 +97,7 @@ def hash_words(data: U8, start: int, end: int, out: U64) -> int:
 
 @compiled
 def fill_ngrams(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> None:
-    """Hash the n-grams of all texts into `out`. Those of text d begin at `starts[d]`."""
+    """Hash the n-grams of all texts into `out`. The hashes of text d begin at `starts[d]`."""
 
 
 def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
@@ -152,7 +152,7 @@ def slot_count(entries: int) -> int:
 
 @compiled
 def slot(keys: U64, value: int) -> int:
-    """Return the slot of a hash (not 0) in a set that uses all of `keys`, or its empty slot if the hash is absent."""
+    """Return the slot of a hash (not 0) in a set that uses all of `keys`, or an empty slot if the hash is absent."""
 
 
 @compiled

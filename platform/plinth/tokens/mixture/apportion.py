@@ -1,4 +1,7 @@
-"""Number of sequences per bucket and block, as exact integers in closed form; an audit compares every 1,000 blocks."""
+"""Numbers of sequences per bucket and block, as exact integers in closed form.
+
+An audit compares them with the recipe's shares, over every 1,000 blocks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ STRIDE_REACH = 64
 
 
 def shares(weights: Sequence[float]) -> list[Fraction]:
-    """Return the weights as exact fractions that add up to 1. Each weight is taken as its decimal notation.
+    """Return the weights as exact fractions that add up to 1. Each weight is read as a decimal number.
 
     Raises:
         ValueError: a weight is negative, or no weight is positive.
@@ -48,7 +51,7 @@ def shares(weights: Sequence[float]) -> list[Fraction]:
 def largest_remainder(parts: Sequence[Fraction], seats: int) -> list[int]:
     """Distribute `seats` by the largest-remainder method: each result is the floor or ceiling of its exact part.
 
-    The results add up to `seats`. Ties go to the first.
+    The results add up to `seats`. If remainders are equal, the first parts are rounded up.
 
     Raises:
         ValueError: the parts do not add up to 1.
@@ -158,7 +161,7 @@ class Ramp:
     Args:
         blocks: number of blocks K.
         size: sequences per block B.
-        sequences: sequences of the whole ramp, including its tail; the shares reach their end values there.
+        sequences: sequences of the whole ramp, including its tail; at the tail's end, the shares have their end values.
         start, end: by bucket, running sums of the shares at the start and end, in units of 1 / RAMP_UNIT of a sequence
             of a block; the last sum is B RAMP_UNIT.
     """
@@ -325,7 +328,10 @@ def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str
 
 
 def _exact(leg: Leg, name: str, count: int) -> Fraction:
-    """Return the exact number of a stream's sequences among the first `count` of a phase: the area under its share."""
+    """Return the exact number of a stream's sequences among the first `count` sequences of a phase.
+
+    This number is the integral of the stream's share.
+    """
     start, end = leg.start[name], leg.end[name]
     return start * count + (end - start) * Fraction(count * count, 2 * leg.size)
 

@@ -123,7 +123,7 @@ def _level(
         lacking = int(rest * leg.size * sequence_tokens)
         raise RecipeError(
             f"mixture.phases.{leg.phase}: all streams reach their epoch limits before the phase is full",
-            found=f"about {lacking:,} tokens missing, from {', '.join(sorted(n for n in kept if requested[n]))}",
+            found=f"about {lacking:,} tokens missing; at limits: {', '.join(sorted(n for n in kept if requested[n]))}",
             expected="a stream with text left in every phase",
             remedy="add text, give another bucket a weight in this phase, raise max_epochs or epoch_caps, or lower "
             "mixture.total_tokens",

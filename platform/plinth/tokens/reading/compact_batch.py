@@ -156,7 +156,7 @@ def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
 
 @compiled
 def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> None:
-    """Fill in the number of each token's document within its sequence."""
+    """Write the number of each token's document within its sequence into `segments`."""
 
 
 # Facts about the text of rows, from their token ids alone: repetition and entropy.
@@ -179,7 +179,7 @@ DUPLICATE_N, TOP_N = 8, 4
 def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
     """Return statistics of the text in every sequence, [B, FACTS]: repetition and entropy.
 
-    A row that is too short for an n-gram has repetition 0.
+    A sequence that is too short for an n-gram has repetition 0.
     """
     facts = np.zeros((len(batch), len(FACTS)))
     size = 1 << max(4, int(2 * batch.tokens.shape[1] - 1).bit_length())
@@ -205,7 +205,10 @@ def facts_u16(
     tokens: NDArray[np.uint16], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fill in the statistics of all rows. `keys` and `counts` are a hash table; its size is a power of two."""
+    """Write the statistics of all rows into `facts`, for 16-bit token ids.
+
+    `keys` and `counts` are a hash table; its size is a power of two.
+    """
 
 
 @compiled
@@ -213,4 +216,7 @@ def facts_u32(
     tokens: NDArray[np.uint32], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fill in the statistics of all rows, as `facts_u16` does, for 32-bit token ids."""
+    """Write the statistics of all rows into `facts`, for 32-bit token ids.
+
+    `keys` and `counts` are a hash table; its size is a power of two.
+    """

@@ -211,7 +211,7 @@ class ShardsAhead:
             threading.Thread(target=work, name=THREADS, daemon=True).start()
 
     def require(self, step: int) -> None:
-        """Wait until the shards of a step are verified. Steps must be required one after another.
+        """Wait until the shards of a step are verified. Call this for one step after another, in order.
 
         If a shard could not be fetched ahead of time, no error is raised here: the reader tries again.
 
@@ -268,7 +268,7 @@ class ShardsAhead:
 
 @contextmanager
 def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[Callable[[int], None]]:
-    """Yield the function that waits for the shards of a step (`ShardsAhead.require`).
+    """Yield a function that waits until the shards of a step are verified (`ShardsAhead.require`).
 
     The function does nothing if `threads` is 0, or if tokens are fetched by spans.
     """

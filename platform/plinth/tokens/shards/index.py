@@ -364,7 +364,7 @@ class IndexLookup:
         return found
 
     def _around(self, token: int) -> tuple[int, NDArray[np.int64]]:
-        """Return a block of starts that includes the document at `token`, and the block's first row."""
+        """Return a block of document starts that includes the document at `token`, and the block's first row."""
         low, high, below, above = 0, self._rows, self._first, self._stop
         for tried in count():
             bisect = tried > 2 and tried % 2

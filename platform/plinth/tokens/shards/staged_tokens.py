@@ -97,7 +97,7 @@ def run(
 
     Args:
         lengths: token counts of the documents, one part for every curated part.
-        sidecars: manifests of this bucket by stage; those that `sidecars_of` names.
+        sidecars: manifests of this bucket, for the stages that `sidecars_of(axes)` returns.
 
     Raises:
         RecipeError: a column cannot be used in the names of streams.
@@ -284,7 +284,7 @@ class StagedTokens:
 
 @dataclass(frozen=True)
 class PublishedTokens:
-    """Published shards that contain a part's tokens: blob of their manifest, and number of the part in them."""
+    """Published shards that contain a part's tokens: blob of the shards' manifest, and number of the curated part."""
 
     shards: Blob
     part: int
@@ -315,7 +315,7 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
 
 
 def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> dict[str, PublishedTokens]:
-    """Return where the published shards contain the tokens of curated parts, by SHA-256 of the part.
+    """Return the locations of curated parts' tokens in the published shards, by SHA-256 of the curated part.
 
     The result is empty if the published shards are incomplete, or have another tokenizer or dtype.
     """
@@ -397,7 +397,7 @@ def _writer(store: Store, bucket: str) -> Iterator[tuple[IO[bytes], list[StagedT
 
 
 def _copy_published(store: Store, staged: StagedTokens, published: PublishedTokens) -> bool:
-    """Copy a part's tokens from published shards to staging. Return False if they are not the recorded tokens."""
+    """Copy a part's tokens from published shards to staging. Return False if they differ from the recorded tokens."""
     documents = []
     for reader in _readers(store, published.shards).values():
         documents += [(span.row, reader, span) for span in reader.index.of_part(published.part)]

@@ -67,7 +67,7 @@ class _Task:
 
 
 def step(params: TokenizerParameters) -> Step:
-    """Return the training step. Limits of the audit are not part of its identity."""
+    """Return the pipeline step that trains the tokenizer. The audit's limits are not part of its identity."""
     return Step(
         name="tokens.tokenizer",
         version=VERSION,
@@ -102,7 +102,7 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
 
 
 def of_model(ctx: Context, model: Manifest) -> Manifest:
-    """Publish the tokenizer of an existing model, instead of a trained one, as a manifest of this stage.
+    """Publish the tokenizer of an existing model as this stage's manifest, instead of training a tokenizer.
 
     The model is the asset `initial`, from which the run continues, or `teacher`, from which it learns. `vocab_size`
     counts the rows of the model's embeddings, which may be more than its tokens.
@@ -347,7 +347,7 @@ def _words(params: TokenizerParameters, texts: Iterable[str]) -> Counter[str]:
 
 
 def _pieces(counted: Counter[str], alphabet: Sequence[str], free: int) -> list[tuple[str, float]]:
-    """Return the learned pieces with their log probabilities, most likely first."""
+    """Return the learned pieces with their log probabilities, most probable first."""
     import sentencepiece
 
     # Every character once as a word: SentencePiece's alphabet is that of its input.
