@@ -1,4 +1,4 @@
-"""Counts behind Gopher's rules (Rae et al. 2021, table A1), as datatrove and Dolma count; Dolma's rule on repeated
+"""Counts for Gopher's rules (Rae et al. 2021, table A1), as datatrove and Dolma count; Dolma's rule on repeated
 tokens.
 
 Words are those of spaCy's blank English tokenizer, as in datatrove, or are separated by white space, as in the paper.
