@@ -43,7 +43,7 @@ class LayerKeyValues(NamedTuple):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Return attention outputs [B, H, S, E] for rotated queries q [B, H, S, E], and cache the keys and values.
 
-        The keys k and values v [B, K, S, E] are those of this forward pass.
+        The arguments k and v [B, K, S, E] are the keys and values of this forward pass.
         """
         length = q.shape[2]
         if self.mask is None:
@@ -184,7 +184,7 @@ def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
     """Return the cosines and sines of the rotary angles (Su et al., arXiv:2104.09864) in `dtype`, computed in FP32.
 
-    Their shape is [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
+    Cosines and sines have the shape [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
     """
     width, device = config.head_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)

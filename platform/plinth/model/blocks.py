@@ -66,7 +66,7 @@ class Attention(nn.Module, ABC):
     def heads(self, x: Tensor, rotation: Rotation) -> Heads:
         """Return the inputs of the attention kernel `core` for x [B, S, D].
 
-        They are rotated queries [B, H, S, E], rotated keys [B, K, S, E] and values [B, K, S, E].
+        The inputs are rotated queries [B, H, S, E], rotated keys [B, K, S, E] and values [B, K, S, E].
         """
         x = self.ranks.enter_region(x)
         q, k, v = self.q_proj(x), self.k_proj(x), self.split(self.v_proj(x))
@@ -117,7 +117,7 @@ class Block(nn.Module, ABC):
     """Base class of decoder layers, which map [B, S, D] to [B, S, D].
 
     The attention kernel runs between `before` and `after`, each of which is compiled as one graph. The kernel is chosen
-    by mask and device. It runs outside the graphs, where activation statistics can read its inputs.
+    by mask and device. It runs outside the compiled graphs, where activation statistics can read its inputs.
     """
 
     self_attn: Attention
@@ -129,8 +129,8 @@ class Block(nn.Module, ABC):
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
         """Add attention, then feed-forward, to the residual stream. Without a mask, attention is causal.
 
-        If `outputs` (flat indices into [B x S]) is given, only the activations [U, D] of these tokens are returned.
-        This saves work in the last layer, which needs only keys and values of the other tokens.
+        If `outputs` (flat indices into [B x S]) is given, only the activations [U, D] of these tokens are returned. In
+        the last layer, this saves work, because only the keys and values of the other tokens are needed.
         """
         q, k, v = self.before(x, rotation)
         return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
@@ -204,8 +204,8 @@ class LlamaBlock(Block):
 class ProjectionNorm(nn.Module):
     """RMSNorm over [B, S, width], whose columns are divided over tensor ranks. The mean square covers all ranks.
 
-    The sum of squares passes through `leave_region` and `enter_region`. Its gradient is therefore summed over the ranks
-    too, because the columns of every rank depend on this sum.
+    The sum of squares passes through `leave_region` and `enter_region`. The gradient of this sum is therefore summed
+    over the ranks too, because the columns of every rank depend on the sum.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {"weight": DIVIDED_GAIN}

@@ -38,7 +38,7 @@ class Decoder(nn.Module):
     """Decoder that maps token ids to logits, or to the loss if targets are given.
 
     The embedding and output matrices belong to this outermost module. ZeRO-3 therefore keeps them gathered for the
-    whole forward pass, which tied embeddings need. Parameter names do not depend on how the model is divided over
+    whole forward pass, which tied embeddings need. Parameter names do not depend on the division of the model over
     ranks.
     """
 

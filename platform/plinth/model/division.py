@@ -8,7 +8,7 @@ initial weights, which do not depend on the division.
     Division         stage, tensor ranks and sequence ranks of one rank; `UNDIVIDED` is the whole model
 
 Every module class with parameters has a table `DECLARED`, which maps each parameter name within the module to its
-`Declaration`. The classes here describe a single rank and do not communicate. Their subclasses in
+`Declaration`. The classes here describe a single rank and do not communicate. The subclasses in
 `plinth.training.parallel` have process groups and communicate.
 """
 

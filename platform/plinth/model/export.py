@@ -136,7 +136,7 @@ def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`. It is renamed to `folder` on success and deleted on failure."""
+    """Yield a temporary folder next to `folder`. The temporary folder is renamed on success and deleted on failure."""
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))

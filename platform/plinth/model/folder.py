@@ -98,7 +98,7 @@ class SavedWeights:
         return found
 
     def rows(self, name: str) -> Any:
-        """Return a lazy tensor by its published name. Its rows are read when it is sliced."""
+        """Return a lazy tensor by its published name. The rows of the tensor are read when it is sliced."""
         return self._file[name].get_slice(name)
 
     def require(self, model: Decoder) -> None:

@@ -236,8 +236,8 @@ def divergence_of_top(logits: Tensor, ids: Tensor, log_p: Tensor, temperature: f
     """Return T^2 KL over the k stored tokens and the tail, for each row of the student's logits [n, V], and its
     gradient.
 
-    The tail is the sum of all other tokens. The gradient [n, V] is q - p for a stored token's logit. For a tail token's
-    logit, it is q (1 - P / Q), where P and Q are the tail's mass under teacher and student.
+    The tail is the sum of all other tokens. The gradient [n, V] is q - p for the logit of a stored token, and q (1 - P
+    / Q) for the logit of a tail token, where P and Q are the tail's mass under teacher and student.
     """
     ours = (logits / temperature).log_softmax(-1)
     log_q, given = _events(ours, ids), log_p.exp()

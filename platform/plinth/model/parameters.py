@@ -1,7 +1,8 @@
 """Configuration of the decoder, presets, and descriptions of architectures. This module does not import torch.
 
-The description of an architecture is the record in `plinth.model.architectures` that has its name in capitals. Its
-block class declares division and initial values. `ArchitectureName` lists the names.
+The description of an architecture is the record in `plinth.model.architectures` that has its name in capitals. The
+block class of an architecture declares the division and the initial values of its parameters. `ArchitectureName` lists
+the names.
 """
 
 from __future__ import annotations
@@ -226,9 +227,9 @@ class Model(Frozen):
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:
-    """Return how often each key/value head is repeated so that each rank has matching query and key/value heads.
+    """Return the number of copies of each key/value head with which every rank has matching query and key/value heads.
 
-    The result is the smallest divisor of `heads / kv_heads` that makes the key/value heads divisible over `size` ranks.
+    The number is the smallest divisor of `heads / kv_heads` that makes the key/value heads divisible over `size` ranks.
     Such a divisor exists if `heads` is divisible by `size`.
     """
     shared = heads // kv_heads

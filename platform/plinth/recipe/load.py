@@ -117,7 +117,7 @@ def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | N
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Return the SHA-256 of the whole recipe with its defaults. It does not depend on comments or key order."""
+    """Return the SHA-256 of the whole recipe with its defaults. The digest does not depend on comments or key order."""
     return canonical.digest(recipe)
 
 

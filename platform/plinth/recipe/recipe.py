@@ -99,7 +99,7 @@ class Corpus(Frozen):
     def rights(self) -> Rights:
         """Return the license gate for the permitted licenses and uses of the recipe.
 
-        Its module is imported here, because it needs compiled kernels.
+        The gate's module is imported in this method, because it needs compiled kernels.
         """
         from plinth.corpus.annotate.licence import LicenceParams
         from plinth.corpus.policy.compiled_policy import Rights
@@ -110,7 +110,7 @@ class Corpus(Frozen):
 
 
 class ReleaseParameters(Frozen):
-    """Release section: how the checkpoint becomes a registered model."""
+    """Release section: registration of the checkpoint as a model."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")
     auto_approve_as: str | None = Field(

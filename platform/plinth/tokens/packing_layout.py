@@ -152,8 +152,9 @@ class BestFit:
         return found
 
     def column_addresses(self, number: int) -> list[int]:
-        """Return the memory addresses of a window's columns, for `collect_pieces`. They are valid as long as this
-        object exists.
+        """Return the memory addresses of a window's columns, for `collect_pieces`.
+
+        The addresses are valid as long as this object exists.
         """
         own = self._window(number)
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]

@@ -32,7 +32,7 @@ _NO_MEMORY = -(2**63)
 
 
 def compiled(function: F) -> F:
-    """Return the kernel that a function without a body declares. It is compiled at the first call, if needed."""
+    """Return the kernel that a function without a body declares. It is compiled at its first call, if needed."""
     bound: list[Callable[..., Any]] = []
 
     def kernel(*arguments: Any) -> Any:

@@ -1,8 +1,8 @@
 """Compiler of kernels: reads prototypes from C files, and compiles them into a folder that no other user can write.
 
-All C files of a package become one library. Its name has the package, the digest of its sources, and the target: this
-processor (`native`) or a level of x86-64. A machine compiles once per version, which takes some seconds on all cores;
-objects of unchanged files are reused. Images and wheels include libraries for the levels, in `CARRIED`.
+All C files of a package become one library. The library's name has the package, the digest of the sources, and the
+target: this processor (`native`) or a level of x86-64. A machine compiles once per version, which takes some seconds on
+all cores; objects of unchanged files are reused. Images and wheels include libraries for the levels, in `CARRIED`.
 """
 
 from __future__ import annotations
@@ -331,7 +331,9 @@ def _say(line: str) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete files in the folder that no process has loaded for `UNUSED_S`, such as those of other versions."""
+    """Delete files in the folder that no process has loaded for `UNUSED_S` seconds, such as libraries of other
+    versions.
+    """
     until = time.time() - UNUSED_S
     for file in folder.iterdir():
         if file.name != "lock" and max(file.stat().st_atime, file.stat().st_mtime) < until:

@@ -82,7 +82,10 @@ def rules() -> EnglishRules:
 
 
 def with_exceptions(given: list[str]) -> EnglishRules:
-    """Return the tables with these exceptions. Each is written as its pieces, separated by spaces."""
+    """Return the tables of the rules for a list of exceptions.
+
+    Each exception in the list is written as its pieces, separated by spaces.
+    """
     tables, sizes = np.zeros(SIZES, dtype=np.uint64), [0]
     for unit in source()["after_digit"]:
         points = np.array([ord(one) for one in unit], dtype=np.int32)
@@ -161,7 +164,7 @@ def find(tables: U64, base: int, bits: int, value: int) -> int:
 
 
 class Merges(NamedTuple):
-    """Exceptions that a splitter without exceptions would cut into several words. Each is a row of these words.
+    """Exceptions that a splitter without exceptions would cut into several words. A row has the words of one exception.
 
     Args:
         pairs: bit 256 * a + b is set if a row starts with words whose first bytes are a and b.
@@ -177,7 +180,7 @@ class Merges(NamedTuple):
 
 
 def merges_of(given: list[list[U8]]) -> Merges:
-    """Return the tables for these rows of words."""
+    """Return the `Merges` tables for exceptions that are given as rows of words."""
     pairs, rows = np.zeros(1024, dtype=np.uint64), slots(sum(map(len, given)) + 1)
     whole = np.zeros(rows.size, dtype=np.uint8)
     for row in given:

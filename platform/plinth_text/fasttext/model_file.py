@@ -317,7 +317,7 @@ class MappedFile:
     def names(self, size: int, nwords: int) -> tuple[U8, I64, I64, I64]:
         """Return the entries of a dictionary, `nwords` words followed by labels.
 
-        The result is their bytes, and the start, end and count of each entry.
+        The result is the bytes of all entries, and the start, end and count of each entry.
         """
         if size * _ENTRY > self.data.size - self.at:
             raise self.broken(f"{self.data.size} bytes", f"{size} entries at byte {self.at}")

@@ -7,8 +7,8 @@ is one more token. The mean row goes through the label tree or a softmax. There 
 literal `</s>` does not end a text, and sums are taken by word and block first, so the last bits may differ.
 
 Words repeat, so the sum over a word's n-grams is cached in a small table by the word's 64-bit hash, and most words cost
-one look-up. A **block** is a run of whole lines. It ends at a blank line, or at the end of a line after it has enough
-letters. Blocks are therefore paragraphs, whether or not the text wraps its lines.
+one look-up. A **block** is a run of whole lines. A block ends at a blank line, or at the first line end after it has
+enough letters. Blocks are therefore paragraphs, whether or not the text wraps its lines.
 
 Letters: D documents, B labeled blocks, P padded dimensions, L labels.
 """

@@ -40,7 +40,10 @@ def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
 
 @compiled
 def fill_rows(data: U8, offsets: I64, shift: int, max_words: int, words: U64, starts: I64, out: I32) -> None:
-    """Fill in the starts and feature rows that `rows` returns. `words` is scratch memory."""
+    """Write the feature rows of all texts into `out`, and the start of each text's rows into `starts`.
+
+    `words` is scratch memory.
+    """
 
 
 def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
@@ -66,14 +69,14 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
 
 @compiled
 def one_margin(data: U8, offsets: I64, table: F32, bias: float, shift: int, window: int, words: U64, out: F64) -> None:
-    """Fill in the margins for a single label, as `margins` returns them. `words` is scratch memory."""
+    """Write the margins of all texts for a single label into `out`. `words` is scratch memory."""
 
 
 @compiled
 def every_margin(
     data: U8, offsets: I64, table: F32, bias: F32, shift: int, window: int, words: U64, total: F64, out: F64
 ) -> None:
-    """Fill in the margins for all labels, as `margins` returns them. `words` and `total`, [K], are scratch memory."""
+    """Write the margins of all texts for all labels into `out`. `words` and `total`, [K], are scratch memory."""
 
 
 # Surface features of a text: lengths, shares of character classes, lines, repetition.
@@ -154,12 +157,12 @@ def _common_hashes() -> U64:
 
 @compiled
 def character_counts(data: U8, offsets: I64, keys: U64, out: I64) -> None:
-    """Fill in the columns of characters and lines; `keys` is scratch memory."""
+    """Write the surface counts of characters and lines into the columns of `out`; `keys` is scratch memory."""
 
 
 @compiled
 def word_counts(data: U8, offsets: I64, common: U64, words: U64, keys: U64, out: I64) -> None:
-    """Fill in the columns of words; `words` and `keys` are scratch memory."""
+    """Write the surface counts of words into the columns of `out`; `words` and `keys` are scratch memory."""
 
 
 # Texts as sentences of tokens, and their scores under a back-off n-gram model.
@@ -203,7 +206,9 @@ def _normalised_character(char: str) -> str:
 
 @compiled
 def sentence_tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) -> int:
-    """Fill in the tokens of all texts, as `tokens` returns them, and return their number, including boundaries."""
+    """Write the tokens of all texts into the arrays that `tokens` returns, and return their number, including
+    boundaries.
+    """
 
 
 # The model is stored in flat tables.
@@ -282,7 +287,7 @@ def fill_numbers(table: U64, values: U16, words: U64, numbers: U16) -> None:
 
 @compiled
 def number_tokens(hashes: U64, table: U64, numbers: U16, out: U16) -> None:
-    """Fill in the word numbers of tokens, as `word_numbers` returns them."""
+    """Write the word number of each token into `out`."""
 
 
 @compiled
@@ -290,4 +295,4 @@ def score_texts(
     hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, keys: U64, values: F32, starts: I64,
     total: F64, counts: I64,
 ) -> None:  # fmt: skip
-    """Fill in the log10 probabilities and counts of all texts, as `score` returns them."""
+    """Write the log10 probabilities of all texts into `total`, and the counts of tokens and sentences into `counts`."""

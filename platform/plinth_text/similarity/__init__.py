@@ -42,7 +42,7 @@ _MASK = 2**64 - 1
 def permutations(count: int, seed: int) -> tuple[U64, U64]:
     """Return the coefficients a [K] and b [K] of the MinHash permutations.
 
-    They come from SplitMix64 (Steele et al. 2014), so they do not depend on the version of a library.
+    The coefficients come from SplitMix64 (Steele et al. 2014), so they do not depend on the version of a library.
     """
     state, values = (seed * _GOLDEN + 0x5851F42D4C957F2D) & _MASK, []
     for _ in range(2 * count):
@@ -90,7 +90,7 @@ def band_keys(signature: U32, bands: int, rows: int) -> U64:
 
 @compiled
 def hash_bands(signature: U32, bands: int, rows: int, out: U64) -> None:
-    """Fill in the band keys that `band_keys` returns."""
+    """Write the band keys of all signatures into `out`."""
 
 
 def recall(similarity: float, bands: int, rows: int) -> float:
@@ -176,7 +176,7 @@ class SimHashIndex:
 def search_near(
     queries: U64, hashes: U64, orders: I32, starts: I32, masks: I64, distance: int, places: I64, bits: I64
 ) -> None:
-    """Fill in the positions and distances that `SimHashIndex.nearest` returns.
+    """Write the position and distance of the nearest listed hash for each query into `places` and `bits`.
 
     `masks` are the sets of bits that may be flipped in a block.
     """
@@ -315,7 +315,7 @@ def lines(texts: pa.Array) -> HashedLines:
 def scan_lines(
     data: U8, offsets: I64, starts: I64, byte: I64, cp: I32, hashes: U64, numbers: I32, alphanumeric: Bools
 ) -> int:
-    """Fill in the lines of all texts, as `lines` returns them, and return their number."""
+    """Write the lines of all texts into the arrays of `HashedLines`, and return the number of lines."""
 
 
 def paragraphs(found: HashedLines) -> Paragraphs:
@@ -335,7 +335,7 @@ def paragraphs(found: HashedLines) -> Paragraphs:
 def scan_paragraphs(
     starts: I64, high: U64, low: U64, size: I32, by_line: Bools, spans: I64, hashes: U64, alphanumeric: Bools
 ) -> int:
-    """Fill in the paragraphs of all texts, as `paragraphs` returns them, and return their number."""
+    """Write the paragraphs of all texts into the arrays of `Paragraphs`, and return the number of paragraphs."""
 
 
 def edge_lines(found: HashedLines, count: int) -> Bools:
@@ -347,7 +347,7 @@ def edge_lines(found: HashedLines, count: int) -> Bools:
 
 @compiled
 def mark_edges(starts: I64, size: I32, count: int, out: Bools) -> None:
-    """Fill in the mask that `edge_lines` returns."""
+    """Write True into `out` for the first and last `count` lines of each text. Blank lines are not counted."""
 
 
 @compiled
@@ -391,7 +391,7 @@ class Windows:
 
 
 def windows(texts: pa.Array, n: int) -> Windows:
-    """Return the windows of `n` words in every text. Their anchors are hashes of n // 2 successive words."""
+    """Return the windows of `n` words in every text. A window's anchor is a hash of n // 2 successive words."""
     word_starts, words = ngram_hashes(texts, 1)
     counts = np.maximum(np.diff(word_starts) - n + 1, 0)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
@@ -423,7 +423,7 @@ def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
 
 @compiled
 def hash_windows(words: U64, word_starts: I64, starts: I64, n: int, wanted: Bools, high: U64, low: U64) -> None:
-    """Fill in the keys that `window_keys` returns."""
+    """Write the high and low halves of the keys of the wanted windows into `high` and `low`."""
 
 
 @dataclass(frozen=True)
@@ -464,4 +464,6 @@ def word_positions(text: str) -> WordPositions:
 
 @compiled
 def place_words(data: U8, places: I64, ends: I64, folded: U8) -> int:
-    """Fill in the positions of words, [4, V], and their folded form, and return the number of words."""
+    """Write the positions of words into `places`, [4, V], and their folded form into `folded`; return the number of
+    words.
+    """

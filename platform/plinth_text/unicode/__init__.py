@@ -59,8 +59,7 @@ def lower() -> npt.NDArray[np.uint32]:
 def utf8(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the bytes [B] and offsets [D + 1] of a string column. A `large_string` column is not copied.
 
-    Offsets are positions in the bytes. They need not start at 0, because the array may be a slice. A null text is
-    empty.
+    Offsets are positions in the bytes, and need not start at 0, because the array may be a slice. A null text is empty.
     """
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
@@ -222,7 +221,7 @@ class Expansions(NamedTuple):
 def expansions() -> Expansions:
     """Return the table of lower-cased, normalized code points.
 
-    It does not cover texts with a capital sigma, or with marks that normalization reorders.
+    The table does not cover texts with a capital sigma, or with marks that normalization reorders.
     """
     starts, points = np.zeros(0x30001, dtype=np.int32), []
     numeric, combines = np.zeros(0x30000, dtype=np.uint8), np.zeros(0x30000, dtype=np.uint8)
@@ -299,8 +298,8 @@ def word_counts(text: str) -> dict[str, int]:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return two patterns for counting words.
 
-    The first matches a character that requires more than splitting at white space. The second matches a character of a
-    script without spaces, or a word.
+    The first pattern matches a character that requires more than splitting at white space. The second pattern matches a
+    character of a script without spaces, or a word.
     """
     classes: dict[str, str] = dict.fromkeys(UNSPACED.values(), "")
     for kind, first, last in _RANGES:

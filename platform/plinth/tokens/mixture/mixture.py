@@ -45,7 +45,7 @@ def run(
     planted: Sequence[str] = (),
     replayed: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest:
-    """Compute how many sequences every block of the run takes from every stream; the manifest has only statistics.
+    """Compute the number of sequences that each block takes from each stream; the manifest has only statistics.
 
     Args:
         shards: shards of each bucket.
@@ -272,8 +272,8 @@ def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
     """Return the counts of the shorter block at the end of a phase.
 
-    These counts make the whole phase exact. If one of them would be negative, the tail follows the phase's shares
-    instead.
+    With these counts, the counts of the whole phase are exact. If one of the tail's counts would be negative, the tail
+    follows the phase's shares instead.
     """
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))

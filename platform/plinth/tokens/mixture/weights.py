@@ -190,7 +190,7 @@ def _too_much(phase: Phase, requested: Fraction, size: int, sequence_tokens: int
 def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
     """Return the streams of a key, each with its part of the key's weight.
 
-    Parts are proportional to the streams' text, or equal if no stream has text. They add up to 1.
+    The parts add up to 1. They are proportional to the streams' text, or equal if no stream has text.
     """
     whole = sum(text[name] for name in own)
     return [(name, Fraction(text[name], whole) if whole else Fraction(1, len(own))) for name in own]

@@ -6,8 +6,8 @@
     ordinal -> epoch, offset in the epoch     division by the sequences of the stream
     offset -> sequence of the stream          permutation keyed by (seed, stream, epoch)
 
-The order depends only on the mixture's manifest. It is the same on any number of ranks and workers, and any position is
-computed in constant time. An epoch of a stream is a permutation: it contains every sequence exactly once.
+The order depends only on the mixture's manifest, and not on the number of ranks or workers. Any position is computed in
+constant time. An epoch of a stream is a permutation: it contains every sequence exactly once.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Order:
     def drawn(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
         """Return the stream, epoch and index [n] of the sequences at ascending positions of the run.
 
-        This takes about 70 ns per position if many positions are passed at once.
+        The method takes about 70 ns per position if many positions are passed at once.
         """
         edges = [edge for phase in self._phases for edge in (phase.first, phase.first + self._whole(phase))]
         cuts = [*np.searchsorted(positions, edges).tolist(), len(positions)]

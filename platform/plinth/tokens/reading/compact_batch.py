@@ -3,8 +3,8 @@
     B  sequences    S  targets per sequence    m  documents of all sequences    k  runs of targets that are not scored
 
 The form takes two bytes per token (four for a large vocabulary) and four per document. 32-bit ids, the document of each
-token and the mask of targets would take ten times the space. They are therefore computed where they are used: on the
-device (`training.engine.batches`), or here for readers on the host.
+token and the mask of targets would take ten times the space. These arrays are therefore computed only where they are
+used: on the device (`training.engine.batches`), or here for readers on the host.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Touch(NamedTuple):
 def first_touches(loader: Loader, first_step: int, stop_step: int) -> Iterator[list[Touch]]:
     """Yield for each step, starting at `first_step`, the shards that this rank reads for the first time.
 
-    The iterator ends when all shards have been read. It maps the packed index if the layout has one.
+    The iterator ends when all shards have been read. If the layout has a packed index, the index is mapped into memory.
     """
     left = {reader.stream.name: len(reader.shards) for reader in loader.readers}
     seen: dict[str, set[int]] = {name: set() for name in left}

@@ -175,7 +175,7 @@ class DocumentSpans:
         return self.ids, self.starts, self.tokens, self.parts, self.rows
 
     def take(self, rows: slice | NDArray[Any]) -> DocumentSpans:
-        """Return the documents in these rows."""
+        """Return the documents in the rows `rows`."""
         return DocumentSpans(*(column[rows] for column in self.columns))
 
     def records(self) -> list[DocumentSpan]:

@@ -289,8 +289,8 @@ def _megatron(store: Store, reader: ShardReader, to: str, name: str) -> dict[str
 def _megatron_index(reader: ShardReader, out: Sink) -> None:
     """Write Megatron's index file.
 
-    It has a header, the document lengths (int32), their byte offsets (int64), and the number of the sequence at which
-    each document begins (int64), followed by the number of documents.
+    The file has a header, the document lengths (int32), their byte offsets (int64), and the number of the sequence at
+    which each document begins (int64), followed by the number of documents.
     """
     documents = reader.documents_count
     out.write(MAGIC + struct.pack("<QBQQ", MEGATRON_VERSION, MEGATRON_TYPE[reader.dtype.str], documents, documents + 1))

@@ -53,7 +53,7 @@ def column_of(axis: str) -> str | None:
 def sidecars_of(axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the stages whose manifests are needed to read the values of these axes.
 
-    These are annotators and, where their rows must be matched to documents, `verdicts` and `documents`.
+    The stages are annotators, and also `verdicts` and `documents` if sidecar rows must be matched to documents.
     """
     named = {column.split(".")[0] for axis in axes if (column := column_of(axis))}
     placed = {VERDICTS, DOCUMENTS} if named or COPIES in axes else {DOCUMENTS} if "source" in axes else set()
@@ -415,7 +415,8 @@ def _copy_published(store: Store, staged: StagedTokens, published: PublishedToke
 
 @lru_cache(maxsize=1)
 def _readers(store: Store, shards: Blob) -> Mapping[str, ShardReader]:
-    """Return the readers of published shards. They are cached per process, because loading a large manifest takes
-    seconds.
+    """Return the readers of published shards.
+
+    The readers are cached per process, because loading a large manifest takes seconds.
     """
     return open_streams(store, [Manifest.model_validate_json(store.read_bytes(shards))])

@@ -167,7 +167,7 @@ _SEAM_REACH = 2**16
 
 
 def load(store: Store, blob: Blob) -> Tokenizer:
-    """Load and verify a tokenizer from the store. Its special tokens are never read from text.
+    """Load and verify a tokenizer from the store. The tokenizer never reads special tokens from text.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
@@ -246,8 +246,8 @@ def _by_library(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Itera
 def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
     """Split a text into pieces of at most `limit` characters that result in the same tokens as the whole text.
 
-    Texts are cut between two words. If no word ends within 65,536 characters, the text is cut inside a word. This may
-    change the tokens at the cut, but never the text that they decode to.
+    Texts are cut between two words. If no word ends within 65,536 characters, the text is cut inside a word. A cut
+    inside a word may change the tokens next to it, but never the text that they decode to.
     """
     result, start = [], 0
     while len(text) - start > limit:

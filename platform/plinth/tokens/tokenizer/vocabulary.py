@@ -111,7 +111,7 @@ def lexis_of(store: Store, trained: Manifest) -> Lexis:
     """Return a tokenizer's `Lexis`: a function that counts the tokens of texts without end-of-text, and a list of
     words.
 
-    The words are those that are a single token after a space.
+    The list contains the words that are a single token after a space.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
