@@ -1,4 +1,4 @@
-"""Compiled kernels over Arrow string buffers: one pass over the bytes, columns out, no Python objects.
+"""Compiled kernels that read Arrow string buffers in one pass and return columns, without creating Python objects.
 
     unicode     decode, classify and fold code points
     words       words, their hashes, n-grams, sets and look-ups of hashes                      uses unicode
@@ -14,7 +14,7 @@
     private     folders that no other user can write
     errors      exceptions that report what was found, what was expected and what to do
 
-Kernels release the GIL, are compiled once and cached. Tests compare them with slow reference implementations. This
-package has no thresholds or tables of rule sets, and does not depend on Plinth. README.md has an example that uses it
-alone.
+Kernels release the GIL. They are compiled once and cached. Tests compare the kernels with slow reference
+implementations. This package has no thresholds or tables of rule sets, and does not depend on Plinth. README.md has an
+example that uses the package without Plinth.
 """

@@ -260,7 +260,7 @@ class KeyValues:
         return LayerKeyValues(self._held[0, index], self._held[1, index], self._sequences, positions, mask)
 
     def keep(self, sequences: Tensor) -> None:
-        """Remove all sequences from the cache except those with these indices."""
+        """Keep only the sequences with the indices `sequences` in the cache."""
         self._held = self._held.index_select(2, sequences)
         self._sequences = self._sequences[: len(sequences)]
 

@@ -270,7 +270,7 @@ PER_DOCUMENT = "per-document"
 
 
 def notes(recipe: Recipe) -> list[str]:
-    """Return warnings about legal but probably mistaken settings, as sentences. Each is about one key of the recipe."""
+    """Return warnings about legal but probably mistaken settings, as sentences. Each warning is about one key."""
     return [*_test(recipe), *_licences(recipe), *_never(recipe)]
 
 

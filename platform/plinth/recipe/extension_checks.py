@@ -166,7 +166,7 @@ def without_defaults(kind: Any, data: Any, at: Key = ()) -> Any:
 def _below(kind: Any, data: Any) -> list[tuple[Any, Any]]:
     """Return the annotations inside a container type.
 
-    Each has the index or name of the item that it describes, or None if it describes all items.
+    Each annotation comes with the index or name of the item that it describes, or None if it describes all items.
     """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -243,7 +243,7 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any], whose: Key = ()) -> Iterator[Found]:
-    """Yield the problems of a catalog member that a recipe names: of its name, and of its parameters.
+    """Yield the problems of a catalog member that a recipe names, both of its name and of its parameters.
 
     Args:
         at: key of the member's name.
@@ -319,7 +319,7 @@ Section = Mapping[str, Any]
 
 
 def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[Found]:
-    """Yield key, problem and hint of gates that do not exist, or whose rules are missing or invalid."""
+    """Yield key, problem and hint for each gate that does not exist, or whose rules are missing or invalid."""
     from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 
     slices, lists = corpus.get("slices"), corpus.get("lists") or {}

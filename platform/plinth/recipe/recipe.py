@@ -144,7 +144,7 @@ Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
-    """Description of a run from raw corpus to approved checkpoint. Nothing outside this file affects the result.
+    """Description of a run from raw corpus to approved checkpoint. No setting outside the recipe affects the result.
 
     A recipe with only `corpus` ends at curated text, funnel and ledger. `mixture` adds everything up to an evaluated
     checkpoint, and `release` adds the registered model.
@@ -195,7 +195,7 @@ class Recipe(Frozen):
         return {"initial": self.training.initial, **hooks.models(self.training)}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
-        """Return the mixture, for callers that require a mixture.
+        """Return the mixture, or raise an error if the recipe has none.
 
         Raises:
             RecipeError: the recipe ends at the corpus.
@@ -205,7 +205,7 @@ class Recipe(Frozen):
         return self.mixture
 
     def required_release(self) -> ReleaseParameters:
-        """Return the release, for callers that require a release.
+        """Return the release section, or raise an error if the recipe has none.
 
         Raises:
             RecipeError: the recipe has no release.

@@ -100,7 +100,7 @@ def _common() -> Iterator[str]:
 
 
 def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield every model with its dotted path, depth first, in the order of a recipe file."""
+    """Yield every pydantic model of a recipe with its dotted path, depth first, in the order of a recipe file."""
     yield path, model
     for name, field in _fields(model):
         inner, suffix = _inner(field.annotation)

@@ -106,7 +106,7 @@ def parse(text: str, file: str) -> Lined:
 
 
 def read(path: Path, file: str) -> Lined:
-    """Read one YAML file. If it is unreadable, this is recorded as a problem in the result."""
+    """Read one YAML file. An unreadable file is recorded as a problem in the result."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"), file)
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""From curated text to the batches of a training run.
+"""Conversion of curated text to the batches of a training run.
 
     curated text ─► tokenizer ─► shards ─► packing ─► mixture ─► order ─► reading ─► batches
 
@@ -10,6 +10,6 @@
     order      position of a run -> sequence, and back, in constant time; documents of a step
     reading    sequences of a rank, starting at any step, from a local or remote store
 
-Each module or package imports only those above it in this list. Put code that uses sequences into `training`, and code
-that decides where bytes are stored into `storage`.
+Each module or package imports only modules above it in this list. Code that uses sequences belongs in `training`, and
+code that chooses storage locations belongs in `storage`.
 """

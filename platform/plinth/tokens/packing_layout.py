@@ -1,4 +1,4 @@
-"""The pieces of each sequence of a stream, and the sequences of each span, in constant time for both packings."""
+"""Look-up of the pieces of a sequence, and of the sequences of a span, in constant time for both packings."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ FNV, PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def slots(entries: int) -> U64:
-    """Return the memory of a hash set for up to `entries` entries. Slots that are not used cost no memory."""
+    """Return the array of a hash set for up to `entries` entries. Slots that are not used cost no memory."""
     return np.zeros(slot_count(entries), dtype=np.uint64)
 
 

@@ -1,6 +1,6 @@
 """Numbers of sequences per bucket and block, as exact integers in closed form.
 
-An audit compares them with the recipe's shares, over every 1,000 blocks.
+An audit compares these numbers with the recipe's shares, over every 1,000 blocks.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
 def even_stride(modulus: int) -> int:
     """Return a number g coprime to the modulus K, such that the first multiples of g are spread evenly modulo K.
 
-    Of the numbers near K divided by the golden ratio, g is the one whose fraction g / K has the smallest sum of partial
-    quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992, "Random Number Generation and
-    Quasi-Monte Carlo Methods", chapter 3).
+    Candidates are the numbers near K divided by the golden ratio. The result is the candidate whose fraction g / K has
+    the smallest sum of partial quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992, "Random
+    Number Generation and Quasi-Monte Carlo Methods", chapter 3).
     """
     golden = modulus * GOLDEN_64 >> 64
     near = range(max(1, golden - STRIDE_REACH), max(2, min(modulus, golden + STRIDE_REACH)))
@@ -127,7 +127,10 @@ class Blocks:
         return [total // self.blocks + bounds[j + 1] - bounds[j] for j, total in enumerate(self.totals)]
 
     def before(self, block: int) -> list[int]:
-        """Return the number of sequences per bucket in all blocks before `block`, which may be the number of blocks."""
+        """Return the number of sequences per bucket in all blocks before `block`.
+
+        If `block` is the number of blocks, all blocks are counted.
+        """
         if not self.blocks:
             return [0] * len(self.totals)
         line = floor_sum(block, self.blocks, self._stride, 0)
@@ -186,7 +189,10 @@ class Ramp:
         return [high - low for low, high in pairwise(bounds)]
 
     def before(self, block: int) -> list[int]:
-        """Return the number of sequences per bucket in all blocks before `block`, which may be the number of blocks."""
+        """Return the number of sequences per bucket in all blocks before `block`.
+
+        If `block` is the number of blocks, all blocks are counted.
+        """
         bounds = [_line_sum(block, self._modulus, slope, offset) for offset, slope in self._lines]
         return [high - low for low, high in pairwise(bounds)]
 
@@ -294,7 +300,7 @@ def audit(
 
 
 def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
-    """Return the mixture along the run, in about `points` intervals, for plots.
+    """Return the shares of the streams along the run, in about `points` intervals, for plots.
 
     Returns:
         one row per interval: first and stop position in sequences, phase, the recipe's shares (`asked`), and the actual

@@ -145,7 +145,7 @@ def require_room(planted: Mapping[str, int], sequences: int, sequence_tokens: in
     """Check that planted text takes at most `MOST_SHARE` of the run.
 
     Raises:
-        RecipeError: the share is larger; the error states it.
+        RecipeError: planted text would take a larger share; the error states the share.
     """
     total = sum(planted.values())
     if total > MOST_SHARE * sequences:

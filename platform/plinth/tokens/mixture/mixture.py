@@ -312,7 +312,7 @@ def _packing(
 def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
     """Return the number of tokens of a stream and the parts of its document index.
 
-    With them, a step's documents can be listed without opening the manifests of all shards.
+    With the parts, a step's documents can be listed without opening the manifests of all shards.
     """
     parts = shards[stream.bucket].named(f"{stream.folder}index-")
     return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}

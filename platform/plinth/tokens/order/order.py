@@ -199,7 +199,9 @@ class Order:
         return phase.full.blocks * self.block_sequences
 
     def _counts(self, phase: _Phase, block: int) -> list[int]:
-        """Return the number of sequences per stream in a block. The block number after the full blocks is the tail."""
+        """Return the number of sequences per stream in a block. If `block` is the number of full blocks, it means the
+        tail.
+        """
         return phase.full.counts(block) if block < phase.full.blocks else list(phase.tail)
 
     def _before(self, phase: _Phase, block: int) -> list[int]:
@@ -209,7 +211,7 @@ class Order:
     def _columns(
         self, number: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
-        """Return the columns of `drawn` for positions in one phase, which are all in its full blocks or all in its
+        """Return the columns of `drawn` for positions in the full blocks of one phase, or for positions in the phase's
         tail.
         """
         phase = self._phases[number]

@@ -8,7 +8,7 @@ Steps count from 0 here, as in `order`, so step n of training is step n - 1 here
 S tokens. A shorter row length l cuts each sequence into S / l rows, so the tokens and their order stay the same.
 Sequences at the end that do not fill a step are not used.
 
-The sequence at a position is in `order`, and the learning rate in `training.schedule`.
+The module `order` computes the sequence at a position, and `training.schedule` computes the learning rate.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
 class MisplacedChange(RecipeError):
     """Change of a schedule that never takes effect, or takes effect no later than the change listed before it.
 
-    `key` and `why` locate the change in the recipe. If the error comes from another process, they are empty.
+    `key` and `why` locate the change in the recipe. Both are empty if the error comes from another process.
     """
 
     key: tuple[str, int] = ("", 0)

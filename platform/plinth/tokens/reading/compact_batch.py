@@ -73,7 +73,7 @@ class CompactBatch:
         starts: [m] int32, ascending: index in `tokens.ravel()` at which each document begins. Every sequence begins a
             document. With the number of tokens appended, this is `cu_seqlens` of kernels for ragged attention.
         unscored: [k, 2] int32: begin and end of each run of targets in [B S] that do not count in the loss. No run
-            crosses sequences. None if all targets count.
+            extends from one sequence into the next. None if all targets count.
     """
 
     tokens: NDArray[Any]
@@ -146,7 +146,10 @@ def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return the begin and end of every run of False values, as indices into the flat array. No run crosses rows."""
+    """Return the begin and end of every run of False values, as indices into the flat array.
+
+    A run never extends from one row into the next.
+    """
     left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
     left_out[:, 1:-1] = ~scored
     rows, edges = np.nonzero(np.diff(left_out))
@@ -189,7 +192,10 @@ def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
 
 
 def _text_lengths(batch: CompactBatch) -> NDArray[np.int64]:
-    """Return the number of tokens [B] before the padding of each sequence. Padding is the unscored run at its end."""
+    """Return the number of tokens [B] before the padding of each sequence.
+
+    Padding is the unscored run at the end of a sequence.
+    """
     targets = batch.tokens.shape[1] - 1
     lengths = np.full(len(batch), targets + 1, np.int64)
     if batch.unscored is not None and len(batch.unscored):

@@ -122,9 +122,10 @@ class SequenceGather:
     def _fetch(
         self, owners: NDArray[np.int16], pieces: PackedPieces
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Tokens]]:
-        """Fetch pieces from a remote. Return the memory address and the number of tokens of each piece, and the memory.
+        """Fetch pieces from a remote. Return the memory address and the number of tokens of each piece, and the fetched
+        arrays.
 
-        The memory must be kept until the pieces are copied.
+        The arrays must be kept until the pieces are copied.
         """
         sources, lengths, held = np.empty(len(owners), np.int64), pieces.tokens.astype(np.int64), []
         for stream in np.unique(owners).tolist():

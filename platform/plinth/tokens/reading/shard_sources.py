@@ -91,7 +91,7 @@ class SpanReader(ShardReader):
     Raises:
         MissingError: a shard has no block digests, or is absent when it is read.
         StorageError: the remote does not answer; raised on reading.
-        IntegrityError: a block has other bytes than were written; raised on reading.
+        IntegrityError: a block differs from the block that was written; raised on reading.
     """
 
     mapped = False

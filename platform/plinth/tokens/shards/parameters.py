@@ -168,7 +168,10 @@ def parse(name: str) -> Stream:
 
 
 def streams_of(shards: Manifest) -> tuple[Stream, ...]:
-    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name. There is at least one."""
+    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name.
+
+    Every manifest has at least one stream.
+    """
     bucket = shards.asset.rsplit("/", 1)[0]
     labels: Mapping[str, Mapping[str, int]] | None = shards.stats.get("streams")
     if labels is None:

@@ -68,7 +68,7 @@ def length_class(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 def copies_class(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the size of each document's duplicate cluster, rounded down to a power of two, [documents].
 
-    A document without duplicates has 1.
+    For a document without duplicates, the size is 1.
     """
     return _POWERS[np.searchsorted(_POWERS, np.maximum(sizes, 1), side="right") - 1]
 
