@@ -1,10 +1,10 @@
-"""Compiled kernels over Arrow string buffers: one pass over the bytes, columns out, no Python objects.
+"""Compiled kernels that read Arrow string buffers in one pass and return columns, without creating Python objects.
 
     unicode     decode, classify and fold code points
     words       words, their hashes, n-grams, sets and look-ups of hashes                      uses unicode
     english     words and sentences as in spaCy's blank English pipeline                       uses words
     similarity  MinHash, SimHash, bags of words, hashes of lines and passages: to find copies  uses words
-    rules       counts behind published rule sets: Gopher, C4, FineWeb, RedPajama, RefinedWeb  uses words, english
+    rules       counts for published rule sets: Gopher, C4, FineWeb, RedPajama, RefinedWeb     uses words, english
     terms       lexicon terms, including obfuscated terms; candidates for personal data        uses words
     fasttext    fastText inference                                                             uses words
     libm        exponentials and logarithms, the same bits on every processor
@@ -12,9 +12,9 @@
     arrays      types of the arrays that kernels take
     compiled    functions over arrays in C: declared in Python, compiled once per machine by gcc
     private     folders that no other user can write
-    errors      exceptions that say what was found, what was expected and what to do
+    errors      exceptions that report what was found, what was expected and what to do
 
-Kernels release the GIL, are compiled once and cached. Tests compare them with slow reference implementations. This
-package has no thresholds or tables of rule sets, and does not depend on Plinth. README.md has an example that uses it
-alone.
+Kernels release the GIL. They are compiled once and cached. Tests compare the kernels with slow reference
+implementations. This package has no thresholds or tables of rule sets, and does not depend on Plinth. README.md has an
+example that uses the package without Plinth.
 """

@@ -1,4 +1,4 @@
-"""Exceptions that say what was found, what was expected and what to do.
+"""Exceptions that report what was found, what was expected and what to do.
 
 If an exception ends a command, `exit_code` is the exit status of the command.
 """
@@ -49,7 +49,7 @@ def _rebuild(
 
 
 class CompilerError(ExplainedError):
-    """Kernel that does not compile."""
+    """Error for a kernel that does not compile."""
 
     exit_code = 6
 
@@ -59,12 +59,12 @@ class NoCompilerError(CompilerError):
 
 
 class ModelFileError(ExplainedError):
-    """Model file that cannot be read, or is damaged."""
+    """Error for a model file that cannot be read, or is damaged."""
 
     exit_code = 4
 
 
 class PrivateFolderError(ExplainedError):
-    """Private folder that another user could have written to."""
+    """Error for a private folder that another user could have written to."""
 
     exit_code = 5

@@ -1,7 +1,7 @@
 """Folders of this machine that no other user can write to, for files that are loaded without verification.
 
-They are in `PLINTH_PRIVATE`, or in `~/.cache/plinth/private`, and never in the source tree. If there is no writable
-home folder, a new folder with mode 0700 is used by this process and its child processes.
+Private folders are in `PLINTH_PRIVATE`, or in `~/.cache/plinth/private`, and never in the source tree. If there is no
+writable home folder, a new folder with mode 0700 is used by this process and its child processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def required(path: Path) -> Path:
     """Return the folder at `path`, which the user has configured. It is created if it does not exist.
 
     Raises:
-        PrivateFolderError: as for `folder`.
+        PrivateFolderError: the folder is a link, has another owner, is accessible to others, is inside the source tree,
+            or cannot be created.
     """
     return _private(path.absolute())
 

@@ -18,7 +18,7 @@ These modules import torch:
     export          export of a checkpoint as a folder for other programs
 
 To add an architecture, add a record to `architectures`, a block to `blocks` and its name to
-`parameters.ArchitectureName`. The block derives from `Block`. Each class with parameters declares them in `DECLARED`;
+`parameters.ArchitectureName`. The block class derives from `Block`. Classes with parameters declare them in `DECLARED`;
 initial weights, tensor parallelism and checkpoints follow from these declarations. Pipelines and sequence parallelism
-need no extra code.
+need no extra code for a new architecture.
 """

@@ -1,7 +1,7 @@
-"""Architectures, and the parameters and floating-point operations of a decoder. No torch.
+"""Architectures of the decoder, with their parameter counts and FLOPs. This module does not import torch.
 
-    LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); with `qkv_bias` Qwen2, with `qk_norm` Qwen3
-    OLMO2    norms of each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
+    LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set
+    OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
 
 To add an architecture, add a record here and a block to `blocks`. The record is named like its entry in
 `parameters.ArchitectureName`, in capitals.
@@ -125,16 +125,17 @@ def keys_per_token(documents: Sequence[int]) -> float:
     """Return the mean number of keys that a token attends to, including itself, for documents of these lengths.
 
     For document lengths l, this is the sum of l (l + 1) / 2 divided by the sum of l. If every row of S tokens is one
-    document, it is (S + 1) / 2.
+    document, the mean is (S + 1) / 2.
     """
     return sum(length * (length + 1) // 2 for length in documents) / sum(documents)
 
 
 def flops_causal(model: Model, vocab_size: int, keys: float) -> float:
-    """Return training FLOPs per token as in `flops_exact`, but count attention only over the keys that a token sees.
+    """Return training FLOPs per token as in `flops_exact`, but count attention only over the keys that a token attends
+    to.
 
     Args:
-        keys: keys per token, from `keys_per_token`; with document masks, a token sees only keys in its own document.
+        keys: keys per token, from `keys_per_token`; with document masks, only keys in the token's own document count.
     """
     return 6 * _matrices(model, vocab_size) + 12 * model.layers * model.heads * model.head_width * keys
 
@@ -148,7 +149,7 @@ def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: in
     architecture normalizes the feed-forward's output, that output is recomputed too.
 
     Args:
-        keys: keys per token in the kernel; the whole row if the kernel masks keys without skipping them.
+        keys: keys per token that the kernel computes; the row length if the kernel masks keys without skipping them.
         recomputed: number of blocks whose activations are recomputed.
         fused: True for FlashAttention or FlexAttention.
     """
@@ -204,5 +205,7 @@ def attention_bytes(model: Model, tokens: int, element_bytes: int, *, tensor: in
 
 
 def update_bytes(model: Model, vocab_size: int, ranks: int = 1) -> float:
-    """Return the bytes that one AdamW update moves on each rank, with optimizer states divided over `ranks` ranks."""
+    """Return the bytes of memory traffic of one AdamW update on each rank, with optimizer states divided over `ranks`
+    ranks.
+    """
     return UPDATE_BYTES * parameters(model, vocab_size).total / ranks

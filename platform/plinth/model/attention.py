@@ -5,9 +5,9 @@
 Attention paths for training, which a recipe may set (`AttentionPath`):
 
     auto   `sdpa` on CPUs, and on GPUs if no document ends within a sequence; otherwise `flex`
-    sdpa   PyTorch's `scaled_dot_product_attention`, which picks a fused kernel; documents as a dense mask [B, 1, S, S]
-    flex   FlexAttention (arXiv:2412.05496): its block mask skips whole blocks outside a document, in S x S / 128^2
-           bits. Compiled once per shape on GPUs; on CPUs torch 2.13 cannot compute its gradient
+    sdpa   PyTorch's `scaled_dot_product_attention`, which picks a fused kernel; a document mask is dense, [B, 1, S, S]
+    flex   FlexAttention (arXiv:2412.05496): its block mask of S x S / 128^2 bits skips whole blocks outside a
+           document. It is compiled once per shape on GPUs; on CPUs torch 2.13 cannot compute its gradient
     flash  `sdpa` restricted to the FlashAttention kernel (arXiv:2307.08691); fails if the kernel is unsupported, and
            accepts no mask
 """
@@ -30,7 +30,9 @@ from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
 
 
 class LayerKeyValues(NamedTuple):
-    """Key/value slots of one layer, for one forward pass over all prompt tokens or over one new token per sequence."""
+    """Key/value cache slots of one layer, for one forward pass over all prompt tokens or over one new token per
+    sequence.
+    """
 
     keys: Tensor  # [B, K, T, E]
     values: Tensor  # [B, K, T, E]
@@ -41,7 +43,7 @@ class LayerKeyValues(NamedTuple):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Return attention outputs [B, H, S, E] for rotated queries q [B, H, S, E], and cache the keys and values.
 
-        The keys k and values v [B, K, S, E] are those of this forward pass.
+        The arguments k and v [B, K, S, E] are the keys and values of this forward pass.
         """
         length = q.shape[2]
         if self.mask is None:
@@ -67,7 +69,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 class CoreAttention(nn.Module):
-    """Softmax attention over rotated heads, without parameters."""
+    """Softmax attention without parameters, over heads whose queries and keys are already rotated."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -98,8 +100,8 @@ class UlyssesAttention(nn.Module):
     sequences, so causal and document masks are the same as on a single rank.
 
     DeepSpeed's `DistributedAttention` (0.19) is unsuitable: it needs at least as many key/value heads as ranks and
-    keeps the process group in global state. Here, key/value heads are repeated first if the ranks do not divide them
-    evenly, as in grouped-query attention; autograd adds up their gradients.
+    keeps the process group in global state. In this class, key/value heads that cannot be divided evenly over the ranks
+    are repeated first, as in grouped-query attention; autograd adds up the gradients of the copies.
     """
 
     def __init__(self, scale: float, ranks: SequenceRanks) -> None:
@@ -109,7 +111,7 @@ class UlyssesAttention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask = None) -> Tensor:
         """Return attention outputs [B, H, S/n, E] for q [B, H, S/n, E] and k, v [B, K, S/n, E].
 
-        The mask covers whole sequences.
+        The argument `mask` covers whole sequences of S tokens.
         """
         times = repeats(q.shape[1], k.shape[1], self.ranks.size)
         if times > 1:
@@ -120,7 +122,7 @@ class UlyssesAttention(nn.Module):
 
 @cache
 def _flex() -> Any:
-    """Return FlexAttention, compiled once per process. Without compilation, it is slow."""
+    """Return FlexAttention, compiled once per process because it is slow without compilation."""
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -137,8 +139,8 @@ def attention_mask(
     Args:
         segments: document number of each token [B, S], or None.
         dtype: dtype of the queries.
-        whole: True if no document ends within a sequence. If None, the segments are checked on CPUs, where the check
-            does not wait for a device.
+        whole: True if no document ends within a sequence. If None, `segments` is checked, but only on CPUs, where the
+            check does not wait for a device.
         path: attention path that uses the mask.
     """
     if segments is None or whole:
@@ -170,7 +172,9 @@ def flex_mask(segments: Tensor) -> BlockMask:
 
 
 def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the additive mask [B, 1, S, S] with which a token sees itself and earlier tokens of its document."""
+    """Return the additive mask [B, 1, S, S] that lets each token attend to itself and to earlier tokens of its
+    document.
+    """
     length = segments.shape[1]
     unseen = segments[:, None, :, None] != segments[:, None, None, :]
     unseen |= torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
@@ -178,9 +182,9 @@ def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rotary(config: Model, positions: Tensor, dtype: torch.dtype) -> Rotation:
-    """Return the cosines and sines of the rotary angles (Su et al., arXiv:2104.09864), computed in FP32, in `dtype`.
+    """Return the cosines and sines of the rotary angles (Su et al., arXiv:2104.09864) in `dtype`, computed in FP32.
 
-    Their shape is [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
+    Cosines and sines have the shape [S, E] for positions [S], and [B, 1, S, E] for positions [B, S].
     """
     width, device = config.head_width, positions.device
     frequency = config.rope_theta ** (-torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
@@ -203,8 +207,9 @@ def scaled(frequency: Tensor, config: Model) -> Tensor:
 
 
 def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
-    """Return YaRN's frequencies (arXiv:2309.00071, section 3.2). As in YaRN's code, bounds are rounded to whole
-    dimensions.
+    """Return YaRN's rotary frequencies (arXiv:2309.00071, section 3.2).
+
+    As in YaRN's code, the bounds between kept and stretched dimensions are rounded to whole dimensions.
     """
     pairs = len(frequency)
 
@@ -220,7 +225,7 @@ def _yarn(frequency: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
 
 
 def _llama3(frequency: Tensor, scaling: RopeScaling) -> Tensor:
-    """Return Llama 3.1's frequencies (arXiv:2407.21783, section 3.4.2), blended as in the released code."""
+    """Return Llama 3.1's rotary frequencies (arXiv:2407.21783, section 3.4.2), blended as in the released code."""
     turns = scaling.original_tokens * frequency / (2 * math.pi)  # within the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
@@ -243,7 +248,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 
 class KeyValues:
-    """Key/value cache of all layers: per layer, keys and values are [B, K, T, E] each, with T slots."""
+    """Key/value cache of all layers. The keys and values of a layer are [B, K, T, E] each, with slots for T tokens."""
 
     def __init__(self, config: Model, sequences: int, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         shape = (2, config.layers, sequences, config.kv_heads, slots, config.head_width)
@@ -255,7 +260,7 @@ class KeyValues:
         return LayerKeyValues(self._held[0, index], self._held[1, index], self._sequences, positions, mask)
 
     def keep(self, sequences: Tensor) -> None:
-        """Remove all sequences from the cache except those with these indices."""
+        """Keep only the sequences with the indices `sequences` in the cache."""
         self._held = self._held.index_select(2, sequences)
         self._sequences = self._sequences[: len(sequences)]
 
@@ -269,7 +274,7 @@ class KeyValues:
 
 
 class Layout(NamedTuple):
-    """Layout of a forward pass other than plain training: positions, mask, requested outputs and targets."""
+    """Layout of a forward pass that differs from plain training: positions, mask, requested outputs and targets."""
 
     positions: Tensor  # [B, S]
     mask: Tensor | None = None  # additive [B, 1, S, K]; None: causal over the sequence
@@ -279,13 +284,13 @@ class Layout(NamedTuple):
     cache: KeyValues | None = None  # key/value cache; a mask then covers its slots
 
     def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
-        """Return what a layer's attention receives as its mask: the mask, or the layer's cache slots if there is a
-        cache.
+        """Return the `mask` argument for the attention of a layer: the layer's cache slots if there is a cache, else
+        the attention mask.
         """
         return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
 
     def of_slice(self, index: int, ranks: int) -> SliceTargets:
-        """Return the outputs and targets of slice `index`, if sequences are divided over `ranks` ranks."""
+        """Return the requested outputs and the targets in slice `index` of every sequence, cut into `ranks` slices."""
         if ranks == 1:
             return SliceTargets(self.outputs, self.which, slice(None))
         assert self.outputs is not None
@@ -309,7 +314,7 @@ class SliceTargets(NamedTuple):
 def branch_mask(branches: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the additive mask [B, 1, S, S] for a shared prefix (branch 0) that is followed by several branches.
 
-    A token sees itself and earlier tokens in the prefix and in its own branch.
+    A token attends to itself and to earlier tokens in the prefix and in its own branch.
 
     Args:
         branches: branch of each token [B, S]; the tokens of a branch follow the prefix.

@@ -64,8 +64,9 @@ class Attention(nn.Module, ABC):
         self.core = UlyssesAttention(self.scale, division.sequence) if divided else CoreAttention(self.scale)
 
     def heads(self, x: Tensor, rotation: Rotation) -> Heads:
-        """Return the inputs of `core` for x [B, S, D]: rotated queries [B, H, S, E], rotated keys and values [B, K, S,
-        E].
+        """Return the inputs of the attention kernel `core` for x [B, S, D].
+
+        The inputs are rotated queries [B, H, S, E], rotated keys [B, K, S, E] and values [B, K, S, E].
         """
         x = self.ranks.enter_region(x)
         q, k, v = self.q_proj(x), self.k_proj(x), self.split(self.v_proj(x))
@@ -73,7 +74,9 @@ class Attention(nn.Module, ABC):
         return rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation), v.transpose(1, 2)
 
     def joined(self, heads: Tensor, outputs: Tensor | None) -> Tensor:
-        """Project the result of `core` [B, H, S, E] to [B, S, D], or to [U, D] if only some outputs are requested."""
+        """Project the attention outputs [B, H, S, E] of `core` to [B, S, D], or to [U, D] if only some outputs are
+        requested.
+        """
         return self.ranks.leave_region(self.o_proj(taken(heads.transpose(1, 2).flatten(2), outputs)))
 
     @abstractmethod
@@ -114,7 +117,7 @@ class Block(nn.Module, ABC):
     """Base class of decoder layers, which map [B, S, D] to [B, S, D].
 
     The attention kernel runs between `before` and `after`, each of which is compiled as one graph. The kernel is chosen
-    by mask and device. It runs outside the graphs, where activation statistics can read its inputs.
+    by mask and device. It runs outside the compiled graphs, where activation statistics can read its inputs.
     """
 
     self_attn: Attention
@@ -126,8 +129,8 @@ class Block(nn.Module, ABC):
     def forward(self, x: Tensor, rotation: Rotation, mask: Mask, outputs: Tensor | None = None) -> Tensor:
         """Add attention, then feed-forward, to the residual stream. Without a mask, attention is causal.
 
-        If `outputs` (flat indices into [B x S]) is given, only the activations [U, D] of these tokens are returned.
-        This saves work in the last layer, which needs only keys and values of the other tokens.
+        If `outputs` (flat indices into [B x S]) is given, only the activations [U, D] of these tokens are returned. In
+        the last layer, this saves work, because only the keys and values of the other tokens are needed.
         """
         q, k, v = self.before(x, rotation)
         return self.after(x, self.self_attn.core(q, k, v, mask), outputs)
@@ -199,10 +202,10 @@ class LlamaBlock(Block):
 
 
 class ProjectionNorm(nn.Module):
-    """RMSNorm of [B, S, width] whose columns are divided over tensor ranks. The mean square covers all ranks.
+    """RMSNorm over [B, S, width], whose columns are divided over tensor ranks. The mean square covers all ranks.
 
-    The sum of squares passes through `leave_region` and `enter_region`, so its gradient is summed over ranks too: the
-    columns of every rank depend on it.
+    The sum of squares passes through `leave_region` and `enter_region`. The gradient of this sum is therefore summed
+    over the ranks too, because the columns of every rank depend on the sum.
     """
 
     DECLARED: ClassVar[Mapping[str, Declaration]] = {"weight": DIVIDED_GAIN}

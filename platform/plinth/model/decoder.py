@@ -38,7 +38,7 @@ class Decoder(nn.Module):
     """Decoder that maps token ids to logits, or to the loss if targets are given.
 
     The embedding and output matrices belong to this outermost module. ZeRO-3 therefore keeps them gathered for the
-    whole forward pass, which tied embeddings need. Parameter names do not depend on how the model is divided over
+    whole forward pass, which tied embeddings need. Parameter names do not depend on the division of the model over
     ranks.
     """
 
@@ -64,7 +64,7 @@ class Decoder(nn.Module):
                 self.lm_head = nn.Parameter(torch.empty(vocab_size, config.dim))
 
     def attend_by(self, path: AttentionPath) -> None:
-        """Set the attention path of `forward`. Parameters and the result stay the same."""
+        """Set the attention path of `forward`. The path changes neither the parameters nor the result."""
         self.attention = path
         for module in self.modules():
             if isinstance(module, CoreAttention):
@@ -98,7 +98,8 @@ class Decoder(nn.Module):
             targets: next ids [B, S]; targets of -100 are not scored.
             x: activations of the previous stage [B, S/n, D]; None on the first stage.
             whole: True if no document ends within a sequence, so that no mask is needed; None if unknown.
-            layout: positions, mask and outputs that differ from training; the result is then that of `arranged`.
+            layout: positions, mask and outputs that differ from training; if given, the method returns the result of
+                `arranged`.
             teacher: teacher for distillation; undivided models only.
         """
         if layout is not None:
@@ -117,7 +118,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """Return the activations [B, S/n, D] after this rank's blocks; on the last stage, after the final norm.
 
-        The arguments are those of `forward`.
+        The arguments have the same meaning as in `forward`.
         """
         ranks = self.division.sequence
         if x is None:
@@ -176,7 +177,7 @@ class Decoder(nn.Module):
     def loss(self, x: Tensor, targets: Tensor, teacher: Teacher | TopTokens | None = None) -> Tensor:
         """Return the mean cross-entropy over targets [B, S] for activations [B, S, D] after the final norm.
 
-        If a teacher is given, the distillation loss is mixed in.
+        If a teacher is given, the result is a weighted sum of cross-entropy and distillation loss.
         """
         ranks, scale = self.division.tensor, self.config.logit_scale
         z_loss = self.config.z_loss if self.training else 0.0
@@ -212,11 +213,11 @@ def empty(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
-    """Return a rank's part of a decoder, without its weights.
+    """Return a rank's part of a decoder, with parameters that have no values yet.
 
     Every parameter has its final shape, precision and device, but only one element of memory. `initialise` allocates
     the parameters and sets their values. Each parameter has a `placement`, its position in the whole parameter. If
-    tensor ranks divide the parameter, it has a `shard` as well: axis, index, number of parts.
+    tensor ranks divide the parameter, it also has a `shard`: the axis, the index of the part, and the number of parts.
     """
     with torch.device("meta"):
         model = Decoder(config, vocab_size, division)
@@ -266,9 +267,9 @@ def generate(
     Args:
         model: whole model, in evaluation mode.
         prompts: token ids; each prompt has at least one.
-        limits: maximum number of new tokens per prompt, at least one.
+        limits: maximum number of new tokens for each prompt; each limit is at least 1.
         choose: function that chooses the next token of each sequence.
-        ended: function of a sequence's number and its new tokens so far; returns True if the sequence is complete.
+        ended: function of a sequence's index and its new tokens so far; returns True if the sequence is complete.
     """
     written: list[list[int]] = [[] for _ in prompts]
     device, dtype = model.embed_tokens.device, model.embed_tokens.dtype
@@ -309,7 +310,7 @@ def _read(model: Decoder, prompts: Sequence[Sequence[int]], lengths: Tensor, cac
 
 
 def _write(model: Decoder, tokens: Tensor, lengths: Tensor, cache: KeyValues, slots: int) -> Tensor:
-    """Return logits [B, V] after one more token per sequence, at position `lengths` [B]."""
+    """Process one more token per sequence, at position `lengths` [B], and return the logits [B, V] after it."""
     positions = lengths.clamp(max=slots - 1).unsqueeze(1)  # ended sequences write anywhere
     seen = torch.arange(int(positions.max()) + 1, device=tokens.device)
     unseen = (seen > positions)[:, None, None, :]

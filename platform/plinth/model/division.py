@@ -8,7 +8,7 @@ initial weights, which do not depend on the division.
     Division         stage, tensor ranks and sequence ranks of one rank; `UNDIVIDED` is the whole model
 
 Every module class with parameters has a table `DECLARED`, which maps each parameter name within the module to its
-`Declaration`. The classes here describe a single rank and do not communicate. Their subclasses in
+`Declaration`. The classes here describe a single rank and do not communicate. The subclasses in
 `plinth.training.parallel` have process groups and communicate.
 """
 
@@ -72,7 +72,7 @@ class Placement(NamedTuple):
 def bounds(size: int, parts: int, index: int) -> tuple[int, int]:
     """Return the half-open range of part `index` if `size` rows are divided into `parts` parts.
 
-    The division is that of `torch.chunk`: the last part may be smaller.
+    The parts have the same sizes as those of `torch.chunk`: the last part may be smaller.
     """
     each = -(-size // parts)
     return min(index * each, size), min((index + 1) * each, size)
@@ -127,18 +127,19 @@ class SequenceRanks:
     def loss_weight(self, targets: Tensor) -> Tensor | int:
         """Return the weight of this rank's mean loss.
 
-        With these weights, the mean over ranks equals the mean over all scored targets [B, S].
+        With these weights, the mean over the ranks of the weighted losses equals the mean loss of all scored targets
+        [B, S].
         """
         if self.size == 1:
             return 1
         return self.size * (self.slice(targets) != IGNORED).sum() / (targets != IGNORED).sum().clamp(min=1)
 
     def scatter_heads(self, x: Tensor) -> Tensor:
-        """Exchange a slice of the tokens for all heads [B, H, S/n, E] for all tokens of some heads [B, H/n, S, E]."""
+        """Convert a slice of the tokens with all heads [B, H, S/n, E] to all tokens with some heads [B, H/n, S, E]."""
         return x
 
     def gather_heads(self, x: Tensor) -> Tensor:
-        """Exchange all tokens of some heads [B, H/n, S, E] for a slice of the tokens for all heads [B, H, S/n, E]."""
+        """Convert all tokens with some heads [B, H/n, S, E] to a slice of the tokens with all heads [B, H, S/n, E]."""
         return x
 
 
@@ -162,7 +163,8 @@ class PipelineStage:
     def layers(self, total: int) -> range:
         """Return the indices of the stage's blocks, out of `total` blocks.
 
-        If the blocks do not divide evenly, the first stages have one more each, because the last stage has the head.
+        If the blocks do not divide evenly, the first stages have one more block each, because the last stage has the
+        head.
         """
         each, more = divmod(total, self.count)
         start = self.index * each + min(self.index, more)
@@ -224,7 +226,7 @@ def divided_cross_entropy(
 class _CrossEntropy(torch.autograd.Function):
     """Loss of each token [N] over a divided vocabulary: log Z - logits[target] + z_loss (log Z)^2.
 
-    Ranks exchange three numbers per token. Logits are scaled in FP32, as in `plinth.model.loss`.
+    For each token, ranks exchange three numbers. Logits are scaled in FP32, as in `plinth.model.loss`.
     """
 
     @staticmethod
@@ -292,7 +294,9 @@ def token_losses(
 
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
-    """Return the columns of `token_losses` for some targets, from this rank's part of the logits [u, V / ranks]."""
+    """Return the two columns of `token_losses` for one chunk of targets, from this rank's part [u, V / ranks] of the
+    logits.
+    """
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()
@@ -342,7 +346,7 @@ class WeightSource(Protocol):
     """Source of initial values for any part of any parameter."""
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write a part's values into `target`, in the precision and on the device of `target`."""
+        """Write initial values into `target`, which is a part of a parameter and keeps its precision and device."""
 
 
 class Initial:
@@ -354,7 +358,7 @@ class Initial:
     @torch.no_grad()
     @torch_threads()
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write a part's values into `target`, in the precision and on the device of `target`.
+        """Write initial values into `target`, which is a part of a parameter and keeps its precision and device.
 
         Args:
             target: [rows, columns] of the part, or [width] of a norm or bias.
@@ -382,7 +386,10 @@ class Initial:
     def _tile(
         self, scratch: npt.NDArray[np.float32], name: str, shape: tuple[int, ...], place: tuple[int, int], std: float
     ) -> Tensor:
-        """Return a tile's values, in FP32 on the CPU, as a view of `scratch`. Tiles at the edges may be smaller."""
+        """Return the initial values of a matrix tile as a view of `scratch`, in FP32 on the CPU.
+
+        Tiles at the edges of the matrix may be smaller than `TILE`.
+        """
         rows, columns = (min(size, whole - at * size) for size, whole, at in zip(TILE, shape, place, strict=True))
         key = hashlib.sha256(f"{self.seed} {name} {place[0]} {place[1]}".encode()).digest()
         uniform = scratch[: rows * columns]

@@ -97,14 +97,14 @@ def export_model(
 
 
 def require_same(source: Path, known: Mapping[str, str], folder: Path, written: Mapping[str, str]) -> None:
-    """Compare an export with its source model folder: every tensor and every other file must match.
+    """Raise an error unless every tensor and every other file of an export matches its source model folder.
 
     Args:
         known: SHA-256 of the files of `source`, as signed by the trainer; files are hashed as they are read.
         written: SHA-256 of the files of `folder`; files are hashed as they are read.
 
     Raises:
-        IntegrityError: tensors or files differ, are missing or were added.
+        IntegrityError: tensors or files of the export differ from the source, are missing or are not in the source.
         CheckpointError: a file of the source is broken, or has another digest.
     """
     config = read_config(source, known)
@@ -136,7 +136,7 @@ def _same_bytes(tensor: Tensor, blocks: Iterator[memoryview]) -> bool:
 
 @contextmanager
 def _appearing(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `folder`. It is renamed to `folder` on success and deleted on failure."""
+    """Yield a temporary folder next to `folder`. The temporary folder is renamed on success and deleted on failure."""
     with named_failures(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
@@ -194,7 +194,7 @@ def _bytes(saved: SavedWeights, group: Sequence[_Tensor], dtype: torch.dtype) ->
 
 
 def _blocks(saved: SavedWeights, one: _Tensor, dtype: torch.dtype) -> Iterator[memoryview]:
-    """Yield the bytes of a tensor for its file, one block of rows at a time. Factors are applied in FP32."""
+    """Yield the bytes of one exported tensor, one block of rows at a time. Factors are applied in FP32."""
     rows = saved.rows(one.name)
     width = one.elements // max(one.shape[0], 1)
     step = max(1, BLOCK_BYTES // (4 * max(width, 1)))

@@ -42,7 +42,7 @@ class SavedWeights:
     """Tensors of a model folder, as a context manager. Files are memory-mapped, so only the tensors in use are read.
 
     Args:
-        digests: SHA-256 by file name, if known; files are then read whole and hashed.
+        digests: SHA-256 by file name; if given, files are read whole and compared with their digests.
         names: published names of the tensors that will be used; files without any of them are not opened.
 
     Raises:
@@ -56,7 +56,7 @@ class SavedWeights:
             for name in self._files(names):
                 file = self._open(name)
                 if twice := sorted(self._file.keys() & file.keys()):
-                    raise ValueError(f"{', '.join(twice)} in {name} and another file")
+                    raise ValueError(f"both {name} and another file contain {', '.join(twice)}")
                 self._file |= dict.fromkeys(file.keys(), file)
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             self._stack.close()
@@ -98,11 +98,13 @@ class SavedWeights:
         return found
 
     def rows(self, name: str) -> Any:
-        """Return a lazy tensor, whose rows are read when it is sliced."""
+        """Return a lazy tensor by its published name. The rows of the tensor are read when it is sliced."""
         return self._file[name].get_slice(name)
 
     def require(self, model: Decoder) -> None:
-        """Raise an error unless the folder has exactly the tensors of the model. A tied matrix may occur twice.
+        """Raise an error unless the folder has exactly the tensors of the model.
+
+        If embeddings are tied, the folder may contain the shared matrix under both of its names.
 
         Raises:
             CheckpointError: tensors are missing, unknown or have another shape; the error lists all of them.
@@ -128,7 +130,8 @@ class SavedWeights:
 def load_model(directory: Path | str, digests: Digests = None) -> Decoder:
     """Load the decoder from a folder in Plinth's or Hugging Face's layout, with one weight file or several.
 
-    The decoder is on the CPU, in the saved dtype and in evaluation mode. `digests` are as for `SavedWeights`.
+    The decoder is on the CPU, in the saved dtype and in evaluation mode. If `digests` (SHA-256 by file name) is given,
+    every file that is read is compared with its digest.
 
     Raises:
         CheckpointError: a file is missing, broken or has another digest, tensors and configuration disagree, or the
@@ -152,7 +155,7 @@ def load_weights(
     The tensors are placed on `device`, in the saved dtype unless `dtype` is given.
 
     Raises:
-        CheckpointError: the files are missing or broken, or their tensors are not those of the model.
+        CheckpointError: the files are missing or broken, or their tensors do not match the model.
     """
     with SavedWeights(folder, digests) as saved:
         saved.require(model)
@@ -258,7 +261,7 @@ class CheckedTensors:
         return self._tensors[name]
 
     def get_slice(self, name: str) -> CheckedRows:
-        """Return a tensor in the form that `safetensors` uses for slices: with a shape, and sliced by rows."""
+        """Return a tensor with the interface of a safetensors slice: it has a shape, and is sliced by rows."""
         return CheckedRows(self._tensors[name])
 
 

@@ -1,8 +1,9 @@
-"""Names and configurations of models in Hugging Face's layout, in both directions, and export formats. No torch.
+"""Conversion of parameter names and configurations to and from Hugging Face's layout, and export formats.
 
-Names and shapes are those of `transformers`' class for the architecture, so files load unchanged in both directions.
-Hugging Face has no equivalent for muP's multipliers. The files of a run with muP therefore have a `model_type` that
-`transformers` does not load; an export folds the multipliers into the weights (`plain_factor`).
+This module does not import torch. Names and shapes are those of `transformers`' class for the architecture, so files
+load unchanged in both directions. Hugging Face has no equivalent for muP's multipliers. The files of a run with muP
+therefore have a `model_type` that `transformers` does not load; an export folds the multipliers into the weights
+(`plain_factor`).
 
 Put code for reading files into `folder`.
 """
@@ -102,7 +103,7 @@ def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, e
 
 
 def _own_fields(model: Model, mup: MuP) -> dict[str, Any]:
-    """Return the fields that `config.json` has only with muP; only `model_of` reads them."""
+    """Return the muP fields of `config.json`, which only `model_of` reads."""
     return {"mup": mup.model_dump(), **model.model_dump(include={"architecture", "qk_norm", "qkv_bias"})}
 
 
@@ -129,8 +130,8 @@ def plain_factor(model: Model, name: str) -> float:
 
     With all parameters multiplied by their factors, a model without muP computes the same result as `model`. The logit
     multiplier goes into the gain of the last norm, and the attention scale into the queries. The embedding multiplier
-    goes into the embeddings; if embeddings are tied, the gain of the last norm is divided by it. Without muP, every
-    factor is 1.
+    goes into the embeddings; if embeddings are tied, the gain of the last norm is divided by the embedding multiplier.
+    Without muP, every factor is 1.
     """
     if model.mup is None:
         return 1.0
@@ -199,7 +200,10 @@ def _scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
 
 
 def _yarn(rope: Mapping[str, Any]) -> RopeScaling:
-    """Return YaRN's parameters. `attention_factor` is omitted if it has the value that follows from `factor`."""
+    """Return YaRN's parameters from a Hugging Face configuration.
+
+    `attention_factor` is omitted if it equals the value that follows from `factor`.
+    """
     for name, only in (("truncate", True), ("mscale", None), ("mscale_all_dim", None)):
         if rope.get(name, only) != only:
             raise ValueError(f"yarn with {name} {rope[name]!r}, expected {only!r}")
@@ -221,10 +225,10 @@ class ModelForm:
     """Export format of a model, for example a quantized format.
 
     Args:
-        name: name of the format in `plinth export model --format` and in the gates of exports.
+        name: name of the format in `plinth export model --format` and in export gates.
         export: function of a context, a name, the model folder and its `tokenizer.json`. It returns a context manager
-            that yields the writer and judge of the format, with the methods `write(folder)` and
-            `judged(settings, context, release, folder)`.
+            that yields an object with two methods: `write(folder)` writes the format, and
+            `judged(settings, context, release, folder)` evaluates it.
     """
 
     name: str

@@ -153,9 +153,9 @@ class Teacher(NamedTuple):
     temperature: float
 
     def divergence(self, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the KL divergence [n] from the teacher for some rows, and its gradient [n, V].
+        """Return the KL divergence [n] between teacher and student at the tokens `rows`, and its gradient [n, V].
 
-        The gradient is with respect to the student's logits [n, V] of these rows.
+        The gradient is with respect to the student's logits [n, V] of these tokens.
         """
         says = logits_of(self.hidden[rows], self.weight, self.scale)
         return divergence(logits, says, self.temperature)
@@ -178,7 +178,10 @@ class TopTokens(NamedTuple):
     temperature: float
 
     def divergence(self, rows: slice, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the KL divergence [n] from the stored outputs, and its gradient [n, V], as in `Teacher.divergence`."""
+        """Return the KL divergence [n] between the stored teacher outputs and the student, and its gradient [n, V].
+
+        The gradient is with respect to the student's logits, as in `Teacher.divergence`.
+        """
         return divergence_of_top(logits, self.ids[rows], self.log_p[rows], self.temperature)
 
 
@@ -200,7 +203,7 @@ def distilled_cross_entropy(
         hidden: the student's states [N, D].
         weight: the student's output embeddings [V, D].
         targets: ids [N]; targets equal to `IGNORED` count neither in the cross-entropy nor in the divergence.
-        z_loss: as for `cross_entropy`; z-loss is weighted together with the cross-entropy.
+        z_loss: coefficient of the z-loss, as in `cross_entropy`; cross-entropy and z-loss have the same weight 1 - w.
         rows: chunk size.
     """
     rows = rows or chunk_rows(weight.shape[0])
@@ -233,8 +236,8 @@ def divergence_of_top(logits: Tensor, ids: Tensor, log_p: Tensor, temperature: f
     """Return T^2 KL over the k stored tokens and the tail, for each row of the student's logits [n, V], and its
     gradient.
 
-    The tail is the sum of all other tokens. The gradient [n, V] is q - p for a stored token's logit. For a tail token's
-    logit, it is q (1 - P / Q), where P and Q are the tail's mass under teacher and student.
+    The tail is the sum of all other tokens. The gradient [n, V] is q - p for the logit of a stored token, and q (1 - P
+    / Q) for the logit of a tail token, where P and Q are the tail's mass under teacher and student.
     """
     ours = (logits / temperature).log_softmax(-1)
     log_q, given = _events(ours, ids), log_p.exp()
@@ -298,7 +301,8 @@ def _mixed(
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss of a chunk, and its gradient with respect to the student's logits.
 
-    The loss combines cross-entropy and the teacher's divergence, which is given with its gradient as `taught`.
+    The loss is the weighted sum of the cross-entropy and the teacher's divergence. The argument `taught` contains the
+    divergence and its gradient.
     """
     kept = targets != IGNORED
     gaps, gradient = taught[0].masked_fill(~kept, 0), taught[1] * kept[:, None]

@@ -1,7 +1,8 @@
-"""Configuration of the decoder, presets, and descriptions of architectures. No torch.
+"""Configuration of the decoder, presets, and descriptions of architectures. This module does not import torch.
 
-The description of an architecture is the record in `plinth.model.architectures` that has its name in capitals. Its
-block class declares division and initial values. `ArchitectureName` lists the names.
+The description of an architecture is the record in `plinth.model.architectures` that has its name in capitals. The
+block class of an architecture declares the division and the initial values of its parameters. `ArchitectureName` lists
+the names.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ PresetName = Literal["1m", "10m", "60m", "150m", "350m", "1b", "3b", "8b", "70b"
 
 
 class Shape(NamedTuple):
-    """One preset. The parameter count in a preset's name assumes `vocab_size`, which the recipe's model section does
-    not set.
+    """Dimensions of one model preset.
+
+    The parameter count in a preset's name assumes `vocab_size`, which is not a key of the recipe's model section.
     """
 
     layers: int
@@ -106,7 +108,7 @@ class RopeScaling(Frozen):
 
     @property
     def attention_factor(self) -> float:
-        """Factor by which rotated queries and keys are each multiplied: 1 / sqrt(t) in YaRN's equation 22, else 1."""
+        """Factor of rotated queries and keys: 1 / sqrt(t) of YaRN's equation 22 if the method is `yarn`, else 1."""
         if self.kind != "yarn":
             return 1.0
         return 0.1 * math.log(self.factor) + 1.0 if self.temperature is None else self.temperature
@@ -132,16 +134,16 @@ class MuP(OneValue):
     """
 
     base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
-    base_head_dim: int = internal(64, ge=2, description="Head width at which attention scaling is standard.")
-    embedding_multiplier: float = internal(1.0, gt=0, description="Factor of the embeddings' output.")
-    output_multiplier: float = internal(1.0, gt=0, description="Factor of the logits, in addition to 1 / m.")
+    base_head_dim: int = internal(64, ge=2, description="Head width at which the attention scale is standard.")
+    embedding_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies the embeddings.")
+    output_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies logits, in addition to 1 / m.")
 
 
 class Model(Frozen):
     """A decoder with RMSNorm, RoPE, SwiGLU and grouped-query attention."""
 
     preset: PresetName | None = Field(
-        None, exclude=True, description="Preset of a published or common shape; fields set in the recipe override it."
+        None, exclude=True, description="Preset with published or common dimensions; the recipe's fields override it."
     )
     architecture: ArchitectureName = Field(
         "llama",
@@ -165,9 +167,9 @@ class Model(Frozen):
     tied_embeddings: bool = Field(True, description="Use one matrix for input and output embeddings.")
     document_mask: bool = Field(True, description="Prevent attention across document boundaries.")
     init: Literal["gpt2", "normal", "trunc-normal", "megatron"] = Field(
-        "gpt2", description="Distribution of initial weights; plinth/model/division.py describes each."
+        "gpt2", description="Distribution of initial weights; plinth/model/division.py describes each choice."
     )
-    init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; `megatron` has its own.")
+    init_std: float = internal(0.02, gt=0, description="Standard deviation of initial weights; ignored by `megatron`.")
     mup: MuP | None = Field(None, description="Maximal update parametrization: hyperparameters transfer across widths.")
     z_loss: float = Field(0.0, ge=0, description="Weight of log(Z)^2 in the loss; PaLM uses 1e-4.")
 
@@ -183,25 +185,25 @@ class Model(Frozen):
 
     @property
     def attention_scale(self) -> float:
-        """Factor of the attention scores q·k before the softmax."""
+        """Factor that multiplies the attention scores q·k before the softmax."""
         if self.mup:
             return float(self.mup.base_head_dim**0.5 / self.head_width)
         return float(self.head_width**-0.5)
 
     @property
     def embedding_scale(self) -> float:
-        """Factor of the embeddings' output."""
+        """Factor that multiplies the embeddings."""
         return self.mup.embedding_multiplier if self.mup else 1.0
 
     @property
     def logit_scale(self) -> float:
-        """Factor of the logits."""
+        """Factor that multiplies the logits."""
         return self.mup.output_multiplier / self.width_multiplier if self.mup else 1.0
 
     @model_validator(mode="before")
     @classmethod
     def _filled_in(cls, given: Any) -> Any:
-        """Fill in fields that are not set: from the preset, and from what the architecture requires."""
+        """Fill in fields that the recipe does not set, from the preset and from the architecture's requirements."""
         if not isinstance(given, dict):
             return given
         shape = PRESETS.get(given.get("preset", ""))
@@ -225,10 +227,10 @@ class Model(Frozen):
 
 
 def repeats(heads: int, kv_heads: int, size: int) -> int:
-    """Return how often each key/value head is repeated so that each rank has matching query and key/value heads.
+    """Return the number of copies of each key/value head with which every rank has matching query and key/value heads.
 
-    The result is the smallest divisor of `heads / kv_heads` that makes the key/value heads divisible over `size` ranks.
-    If `heads` is divisible by `size`, such a number exists.
+    The number is the smallest divisor of `heads / kv_heads` that makes the key/value heads divisible over `size` ranks.
+    Such a divisor exists if `heads` is divisible by `size`.
     """
     shared = heads // kv_heads
     least = size // math.gcd(kv_heads, size)
@@ -263,7 +265,7 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True)
 class Architecture:
-    """Facts about an architecture that do not need torch."""
+    """Description of an architecture that is usable without torch."""
 
     block: str  # module and class, imported, with torch, when a decoder is built
     counts: Callable[[Model], BlockCounts]

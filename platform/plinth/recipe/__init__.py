@@ -1,7 +1,7 @@
-"""The user's YAML as frozen models: one complete description of a run.
+"""Models of the recipe, the user's YAML file that completely describes a run.
 
     recipe         the whole recipe, and checks over several sections
-    yaml_lines     YAML with positions; files that `extends` others, merged
+    yaml_lines     YAML parser that records positions, and merges recipes with those that they extend
     load           validation; reports every problem with file, key and line
     column_checks  references to annotators, columns, lists and models; warnings about legal but probably mistaken
                    settings; contents of the user's lists and probes

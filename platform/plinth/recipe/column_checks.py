@@ -43,7 +43,7 @@ WHERE = "rule"
 
 
 def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Yield problems of the corpus section in a recipe's plain data."""
+    """Yield the problems in the corpus section of a recipe that is given as plain data."""
     corpus = data.get("corpus")
     if not isinstance(corpus, dict):
         return
@@ -74,8 +74,9 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _meant(chosen: Iterable[str], known: Mapping[str, Any], names: Catalogue[Any]) -> list[str]:
-    """Return the annotators in a recipe. A misspelled name counts as the closest known name, so that it causes no other
-    problems."""
+    """Return the annotators in a recipe. A misspelled name is replaced by the closest known name, so that it causes no
+    further problems.
+    """
     unknown = {name: difflib.get_close_matches(name, names.built_in, n=1) for name in chosen if name not in names}
     near = (name if name in known else next(iter(unknown.get(name, ())), None) for name in chosen)
     return list(dict.fromkeys(name for name in near if name is not None))
@@ -101,7 +102,7 @@ def _resources(corpus: Mapping[str, Any], name: str, given: Any, known: Mapping[
 
 
 def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Check that the buckets and lists that train models exist."""
+    """Check that the buckets and lists on which models are trained exist."""
     from plinth.corpus.models import parameters, trainer
 
     models, buckets, lists = corpus.get("models") or {}, corpus.get("buckets") or {}, corpus.get("lists") or {}
@@ -120,7 +121,7 @@ def _models(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Check that buckets and lists of later deduplication stages exist."""
+    """Check that the buckets and lists that later deduplication stages use exist."""
     dedup, buckets = corpus.get("dedup") or {}, corpus.get("buckets") or {}
     for stage, field in (("semantic", "buckets"), ("lines", "exclude"), ("substring", "exclude")):
         named = (dedup.get(stage) or {}).get(field) if isinstance(dedup, dict) else None
@@ -135,7 +136,7 @@ def _dedup(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _illegal(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Check that the lists of the illegal-content gate exist."""
+    """Check that the lists that the illegal-content gate uses exist."""
     gate, lists = corpus.get("illegal"), corpus.get("lists") or {}
     name = gate.get("lists") if isinstance(gate, dict) else None
     if name is not None and name not in lists:
@@ -143,7 +144,7 @@ def _illegal(corpus: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _terms(corpus: Mapping[str, Any]) -> Iterator[Found]:
-    """Check that the terms of every source allow the uses of the result."""
+    """Check that the terms of every source allow all uses in `corpus.uses`."""
     uses, buckets = corpus.get("uses") or (), corpus.get("buckets")
     for name, bucket in buckets.items() if isinstance(buckets, dict) else ():
         sources = bucket.get("sources") if isinstance(bucket, dict) else None
@@ -173,7 +174,7 @@ def _policies(corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Foun
 
 
 def _profiles(at: Key, names: Any, corpus: Mapping[str, Any], chosen: Sequence[str]) -> Iterator[Found]:
-    """Check that every annotator of a profile exists and has the profile's parameters."""
+    """Check that every annotator that a policy profile needs is in the recipe with the required parameters."""
     from plinth.corpus.annotate.base import annotator
     from plinth.corpus.policy.profiles import PROFILES
 
@@ -223,7 +224,7 @@ def _rules(at: Key, rules: Any, types: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
-    """Check that every column by which shards are divided is written by an annotator of the recipe."""
+    """Check that every column that divides shards is written by an annotator of the recipe."""
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.tokens.shards.parameters import AXES
 
@@ -237,8 +238,9 @@ def _axes(shards: Any, chosen: Sequence[str]) -> Iterator[Found]:
 
 
 def _slices(evaluation: Any, chosen: Sequence[str]) -> Iterator[Found]:
-    """Check that every slice of the evaluation reads existing columns. Columns of other stages exist only in the
-    ledger.
+    """Check that every evaluation slice reads existing columns.
+
+    Slices with columns of other stages are not checked, because these columns exist only in the ledger.
     """
     from plinth.corpus.policy.compiled_policy import columns_of
     from plinth.evaluation.slices.choice import as_in_ledger, from_other_stages, read
@@ -268,7 +270,7 @@ PER_DOCUMENT = "per-document"
 
 
 def notes(recipe: Recipe) -> list[str]:
-    """Return warnings as sentences, each about one key of the recipe."""
+    """Return warnings about legal but probably mistaken settings, as sentences. Each warning is about one key."""
     return [*_test(recipe), *_licences(recipe), *_never(recipe)]
 
 
@@ -317,7 +319,7 @@ MAX_BYTES = 32 * 2**20
 
 
 def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
-    """Yield key, problem and hint of lists that an annotator or the gate of illegal content cannot read.
+    """Yield key, problem and hint for each list that an annotator or the illegal-content gate cannot read.
 
     Args:
         folder: root of relative paths. Missing files are skipped, because the run reports them.
@@ -345,7 +347,7 @@ def list_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
 
 
 def _files(location: str | None, folder: Path) -> dict[str, Path]:
-    """Return files of a list by their names in the run; none if they are remote or too large."""
+    """Return the files of a list by their names in the run, or no files if the list is remote or too large."""
     if location is None or "://" in location or not (place := folder / location).exists():
         return {}
     found = [place] if place.is_file() else sorted(one for one in place.rglob("*") if one.is_file())
@@ -359,7 +361,8 @@ def _words(error: PlinthError) -> tuple[str, str]:
 
 
 def probe_files(recipe: Recipe, folder: Path) -> Iterator[tuple[Key, str, str]]:
-    """Yield key, problem and hint of invalid probe files: too many bad lines, or fewer items than examples.
+    """Yield key, problem and hint for each probe file with too many bad lines, or with fewer items than few-shot
+    examples.
 
     Args:
         folder: root of relative paths. Missing files are skipped, because the run reports them.

@@ -164,8 +164,9 @@ def without_defaults(kind: Any, data: Any, at: Key = ()) -> Any:
 
 
 def _below(kind: Any, data: Any) -> list[tuple[Any, Any]]:
-    """Return the annotations inside a container type, each with the index or name of its data, or None for all
-    items.
+    """Return the annotations inside a container type.
+
+    Each annotation comes with the index or name of the item that it describes, or None if it describes all items.
     """
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
@@ -178,7 +179,7 @@ def _below(kind: Any, data: Any) -> list[tuple[Any, Any]]:
 
 
 def _gone(kind: type[BaseModel], key: Key, value: Any) -> Gone | None:
-    """Return the removed key's advice; None for a key that a recipe may set."""
+    """Return the advice for a removed key, or None for a key that a recipe may set."""
     name, field = str(key[-1]), kind.model_fields.get(str(key[-1]))
     words = [step for step in key if isinstance(step, str)]
     ending = ".".join(words[-2:])
@@ -194,7 +195,7 @@ def _gone(kind: type[BaseModel], key: Key, value: Any) -> Gone | None:
 
 
 def settable(model: type[BaseModel]) -> list[str]:
-    """Return fields of a model that a recipe may set."""
+    """Return the fields of a model that a recipe may set."""
     return [name for name, field in model.model_fields.items() if not is_internal(field)]
 
 
@@ -207,7 +208,9 @@ def _unchanging(default: Any) -> str:
 
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
-    """Yield unusable members of installed packages, and parameters that they do not have."""
+    """Yield the problems of installed extensions in a recipe: unusable extensions, and parameters that they do not
+    have.
+    """
     from plinth.corpus.sources.record import READERS
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.base import PROBES
@@ -240,9 +243,13 @@ def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any], whose: Key = ()) -> Iterator[Found]:
-    """Yield problems of a member's name at a key, and of its parameters.
+    """Yield the problems of a catalog member that a recipe names, both of its name and of its parameters.
 
     Args:
+        at: key of the member's name.
+        name: name of the member.
+        given: parameters in the recipe.
+        catalogue: catalog that should have the member.
         whose: key of the parameters; if empty, `at`.
     """
     unusable = list(_unusable(at, name, catalogue))
@@ -263,7 +270,7 @@ def problems_of_member(at: Key, name: str, given: Any, catalogue: Catalogue[Any]
 
 
 def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
-    """Yield problems of a name that has no member in the catalog, or an unusable member."""
+    """Yield a problem if the catalog has no member of this name, or if the member is unusable."""
     try:
         catalogue.find(name)
     except ExtensionError as error:
@@ -274,7 +281,10 @@ def _unusable(at: Key, name: str, catalogue: Catalogue[Any]) -> Iterator[Found]:
 
 
 def _chosen(at: Key, given: Mapping[str, Any], catalogue: Catalogue[Any]) -> Iterator[Found]:
-    """Check a block with `kind` and, for a member of an installed package, `options`."""
+    """Check a recipe block that selects a catalog member by `kind`.
+
+    If the member belongs to an installed package, its `options` are checked too.
+    """
     kind, options = given.get("kind"), given.get("options", {})
     if not isinstance(kind, str):
         return  # the default applies, or the recipe's own validation refuses it
@@ -299,7 +309,7 @@ def _inside(data: Any, *keys: str) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint with the closest known word, or all of them."""
+    """Return a hint with the known word that is closest to `word`, or with all known words if none is similar."""
     known = list(known)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else f"have: {', '.join(known)}" if known else "there are none"
@@ -309,7 +319,7 @@ Section = Mapping[str, Any]
 
 
 def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[Found]:
-    """Yield key, problem and hint of gates that do not exist, or whose rules are missing or invalid."""
+    """Yield key, problem and hint for each gate that does not exist, or whose rules are missing or invalid."""
     from plinth.corpus.slices.measured_gates import measured_gate, rule_of
 
     slices, lists = corpus.get("slices"), corpus.get("lists") or {}
@@ -331,7 +341,7 @@ def problems_of_gates(corpus: Section, annotators: tuple[str, ...]) -> Iterator[
 
 
 def problems_of_evidence(corpus: Section) -> Iterator[Found]:
-    """Check that rules that drop documents by learned models have independent evidence of their error rates."""
+    """Check that the error rates of all rules that drop documents by learned models are measured independently."""
     from plinth.corpus.slices.removal_rates import learned_rules, trusted
 
     annotate, models, buckets = (_section(corpus, name) for name in ("annotate", "models", "buckets"))
@@ -354,8 +364,9 @@ def problems_of_evidence(corpus: Section) -> Iterator[Found]:
 
 
 def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
-    """Return why no independent evidence measures an annotator's models, and the remedy; None if there is such
-    evidence.
+    """Return the reason why no independent evidence measures an annotator's models, and the remedy.
+
+    Return None if there is such evidence.
     """
     from plinth.corpus.slices.measured_gates import MEASURED_GATES
     from plinth.corpus.slices.removal_rates import has_classes, models_of
@@ -385,7 +396,7 @@ def _unproven(corpus: Section, annotator: str) -> tuple[str, str] | None:
 
 
 def generated_lists(recipe: Recipe, folder: Path) -> Iterator[Found]:
-    """Yield labeled input sets that are generated although the recipe is not a test.
+    """Yield labeled input sets whose text is generated, unless the recipe is a test.
 
     Args:
         folder: root of relative locations of lists; missing files are skipped.

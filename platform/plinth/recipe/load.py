@@ -1,6 +1,7 @@
 """Loader of recipes from YAML: follows `extends:`, validates, and reports every problem with file, key and line.
 
-All problems of a recipe are reported at once. Checks that span sections (such as sums) run once each section is valid.
+All problems of a recipe are reported at once. Checks over several sections (for example of sums) run only after each
+section is valid.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> R
 
     Args:
         path: the file.
-        packaged: folder of recipes that `extends:` finds by name, after files next to the recipe.
-        checked: fingerprint of a recipe that passed all checks. Its annotators and columns are not checked again,
-            because this would import every annotator.
+        packaged: folder of packaged recipes. `extends:` looks up names in this folder if no such file is next to the
+            recipe.
+        checked: fingerprint of a recipe that passed all checks. If the recipe has this fingerprint, its annotators and
+            columns are not checked again, because this would import every annotator.
 
     Raises:
-        RecipeError: the file cannot be read or the recipe is wrong; lists every problem with its file,
+        RecipeError: the file cannot be read or the recipe is wrong; the error lists every problem with its file,
             line and dotted key.
     """
     return required(*check(path, packaged, checked), Path(path))
@@ -59,7 +61,7 @@ def load(path: Path | str, packaged: Path | None = None, checked: str = "") -> R
 def check_over(
     path: Path | str, overs: Sequence[Lined], name: Path, without: str = "", packaged: Path | None = None
 ) -> Recipe:
-    """Return the recipe in a file after merging other keys over it in order, as if files extended it.
+    """Return the recipe in a file after other keys are merged over it in order, as if they were files that extend it.
 
     Args:
         overs: keys to merge.
@@ -67,7 +69,7 @@ def check_over(
         without: section of `corpus` to ignore.
 
     Raises:
-        RecipeError: as `load`.
+        RecipeError: the file cannot be read or the merged recipe is wrong; the error lists every problem.
     """
     lined = reduce(merge, overs, follow(Path(path), packaged))
     corpus = lined.data.get("corpus")
@@ -78,10 +80,10 @@ def check_over(
 
 
 def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> Recipe:
-    """Return the recipe if there are no problems.
+    """Return the recipe, or raise an error if it has problems.
 
     Raises:
-        RecipeError: lists every problem.
+        RecipeError: the recipe has problems; the error lists all of them.
     """
     if recipe is None or problems:
         count = counted(len(problems), "problem")
@@ -94,13 +96,16 @@ def required(recipe: Recipe | None, problems: Sequence[Problem], path: Path) -> 
 
 
 def check(path: Path | str, packaged: Path | None = None, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe, or None and its problems, in the order of files and lines; see `load`."""
+    """Return the recipe, or None and its problems, in the order of files and lines.
+
+    The arguments are those of `load`.
+    """
     path = Path(path)
     return _checked(follow(path, packaged), Position(shown(path), 1), checked)
 
 
 def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | None, list[Problem]]:
-    """Validate parsed data. Problems that may be a consequence of an unreadable key are not reported."""
+    """Validate parsed data. Problems that an unreadable key may have caused are not reported."""
     problems = list(lined.problems)
     recipe = None
     if lined.data and not lined.incomplete:
@@ -112,7 +117,7 @@ def _checked(lined: Lined, top: Position, checked: str = "") -> tuple[Recipe | N
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Return the SHA-256 of the whole recipe with its defaults. Comments and key order do not matter."""
+    """Return the SHA-256 of the whole recipe with its defaults. The digest does not depend on comments or key order."""
     return canonical.digest(recipe)
 
 
@@ -120,7 +125,7 @@ def resolved(path: Path | str, packaged: Path | None = None) -> dict[str, Any]:
     """Return the recipe as plain data, with `extends:` followed and defaults filled in.
 
     Raises:
-        RecipeError: as `load`.
+        RecipeError: the file cannot be read or the recipe is wrong; the error lists every problem.
     """
     return written(load(path, packaged))
 
@@ -129,7 +134,7 @@ def written(recipe: Recipe, *, defaults: bool = True) -> dict[str, Any]:
     """Return a recipe as plain data that loads as the same recipe.
 
     Args:
-        defaults: True includes omitted keys with their defaults.
+        defaults: if True, keys that the recipe omits are included with their defaults.
     """
     unused = ("mixture", *FOLLOWS_MIXTURE) if recipe.mixture is None else ()
     return {name: value for name, value in _plain(recipe, defaults).items() if name not in unused}
@@ -192,7 +197,7 @@ def _explain(error: ValidationError, lined: Lined, top: Position) -> Iterator[Pr
 
 
 def _located(loc: Sequence[str | int], lined: Lined) -> Key:
-    """Return the key without the tags that pydantic adds for members of a union."""
+    """Return the recipe key of a pydantic error location, without the tags that pydantic adds for union members."""
     key = tuple(step for step in loc if step != "[key]")  # pydantic's mark for the name of an entry
     while len(key) > 1 and key not in lined.marks and not (key[:-1] in lined.marks and _is_mapping(lined, key[:-1])):
         key = key[:-1]
@@ -224,7 +229,7 @@ def _message(detail: ErrorDetails) -> str:
 
 
 def _hint(detail: ErrorDetails) -> str:
-    """Return a hint with the closest valid key or value, or with all of them if they are few."""
+    """Return the hint of a validation error: the closest valid key or value, or all valid ones if they are few."""
     if detail["type"] == "extra_forbidden":
         if refusal(dotted(detail["loc"])):
             return ""
@@ -266,7 +271,7 @@ def _field(loc: Sequence[str | int]) -> Any:
 
 
 def _model_at(kind: Any, loc: Sequence[str | int]) -> type[BaseModel] | None:
-    """Return the model of the mapping at a location, found through the annotations."""
+    """Return the pydantic model of the mapping at a location, by following the type annotations."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):  # a section that may be left out
         found = (_model_at(each, loc) for each in typing.get_args(kind))
         return next((model for model in found if model is not None), None)
@@ -307,7 +312,7 @@ def load_tried(new: Path, recipe: Path, packaged: Path | None = None) -> Recipe:
         packaged: folder of recipes that `extends:` finds by name.
 
     Raises:
-        RecipeError: the file cannot be read, or has unknown names; with line and closest name.
+        RecipeError: the file cannot be read, or has unknown names; the error shows the line and the closest known name.
     """
     lined = read(new, shown(new))
     if lined.problems or WHOLE & lined.data.keys():

@@ -75,7 +75,7 @@ class Corpus(Frozen):
     dedup: Dedup = Dedup()
     holdout: Holdout = Holdout()
     contamination: Contamination = internal(
-        Contamination(), description="Overlap of training text with the held-out set."
+        Contamination(), description="Removal of training text that overlaps with the held-out set."
     )
     protected: Protected = Protected()
     canaries: Canaries | None = Field(
@@ -88,7 +88,7 @@ class Corpus(Frozen):
         "the policies are."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = Field(
-        (), description="Uses of the result in addition to training; sources and licenses must allow them."
+        (), description="Uses of the text and the model in addition to training; sources and licenses must allow them."
     )
     licences_by_use: Mapping[Literal["redistribute", "commercial"], tuple[str, ...]] = Field(
         default_factory=dict,
@@ -97,8 +97,9 @@ class Corpus(Frozen):
     )
 
     def rights(self) -> Rights:
-        """Return the license gate for these lists and uses. Its module is imported here, because it needs compiled
-        kernels.
+        """Return the license gate for the permitted licenses and uses of the recipe.
+
+        The gate's module is imported in this method, because it needs compiled kernels.
         """
         from plinth.corpus.annotate.licence import LicenceParams
         from plinth.corpus.policy.compiled_policy import Rights
@@ -109,7 +110,7 @@ class Corpus(Frozen):
 
 
 class ReleaseParameters(Frozen):
-    """Release section: how the checkpoint becomes a registered model."""
+    """Release section: registration of the checkpoint as a model."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the registered model.")
     auto_approve_as: str | None = Field(
@@ -143,7 +144,7 @@ Found = tuple[tuple[str | int, ...], str]
 
 
 class Recipe(Frozen):
-    """Description of a run from raw corpus to approved checkpoint. Nothing outside this file affects the result.
+    """Description of a run from raw corpus to approved checkpoint. No setting outside the recipe affects the result.
 
     A recipe with only `corpus` ends at curated text, funnel and ledger. `mixture` adds everything up to an evaluated
     checkpoint, and `release` adds the registered model.
@@ -190,11 +191,11 @@ class Recipe(Frozen):
 
     @property
     def kept_vocabulary(self) -> InitialWeights | None:
-        """Model whose tokenizer the run keeps; None if it trains its own."""
+        """Initial model whose tokenizer the run keeps; None if the run trains its own tokenizer."""
         return {"initial": self.training.initial, **hooks.models(self.training)}.get(self.tokenizer.kind)
 
     def required_mixture(self) -> Mixture:
-        """Return the mixture, for callers that require a mixture.
+        """Return the mixture, or raise an error if the recipe has none.
 
         Raises:
             RecipeError: the recipe ends at the corpus.
@@ -204,7 +205,7 @@ class Recipe(Frozen):
         return self.mixture
 
     def required_release(self) -> ReleaseParameters:
-        """Return the release, for callers that require a release.
+        """Return the release section, or raise an error if the recipe has none.
 
         Raises:
             RecipeError: the recipe has no release.
@@ -231,7 +232,7 @@ def _without_mixture(recipe: Recipe) -> Iterator[Found]:
 
 
 def _names(recipe: Recipe) -> Iterator[Found]:
-    """Report names that collide in Dagster, which replaces `-` with `_`."""
+    """Report names that collide in Dagster because it replaces `-` with `_`."""
     corpus = recipe.corpus
     sections: dict[tuple[str, ...], Iterable[str]] = {
         ("buckets",): corpus.buckets,
@@ -327,7 +328,7 @@ def _batches(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 
 def _begins(recipe: Recipe) -> Iterator[Found]:
-    """Check that settings for initial weights are set only together with initial weights."""
+    """Check that settings that need `training.initial` are set only together with it."""
     begun, kind = recipe.training.initial, recipe.tokenizer.kind
     if kind in KEPT and recipe.kept_vocabulary is None:
         yield ("tokenizer", "kind"), f"{kind} needs `{KEPT[kind]}`, which the recipe does not set"
@@ -341,7 +342,7 @@ def _begins(recipe: Recipe) -> Iterator[Found]:
 
 
 def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
-    """Check that no row cuts planted documents, and that training uses every sequence by its last step."""
+    """Check that sequence boundaries do not cut canary documents, and that the last step uses the last sequence."""
     if recipe.corpus.canaries is None:
         return
     lengths = [mixture.sequence_tokens, *(length for _, length in steps.lengths(recipe.training))]

@@ -1,6 +1,6 @@
 """Generator of docs/recipe.md: `python -m plinth.recipe.reference docs/recipe.md`; `--count` prints the number of keys.
 
-Field descriptions, types, bounds and defaults are defined only in the models; this page repeats them.
+Field descriptions, types, bounds and defaults are defined only in the models; docs/recipe.md repeats them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "min_lengt
 
 
 def document() -> str:
-    """Return the page as Markdown."""
+    """Return the recipe reference as Markdown."""
     lines = [INTRODUCTION, *_common(), ""]
     for path, model in _models(Recipe, ""):
         title = f"`{path}`" if path else "The file"
@@ -78,7 +78,7 @@ def document() -> str:
 
 
 def main(target: str) -> None:
-    """Write the page to a file."""
+    """Write the recipe reference to the file `target`."""
     Path(target).write_text(document(), encoding="utf-8")
 
 
@@ -86,7 +86,7 @@ def _common() -> Iterator[str]:
     """Yield the keys that most recipes set, each with its full dotted path."""
     yield f"## {len(COMMON)} keys that most recipes set"
     yield ""
-    yield "All others have defaults; the sections below have every key."
+    yield "All other keys have defaults; the sections below list every key."
     yield ""
     yield from ("| key | type | default | meaning |", "|---|---|---|---|")
     found = {
@@ -100,7 +100,7 @@ def _common() -> Iterator[str]:
 
 
 def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield every model with its dotted path, depth first, in the order of a recipe file."""
+    """Yield every pydantic model of a recipe with its dotted path, depth first, in the order of a recipe file."""
     yield path, model
     for name, field in _fields(model):
         inner, suffix = _inner(field.annotation)
@@ -109,7 +109,7 @@ def _models(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseM
 
 
 def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """Return fields that a recipe may set."""
+    """Return the fields of a model that a recipe may set."""
     return [(name, field) for name, field in model.model_fields.items() if not is_internal(field)]
 
 
@@ -152,7 +152,7 @@ def schema() -> dict[str, Any]:
 
 
 def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
-    """Return the model inside an annotation, and the path through its container."""
+    """Return the model inside an annotation, and the part that its container adds to the dotted key."""
     if _is_one_value(kind):
         return None, ""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -174,7 +174,7 @@ def _is_one_value(kind: Any) -> bool:
 
 
 def _one_value(kind: Any) -> type[OneValue] | None:
-    """Return the section that is written as one value, alone or with `null`."""
+    """Return the `OneValue` model in an annotation, which may also allow `null`; None if there is no such model."""
     if _is_one_value(kind):
         found: type[OneValue] = kind
         return found
@@ -251,8 +251,8 @@ def _expressions() -> Iterator[str]:
 
     text = (expressions.__doc__ or "").strip().partition("\n\n")[2]
     own = ", ".join(f"`documents.{name}`" for name in DOCUMENT_COLUMNS)
-    yield from ("## Expressions", "", "Language of `drop` in a rule:", "", *text.splitlines(), "")
-    yield from (f"In addition to the annotators' columns below, there are {own}.", "")
+    yield from ("## Expressions", "", "A rule's `drop` is an expression in this language:", "", *text.splitlines(), "")
+    yield from (f"In addition to the annotators' columns below, expressions can use {own}.", "")
 
 
 def _annotators() -> Iterator[str]:

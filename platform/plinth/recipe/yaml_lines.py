@@ -1,7 +1,7 @@
 """YAML parser that records the position (file and line) of every key and list item.
 
 Scalars follow YAML 1.2: only `true` and `false` are booleans (so that `no` stays a language code), dates stay
-text, `1_000_000` and `3e-3` are numbers. Duplicate keys, custom tags and merge keys are refused.
+text, `1_000_000` and `3e-3` are numbers. Duplicate keys, custom tags and merge keys are reported as problems.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_NODES = 100_000  # aliases may multiply a small file; real recipes are far s
 
 @dataclass(frozen=True)
 class Position:
-    """Place in a file; lines count from 1."""
+    """Position in a file. Lines are counted from 1."""
 
     file: str
     line: int
@@ -83,7 +83,7 @@ def dotted(key: Key) -> str:
 
 
 def parse(text: str, file: str) -> Lined:
-    """Parse one YAML text. Problems are listed, not raised."""
+    """Parse one YAML text. Problems are recorded in the result instead of raised."""
     lined = Lined()
     try:
         loader = _Loader(text)
@@ -106,7 +106,7 @@ def parse(text: str, file: str) -> Lined:
 
 
 def read(path: Path, file: str) -> Lined:
-    """Read one YAML file; an unreadable file is listed as a problem."""
+    """Read one YAML file. An unreadable file is recorded as a problem in the result."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"), file)
     except UnicodeDecodeError as error:
@@ -121,7 +121,7 @@ def _unread(mark: Position, message: str) -> Lined:
 
 
 def merge(parent: Lined, child: Lined) -> Lined:
-    """Merge the child over the parent: mappings merge key by key, all else is replaced, `null` removes a key."""
+    """Merge the child over the parent: mappings merge key by key, other values are replaced, `null` removes a key."""
     marks = dict(parent.marks)
     data = _merge(parent.data, child.data, (), marks, child.marks)
     return Lined(data, marks, parent.problems + child.problems, parent.incomplete or child.incomplete)
@@ -275,8 +275,9 @@ def files(path: Path, packaged: Path | None = None) -> tuple[Path, ...]:
 
 
 def named(name: str, beside: Path, packaged: Path | None) -> Path | None:
-    """Return the file for a recipe name, from the folder `beside` or else from the packaged recipes; `.yaml` is
-    optional.
+    """Return the file for a recipe name, from the folder `beside` or else from the packaged recipes.
+
+    The suffix `.yaml` is optional.
     """
     return next((path for path in _candidates(name, beside, packaged) if path.is_file()), None)
 

@@ -50,12 +50,12 @@ class PackingCounts(Frozen):
         sequences: number of whole sequences.
         targets: number of targets, S per sequence.
         padding: targets that are padding.
-        masked: other targets that are left out of the loss: context before a piece.
+        masked: targets that are left out of the loss because they are context before a piece.
         starts: targets that are the first token of a document.
         dropped: tokens at the end of the stream that do not fill a sequence.
-        documents: all documents.
+        documents: number of documents.
         split_documents: documents in the inputs of more than one sequence.
-        split_fitting: split documents that are no longer than a sequence.
+        split_fitting: split documents that would fit into one sequence.
     """
 
     tokens: int
@@ -149,8 +149,8 @@ def run(ctx: Context, bucket: str, sequence_tokens: int, shards: Manifest) -> Ma
     """Pack every stream of a bucket by best fit.
 
     The parts are `packed-*.arrow` with `SCHEMA` and one row per sequence; streams with a label use
-    `{label}/packed-*.arrow`. The stats of a part are first (number of its first sequence in the stream), and start and
-    tokens (its span of the stream). The stats of the manifest are sequence_tokens, packing, and the counts of
+    `{label}/packed-*.arrow`. The stats of a part are `first` (number of its first sequence in the stream), and `start`
+    and `tokens` (its span of the stream). The stats of the manifest are `sequence_tokens`, `packing`, and the counts of
     `PackingCounts` for every stream, by label.
     """
     asset = f"{bucket}/packed"
@@ -188,7 +188,10 @@ def counts_of(sequence_tokens: int, shards: Manifest, stream: Stream, packed: Ma
 
 
 def measure_best_fit(store: Store, shards: Manifest, stream: Stream, sequence_tokens: int) -> PackingCounts:
-    """Return the counts that `run` would compute, without storing anything. Only one window is in memory at a time."""
+    """Return the packing counts that `run` would compute for a stream, without storing anything.
+
+    Only one window is in memory at a time.
+    """
     total = dict.fromkeys(_COUNTS, 0)
     for window in _windows(shards.named(f"{stream.folder}index-"), WINDOW_SEQUENCES * sequence_tokens):
         pieces, _, lengths = _packed(store, _Window(window, sequence_tokens))
@@ -243,9 +246,7 @@ def _packed(store: Store, task: _Window) -> tuple[PackedPieces, NDArray[np.int64
 
 
 def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
-    """Return the starts and lengths of the documents in some index parts, and the document numbers where a block may
-    end.
-    """
+    """Return the starts and lengths of the documents in index parts, and the document numbers where a block may end."""
     parts = [open_part(store, part) for part in index]
     stretches: list[int] = []
     for first, stop in pairwise([0, *accumulate(len(part) for part in parts)]):
@@ -256,9 +257,10 @@ def _documents(store: Store, index: Sequence[Part]) -> tuple[NDArray[np.int64], 
 
 
 def _blocks(lengths: NDArray[np.int64], stretches: Sequence[int], tokens: int) -> list[int]:
-    """Return the edges of blocks. Each block joins whole stretches until it has at least `tokens` tokens.
+    """Return the document numbers at which blocks begin and end.
 
-    The stretches that are left at the end join the last block.
+    Each block joins whole stretches until it has at least `tokens` tokens. The stretches that are left at the end join
+    the last block.
     """
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     edges = [0]
@@ -343,8 +345,8 @@ class PackedPieces:
 def pack(starts: NDArray[np.int64], lengths: NDArray[np.int64], sequence_tokens: int) -> PackedPieces:
     """Pack whole documents into sequences of S tokens.
 
-    Sequences that a single piece fills come first; then the others, in the order in which they were opened. Within a
-    sequence, pieces keep the order of the stream. The result is deterministic.
+    Sequences that a single piece fills come first. The other sequences follow in the order in which they were opened.
+    Within a sequence, pieces keep the order of the stream. The result is deterministic.
 
     Args:
         starts, lengths: [documents] spans of the stream, including end-of-text, in stream order.
@@ -368,14 +370,14 @@ def concatenate_pieces(many: Sequence[PackedPieces]) -> PackedPieces:
 
 
 def _items(starts: Ints, lengths: Ints, capacity: int) -> tuple[Ints, NDArray[np.int32], int]:
-    """Return start (context included) and size of each item to pack, and the number of pieces that fill a row."""
+    """Return start (context included) and size of each item to pack, and the number of pieces that fill a sequence."""
     item_starts, sizes = np.empty(len(lengths), np.int64), np.empty(len(lengths), np.int32)
     found, full = items(starts, lengths, capacity, item_starts, sizes)
     return item_starts[:found], sizes[:found], full
 
 
 def _best_fit(sizes: NDArray[np.int32], capacity: int, leaves: int) -> tuple[Ints, int]:
-    """Return the bin of every item, and the number of bins. Of the bins with equal free space, the newest is filled.
+    """Return the bin of every item, and the number of bins. Of bins with equal free space, the newest is filled.
 
     `leaves` is a power of two above `capacity`.
     """
@@ -389,7 +391,7 @@ def _columns(
     starts: Ints, lengths: Ints, item_starts: Ints, sizes: NDArray[np.int32], bins: Ints, opened: int, full: int,
     capacity: int,
 ) -> tuple[NDArray[np.int32], Ints, NDArray[np.int32], NDArray[np.int8]]:  # fmt: skip
-    """Return the columns of `PackedPieces`."""
+    """Return the columns of `PackedPieces` for items that are assigned to bins."""
     pieces = full + len(sizes)
     offsets, begins = np.zeros(full + opened + 1, np.int32), np.empty(pieces, np.int64)
     tokens, context = np.empty(pieces, np.int32), np.zeros(pieces, np.int8)
@@ -402,7 +404,10 @@ def _columns(
 
 @compiled
 def items(starts: Ints, lengths: Ints, capacity: int, item_starts: Ints, sizes: NDArray[np.int32]) -> tuple[int, int]:
-    """Fill in the items to pack. Return their number, and the number of pieces that fill a sequence alone."""
+    """Write the start and size of each item to pack into `item_starts` and `sizes`.
+
+    Return the number of items, and the number of pieces that fill a sequence alone.
+    """
 
 
 @compiled
@@ -410,7 +415,7 @@ def best_fit(
     sizes: NDArray[np.int32], capacity: int, leaves: int, held: NDArray[np.bool_], head: Ints, older: Ints,
     order: Ints, places: Ints, bins: Ints,
 ) -> int:  # fmt: skip
-    """Fill in the bin of every item, and return the number of bins.
+    """Write the bin of every item into `bins`, and return the number of bins.
 
     The arrays from `held` to `places` are scratch memory (`packing.c`).
     """
@@ -422,4 +427,4 @@ def columns(
     capacity: int, free_places: NDArray[np.int32], offsets: NDArray[np.int32], begins: Ints, tokens: NDArray[np.int32],
     context: NDArray[np.int8],
 ) -> None:  # fmt: skip
-    """Fill in the columns of `PackedPieces`. `free_places` is scratch memory, [bins]."""
+    """Write the columns of `PackedPieces` into the output arrays. `free_places` is scratch memory, [bins]."""

@@ -1,4 +1,4 @@
-"""The pieces of each sequence of a stream, and the sequences of each span, in constant time for both packings."""
+"""Look-up of the pieces of a sequence, and of the sequences of a span, in constant time for both packings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ class PackingLayout(Protocol):
         ...
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Return where the tokens from `start` to `start + tokens` of the stream are, in order of sequences."""
+        """Return the placement of the stream's tokens `start` to `start + tokens` in each sequence that contains any of
+        them.
+
+        The placements are in order of sequences.
+        """
         ...
 
 
@@ -65,7 +69,7 @@ class Concatenated:
         self.sequences, self.tokens, self.width = sequence_count(tokens, width), tokens, width
 
     def pieces(self, indices: NDArray[np.int64]) -> PackedPieces:
-        """Return one piece per sequence; the first token of a piece is only an input."""
+        """Return one piece per sequence. The first token of a piece is only an input and never a target."""
         return self.pieces_of(indices, self.width)
 
     @staticmethod
@@ -80,7 +84,7 @@ class Concatenated:
         )
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Return where the tokens of a span are. A token that two sequences share is counted in both."""
+        """Return the placement of a span's tokens in each sequence. A token in two sequences is in both placements."""
         found = []
         for sequence in sequences_of(start, tokens, self.width, self.sequences):
             begin = sequence * self.width
@@ -126,7 +130,9 @@ class BestFit:
         return collect_pieces(addresses, numbers, indices - self.firsts[numbers])
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
-        """Return where the tokens of a span are, including copies as the context of a piece."""
+        """Return the placement of a span's tokens in each sequence, including tokens repeated as the context of a
+        piece.
+        """
         found = []
         for number, part in enumerate(self._parts):
             first = int(part.stats["start"])
@@ -146,8 +152,9 @@ class BestFit:
         return found
 
     def column_addresses(self, number: int) -> list[int]:
-        """Return the memory addresses of a window's columns, for `collect_pieces`. They are valid as long as this
-        object exists.
+        """Return the memory addresses of a window's columns, for `collect_pieces`.
+
+        The addresses are valid as long as this object exists.
         """
         own = self._window(number)
         return [column.ctypes.data for column in (own.offsets, own.starts, own.tokens, own.context)]
@@ -217,7 +224,7 @@ def collect_pieces(addresses: NDArray[np.int64], windows: NDArray[np.int64], row
 
 @compiled
 def count_pieces(addresses: Ints, windows: Ints, rows: Ints, offsets: NDArray[np.int32]) -> int:
-    """Fill in `offsets`, which begin with 0, and return the number of pieces of all rows."""
+    """Write the start of each row's pieces into `offsets`, from 0 on, and return the number of pieces of all rows."""
 
 
 @compiled

@@ -2,7 +2,7 @@
 
     @compiled
     def count_words(data: U8, start: int, end: int) -> int:
-        \"\"\"How many words there are.\"\"\"
+        \"\"\"Return the number of words.\"\"\"
 
 This code declares the kernel `count_words`, which a C file in the module's folder defines. The kernels of a folder must
 have different names. The C parameters have the same names in the same order (`build.py` lists their types). Pointers to
@@ -32,7 +32,7 @@ _NO_MEMORY = -(2**63)
 
 
 def compiled(function: F) -> F:
-    """Return the kernel that a function without a body declares. It is compiled at the first call, if needed."""
+    """Return the kernel that a function without a body declares. It is compiled at its first call, if needed."""
     bound: list[Callable[..., Any]] = []
 
     def kernel(*arguments: Any) -> Any:

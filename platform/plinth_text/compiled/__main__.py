@@ -11,7 +11,7 @@ from plinth_text.errors import ExplainedError
 
 
 def main(arguments: list[str]) -> str | None:
-    """Compile the kernels of the given packages. Return a message for the user if it fails."""
+    """Compile the kernels of the given packages. If compilation fails, return a message for the user."""
     try:
         _compile([each for each in arguments if each != "--carry"] or [OWN], carry="--carry" in arguments)
     except ExplainedError as error:

@@ -1,8 +1,8 @@
 """Compiler of kernels: reads prototypes from C files, and compiles them into a folder that no other user can write.
 
-All C files of a package become one library. Its name has the package, the digest of its sources, and the target: this
-processor (`native`) or a level of x86-64. A machine compiles once per version, which takes some seconds on all cores;
-objects of unchanged files are reused. Images and wheels include libraries for the levels, in `CARRIED`.
+All C files of a package become one library. The library's name has the package, the digest of the sources, and the
+target: this processor (`native`) or a level of x86-64. A machine compiles once per version, which takes some seconds on
+all cores; objects of unchanged files are reused. Images and wheels include libraries for the levels, in `CARRIED`.
 """
 
 from __future__ import annotations
@@ -163,10 +163,10 @@ def library(package: str) -> tuple[Path, Path]:
 def compile_into(folder: Path, package: str, target: str) -> tuple[Path, Path]:
     """Compile the library of a package into a folder, for `NATIVE` or a level of x86-64.
 
-    If several processes need it, one compiles and the others wait.
+    If several processes need the library, one compiles it and the others wait.
 
     Raises:
-        CompilerError: as for `library`.
+        CompilerError: a file does not compile.
     """
     made = _names(folder, package, target)
     if not all(each.exists() for each in made):
@@ -248,7 +248,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _compiled(folder: Path, package: str, target: str) -> list[Path]:
-    """Return the object files of a package. Missing ones are compiled; those of unchanged files exist already."""
+    """Return the object files of a package. Files of unchanged sources exist already; missing ones are compiled."""
     suffix = target if target != NATIVE else _processor_digest()
     objects = [(each, folder / f"{each[1].stem}-{_digest(package, each[1])}-{suffix}.o") for each in sources(package)]
     include = [word for name in _included(package) for word in ("-I", str(root(name).parent))]
@@ -331,7 +331,9 @@ def _say(line: str) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete files in the folder that no process has loaded for `UNUSED_S`, such as those of other versions."""
+    """Delete files in the folder that no process has loaded for `UNUSED_S` seconds, such as libraries of other
+    versions.
+    """
     until = time.time() - UNUSED_S
     for file in folder.iterdir():
         if file.name != "lock" and max(file.stat().st_atime, file.stat().st_mtime) < until:

@@ -1,15 +1,16 @@
 """Words and sentences of English text as in spaCy's blank pipeline; datatrove's filters count these words.
 
 A word is a spaCy token that is not white space. A chunk is the text between white space. Prefixes and suffixes are
-split off its ends until none is left or an exception remains. The rest is an exception with its pieces, a URL, or is
-split at infixes (`spacy/tokenizer.pyx`). Most chunks consist of letters and are one word.
+split off the chunk's ends until none is left or an exception remains. If the rest is an exception, it is divided into
+its pieces; if it is a URL, it is one word; otherwise, it is split at infixes (`spacy/tokenizer.pyx`). Most chunks
+consist of letters and are one word.
 
     rules.json  the data: classes of characters, exceptions, units (written by tests/agreement/english_rules.py)
     affixes.h   the prefixes, suffixes and infixes at which a chunk is split
     urls.h      test whether a chunk is a URL, and therefore one word
 
-Any difference from spaCy is a defect: tests compare the two on the documents of the machine, on the exceptions and on
-random text.
+Any difference from spaCy is a defect. Tests compare this package with spaCy on documents of the test machine, on the
+exceptions and on random text.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class EnglishRules(NamedTuple):
     Args:
         flags: flags of each code point, [0x110000].
         tables: four tables in one array.
-            From `UNITS`: set of the hashes of units that are split off after a digit.
+            From `UNITS`: hash set of the units that are split off after a digit.
             From `ENDS`: bits by the hash of first byte, last byte and size; a bit is set if an exception has this hash.
-            From `EXCEPTIONS`: set of the hashes of exceptions.
-            From `PIECES`: for each slot of that set, the start of the exception's piece sizes in bytes, up to a 0.
+            From `EXCEPTIONS`: hash set of the exceptions.
+            From `PIECES`: for each slot of that set, the sizes of the exception's pieces in bytes, up to a 0.
     """
 
     flags: U16
@@ -81,7 +82,10 @@ def rules() -> EnglishRules:
 
 
 def with_exceptions(given: list[str]) -> EnglishRules:
-    """Return the tables with these exceptions. Each is written as its pieces, separated by spaces."""
+    """Return the tables of the rules for a list of exceptions.
+
+    Each exception in the list is written as its pieces, separated by spaces.
+    """
     tables, sizes = np.zeros(SIZES, dtype=np.uint64), [0]
     for unit in source()["after_digit"]:
         points = np.array([ord(one) for one in unit], dtype=np.int32)
@@ -160,11 +164,11 @@ def find(tables: U64, base: int, bits: int, value: int) -> int:
 
 
 class Merges(NamedTuple):
-    """Exceptions that splitting without exceptions would cut into several words, as rows of these words.
+    """Exceptions that a splitter without exceptions would cut into several words. A row has the words of one exception.
 
     Args:
         pairs: bit 256 * a + b is set if a row starts with words whose first bytes are a and b.
-        rows: set of the hashes of the beginnings of rows, from two words on.
+        rows: hash set of all beginnings of rows that have at least two words.
         whole: 1 for each slot of `rows` that is a whole row, else 0.
         most: number of words in the longest row.
     """
@@ -176,7 +180,7 @@ class Merges(NamedTuple):
 
 
 def merges_of(given: list[list[U8]]) -> Merges:
-    """Return the tables for these rows of words."""
+    """Return the `Merges` tables for exceptions that are given as rows of words."""
     pairs, rows = np.zeros(1024, dtype=np.uint64), slots(sum(map(len, given)) + 1)
     whole = np.zeros(rows.size, dtype=np.uint8)
     for row in given:
@@ -193,7 +197,7 @@ def merges_of(given: list[list[U8]]) -> Merges:
 
 @compiled
 def longer(value: int, data: U8, start: int, end: int) -> int:
-    """Return the hash of a row after one more word is appended; it is never 0."""
+    """Return the hash of a row of words after one more word is appended. The hash is never 0."""
 
 
 class Splitter(NamedTuple):
@@ -281,7 +285,7 @@ _MOST = 2**31 - 1
 
 
 class ColumnWords(NamedTuple):
-    """Words of the texts of a column, W in all. Both arrays are empty if no words are needed.
+    """All W words of the texts of a column. Both arrays are empty if no words are needed.
 
     Args:
         first: [texts + 1] text d has the words `first[d]:first[d + 1]`.
@@ -296,7 +300,7 @@ NO_WORDS = ColumnWords(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
 class _Last(threading.local):
-    """Most recently split column of this thread, and its words."""
+    """Column that this thread split most recently, and its words."""
 
     data: U8 | None = None
     offsets: I64 | None = None
@@ -307,7 +311,7 @@ _last = _Last()
 
 
 def column_words(data: U8, offsets: I64) -> ColumnWords:
-    """Return the words of a column of texts, given in the form of `unicode.utf8`."""
+    """Return the words of a column of texts. `data` and `offsets` are those that `unicode.utf8` returns."""
     if _last.data is None or _last.offsets is None or _place(_last.data, _last.offsets) != _place(data, offsets):
         forget()
         _last.words, _last.data, _last.offsets = _column_words(data, offsets), data, offsets
@@ -315,7 +319,7 @@ def column_words(data: U8, offsets: I64) -> ColumnWords:
 
 
 def forget() -> None:
-    """Drop the column that was split last, and its words."""
+    """Delete the most recently split column and its words from memory."""
     _last.data, _last.offsets, _last.words = None, None, NO_WORDS
 
 
@@ -338,7 +342,7 @@ def split_all(
     data: U8, offsets: I64, flags: U16, tables: U64, pairs: U64, rows: U64, whole: U8, most: int, points: I32,
     places: I32, matched: U64, starts: I64, taken: U8, copy: I32, first: I64, edges: I32,
 ) -> None:  # fmt: skip
-    """Split all texts into words and fill in `ColumnWords`.
+    """Split all texts into words, and write the arrays of `ColumnWords`.
 
     The arguments between `offsets` and `first` are those of `Splitter.arguments()`.
     """

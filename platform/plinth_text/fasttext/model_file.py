@@ -317,7 +317,7 @@ class MappedFile:
     def names(self, size: int, nwords: int) -> tuple[U8, I64, I64, I64]:
         """Return the entries of a dictionary, `nwords` words followed by labels.
 
-        The result is their bytes, and the start, end and count of each entry.
+        The result is the bytes of all entries, and the start, end and count of each entry.
         """
         if size * _ENTRY > self.data.size - self.at:
             raise self.broken(f"{self.data.size} bytes", f"{size} entries at byte {self.at}")
@@ -339,4 +339,7 @@ class MappedFile:
 
 @compiled
 def entries(data: U8, nwords: int, starts: I64, ends: I64, counts: I64) -> int:
-    """Fill in the entries of a dictionary, and return its size in bytes, or -1 if it is damaged."""
+    """Write the start, end and count of each dictionary entry into the arrays.
+
+    Return the size of the dictionary in bytes, or -1 if it is damaged.
+    """

@@ -7,8 +7,8 @@ is one more token. The mean row goes through the label tree or a softmax. There 
 literal `</s>` does not end a text, and sums are taken by word and block first, so the last bits may differ.
 
 Words repeat, so the sum over a word's n-grams is cached in a small table by the word's 64-bit hash, and most words cost
-one look-up. A **block** is a run of whole lines. It ends at a blank line, or at the end of a line after it has enough
-letters. Blocks are therefore paragraphs, whether or not the text wraps its lines.
+one look-up. A **block** is a run of whole lines. A block ends at a blank line, or at the first line end after it has
+enough letters. Blocks are therefore paragraphs, whether or not the text wraps its lines.
 
 Letters: D documents, B labeled blocks, P padded dimensions, L labels.
 """
@@ -190,7 +190,7 @@ BROKEN = 32  # next to `unicode.flags`
 
 @lru_cache(maxsize=1)
 def point_flags() -> U8:
-    """Return a table by code point with the flags `ALPHA` and `BROKEN`.
+    """Return the flags `ALPHA` and `BROKEN` of each code point.
 
     Broken code points are private, unassigned, surrogates, C1 controls, or U+FFFD.
     """
@@ -251,7 +251,9 @@ def input_layer(model: FastTextModel) -> InputLayer:
 
 
 def end_row(model: FastTextModel, given: InputLayer) -> F32:
-    """Return the input row of the token that ends a text, followed by 1; all zeros if the model has no such token."""
+    """Return the input row of the token that ends a text, and append a 1. The row is zero if the model has no such
+    token.
+    """
     word = number_of(np.frombuffer(EOS, dtype=np.uint8), given.words, given.starts, given.ends, given.table)
     out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
     if 0 <= word < model.nwords:
@@ -324,4 +326,4 @@ def _path(model: FastTextModel, target: int) -> I64:
 
 @compiled
 def sigmoids(dots: F32) -> None:
-    """Replace each number x by 1 / (1 + e^-x) in place, in groups of `LANES` numbers, as for nodes of the tree."""
+    """Replace each number x by 1 / (1 + e^-x) in place, in groups of `LANES` numbers."""

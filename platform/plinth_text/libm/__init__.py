@@ -1,7 +1,7 @@
-"""Exponentials and logarithms of the C library, element by element: the same last bits on every x86-64 processor.
+"""Exponentials and logarithms of the C library, element by element, with the same bits on every x86-64 processor.
 
-numpy's own use wider vector units where there are any (AVX-512), and then differ in the last bit from those of other
-machines. Use these wherever a result enters a data version.
+numpy's functions use wider vector units (AVX-512) if the processor has them, and the last bit of their results then
+differs from other machines. Use the functions of this module wherever a result enters a data version.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ def _each(fill: Callable[[F64, F64], None], x: npt.ArrayLike) -> F64:
 
 @compiled
 def fill_exp(x: F64, out: F64) -> None:
-    """Fill in `exp`."""
+    """Write e to the power of each element of `x` into `out`."""
 
 
 @compiled
 def fill_log(x: F64, out: F64) -> None:
-    """Fill in `log`."""
+    """Write the natural logarithm of each element of `x` into `out`."""
 
 
 @compiled
 def fill_log10(x: F64, out: F64) -> None:
-    """Fill in `log10`."""
+    """Write the decimal logarithm of each element of `x` into `out`."""
 
 
 @compiled
 def fill_log1p(x: F64, out: F64) -> None:
-    """Fill in `log1p`."""
+    """Write the natural logarithm of 1 plus each element of `x` into `out`."""
 
 
 @compiled
 def fill_power(base: float, x: F64, out: F64) -> None:
-    """Fill in `power`."""
+    """Write `base` to the power of each element of `x` into `out`."""

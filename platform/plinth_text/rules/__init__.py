@@ -1,4 +1,4 @@
-"""Counts behind published rule sets for text quality.
+"""Counts that published rule sets for text quality need.
 
     gopher      Gopher's rules as datatrove and Dolma count them; Dolma's rule on repeated tokens
     c4          C4's line and page rules as counts, and the lines that they keep; facts of every line

@@ -3,7 +3,7 @@
 Lines are those of `str.splitlines`, stripped, and citations such as `[3]` or `[edit]` are removed. The first rule that
 matches decides, in the order of datatrove: an overlong word, no terminal punctuation, too few words, lorem ipsum (stops
 the page), javascript, a curly bracket (stops the page), a policy notice. Sentences are counted in the kept lines in one
-of two ways: as by spaCy's rule-based splitter, which datatrove uses, or by punctuation. In the second way, a sentence
+of two ways: by spaCy's rule-based splitter, which datatrove uses, or by punctuation. In the second way, a sentence
 ends with a run of `.`, `!` or `?` and closing quotes, before white space or the end of the line. A line has at least
 one sentence.
 """
@@ -87,7 +87,7 @@ def count_pages(
     whole: U8, most: int, points: I32, places: I32, matched: U64, starts: I64, taken: U8, copy: I32, edges: I32,
     pages: U8, page_offsets: I64, page_words: I64, out: I64,
 ) -> None:  # fmt: skip
-    """Fill in the counts of all texts, and their kept lines if `pages` has space.
+    """Write the counts of all texts into `out`, and their kept lines into `pages` if it has space.
 
     The arguments after `table` are those of `Lines`, the words of the texts (`ColumnWords`), buffers for line ends and
     a line, and a splitter (`Splitter.arguments`) with its edges.
@@ -118,7 +118,7 @@ class CitedLines(NamedTuple):
     Args:
         starts: [D + 1] text d has lines `starts[d]:starts[d + 1]`.
         begin, end: [L] code points in the text, half open, including the line end.
-        facts: [L] bits.
+        facts: [L] bits for the facts of each line, such as HAS_LONG_WORD.
         words, sentences: [L] counts without citations; a line has at least one sentence.
         cite_line, cite_begin, cite_end: [C] line of each citation, and its code points.
         characters: [D] number of characters in each text.
@@ -137,7 +137,7 @@ class CitedLines(NamedTuple):
 
 
 def lines(texts: pa.Array, all_breaks: bool, max_word_characters: int, citations: bool = True) -> CitedLines:
-    r"""Find the lines of every text, and their facts.
+    r"""Return the lines of every text, with facts about each line, and the citations.
 
     Args:
         all_breaks: True to split as `str.splitlines` does. If False, split at every `\n` as `str.split` does, so that
@@ -174,4 +174,4 @@ def find_lines(
     data: U8, offsets: I64, table: U8, all_breaks: bool, max_word: int, citations: bool, scratch: U8, starts: I64,
     numbers: I32, facts: U16, cite_line: I64, cites: I32, characters: I64,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write the lines of all texts in the form of `lines`; return the counts of lines and citations."""
+    """Write the lines and citations of all texts into the arrays, and return the number of lines and of citations."""

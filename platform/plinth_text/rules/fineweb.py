@@ -1,4 +1,4 @@
-r"""Counts behind FineWeb's line rules (Penedo et al. 2024, section 3.4) and FineWeb-2's rules (Penedo et al. 2025).
+r"""Counts for FineWeb's line rules (Penedo et al. 2024, section 3.4) and FineWeb-2's rules (Penedo et al. 2025).
 
 Lines are separated by `\n`, as in datatrove. Words are spaCy's, or separated by white space. FineWeb applies C4's rules
 first; its own rules then count only the lines that C4 keeps (`c4.kept_lines`).
@@ -50,7 +50,7 @@ def fineweb_counts(
 def fineweb(
     data: U8, offsets: I64, table: U8, short_line: int, words: I64, ends: I64, keys: U64, out: I64
 ) -> None:
-    """Fill in the counts of all texts."""
+    """Write the counts of all texts into `out`."""
 
 
 # FineWeb-2, for text in any script.
@@ -78,7 +78,8 @@ class StopWords(NamedTuple):
     Args:
         keys: [L, 256] hashes, 0 for an empty slot.
         numbers: [L, 256] number of the word in its list.
-        starts: [L, 1024] True if a stop word starts with a character of this remainder; this rules out most words.
+        starts: [L, 1024] True if a stop word starts with a code point of this remainder modulo 1024; rules out most
+            words.
     """
 
     keys: U64
@@ -136,7 +137,7 @@ def count_language(
     packed: U8, places: I32, words: U64, grams: U64, buckets: I32, starts: I32, limits: I32, active: I32,
     counts: I32, keys: U64, tally: I32, firsts: I32, out: I64,
 ) -> None:  # fmt: skip
-    """Fill in the counts of all texts.
+    """Write the counts of all texts into `out`.
 
     The arguments after `lists` are those of `StopWords`, the flags of characters, a splitter
     (`ScriptSplitter.arguments`) with its edges, and `CopyBuffers`.

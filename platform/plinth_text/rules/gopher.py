@@ -1,4 +1,4 @@
-"""Counts behind Gopher's rules (Rae et al. 2021, table A1), as datatrove and Dolma count; Dolma's rule on repeated
+"""Counts for Gopher's rules (Rae et al. 2021, table A1), as datatrove and Dolma count; Dolma's rule on repeated
 tokens.
 
 Words are those of spaCy's blank English tokenizer, as in datatrove, or are separated by white space, as in the paper.
@@ -28,9 +28,9 @@ from plinth_text.words import edge_buffer, ngram_buffers, slot_count
 def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
     """Count words, symbols and lines for Gopher's rules, [documents, 10].
 
-    The columns are: all words; words that are not only symbols, and their characters; `#`; ellipses; lines; lines that
-    start with a bullet; lines that end with an ellipsis; words with a letter; and how many of Gopher's eight stop words
-    occur. If `english` is set, words are spaCy's.
+    The columns are: all words; words that are not only symbols, and their characters; `#` signs; ellipses; lines; lines
+    that start with a bullet; lines that end with an ellipsis; words with a letter; and the number of Gopher's eight
+    stop words that occur. If `english` is set, words are spaCy's.
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 10), dtype=np.int64)
@@ -41,7 +41,7 @@ def gopher_counts(texts: pa.Array, english: bool = False) -> I64:
 
 @compiled
 def gopher(data: U8, offsets: I64, table: U8, word_first: I64, word_edges: I32, edges: I32, out: I64) -> None:
-    """Fill in the counts of all texts. `word_first` and `word_edges` are those of `ColumnWords`."""
+    """Write the counts of all texts into `out`. `word_first` and `word_edges` are those of `ColumnWords`."""
 
 
 # Repeated lines, paragraphs and word n-grams: Gopher's repetition rules.
@@ -80,7 +80,7 @@ def repetition(
     words: U64, grams: U64, buckets: I32, starts: I32, limits: I32, active: I32, counts: I32, keys: U64, tally: I32,
     firsts: I32, out: F64,
 ) -> None:  # fmt: skip
-    """Fill in the shares of all texts.
+    """Write the shares of all texts into `out`.
 
     The arguments after `table` are those of `ColumnWords`, a buffer for edges, and `CopyBuffers`.
     """
@@ -106,7 +106,7 @@ class CopyBuffers(NamedTuple):
         words: [W] hash of each word.
         grams, buckets, starts, limits: [W] values of the n-grams that may still repeat.
         counts: number of n-grams in each bucket.
-        keys, tally, firsts: set of n-grams, how often each occurred, and its first position.
+        keys, tally, firsts: set of n-grams, with the count and the first position of each n-gram.
     """
 
     packed: U8
@@ -158,7 +158,7 @@ DOLMA_COLUMNS = (
 
 
 def dolma_shares(texts: pa.Array, join_blank_lines: bool = False) -> F64:
-    """Return the values of Dolma's tagger `gopher_v1` for each text, [documents, 18]. An empty text has zeros.
+    """Return the values of Dolma's tagger `gopher_v1` for each text, [documents, 18]. For an empty text, they are 0.
 
     The columns are `DOLMA_COLUMNS`.
 
@@ -177,7 +177,7 @@ def count_dolma(
     data: U8, offsets: I64, table: U8, join: bool, keys: U64, counts: I32, spots: I32, ids: I32, words: U64,
     characters: I64, out: F64,
 ) -> int:  # fmt: skip
-    """Fill in the values of all texts. The arguments after `join` are those of `ngram_buffers`."""
+    """Write the values of all texts into `out`. The arguments after `join` are those of `ngram_buffers`."""
 
 
 # Sequences of a few tokens that repeat in a row: Dolma 1.6's rule against degenerate text.
@@ -194,8 +194,8 @@ TOKENS, TIMES, LONGEST = range(3)
 def periods(texts: pa.Array) -> I64:
     """Count repeats of short token sequences in each text, [documents, 3].
 
-    The columns are the number of tokens, how often a sequence occurs in a row at most (0 if below three), and the
-    number of tokens in the longest repeated run.
+    The columns are the number of tokens, the largest number of times that a sequence occurs in a row (0 if below
+    three), and the number of tokens in the longest repeated run.
     """
     data, offsets = utf8(texts)
     out = np.zeros((len(texts), 3), dtype=np.int64)
@@ -206,4 +206,4 @@ def periods(texts: pa.Array) -> I64:
 
 @compiled
 def find_periods(data: U8, offsets: I64, table: U16, tokens: U64, out: I64) -> None:
-    """Fill in the counts of all texts."""
+    """Write the counts of all texts into `out`."""

@@ -45,7 +45,7 @@ def word_hash(word: str) -> int:
 
 
 def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
-    """Return the signals of each text, [documents, 29], not rounded. An empty text has zeros.
+    """Return the signals of each text, [documents, 29], not rounded. For an empty text, all signals are 0.
 
     The columns are `COLUMNS`.
 
@@ -66,7 +66,7 @@ def signals(texts: pa.Array, stop_words: frozenset[str] = frozenset()) -> F64:
 
 
 def _normalise(texts: pa.Array, plain: bool, out: F64) -> npt.NDArray[np.bool_]:
-    """Fill in the signals of normalized words, and return a mask of the texts that the table cannot normalize.
+    """Write the signals of normalized words into `out`, and return a mask of the texts that the table cannot normalize.
 
     `plain` is True if the texts are normalized already.
     """
@@ -89,7 +89,7 @@ def normalised(text: str) -> str:
 
 @compiled
 def raw(data: U8, offsets: I64, table: U16, stops: U64, out: F64) -> None:
-    """Fill in the signals of raw words, characters and lines. `stops` has the sorted hashes of stop words."""
+    """Write the signals of raw words, characters and lines into `out`. `stops` has the sorted hashes of stop words."""
 
 
 @compiled
@@ -97,7 +97,7 @@ def normal(
     data: U8, offsets: I64, table: U16, starts: I32, points: U32, numeric: U8, combines: U8, plain: bool, keys: U64,
     counts: I32, spots: I32, ids: I32, words: U64, characters: I64, out: F64, hard: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Fill in the signals of normalized words. `hard` marks the texts that the table cannot normalize."""
+    """Write the signals of normalized words into `out`. `hard` marks the texts that the table cannot normalize."""
 
 #: Columns of `tally`: characters by class, then lines (as `str.splitlines`), characters in lines, the longest line.
 TALLY_COLUMNS = (
@@ -116,4 +116,4 @@ def tally(texts: pa.Array) -> I64:
 
 @compiled
 def tally_all(data: U8, offsets: I64, table: U16, out: I64) -> None:
-    """Fill in the counts of all texts."""
+    """Write the counts of all texts into `out`."""

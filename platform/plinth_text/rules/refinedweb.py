@@ -43,10 +43,10 @@ class LineCuts(NamedTuple):
     """Lines that the rules remove from the texts of a column.
 
     Args:
-        words, left: [D] number of words before and after.
+        words, left: [D] number of words before and after the removal.
         emptied: [D] True if no text is left.
         of, begin, end, why: [L] the removed lines: text, code points (half open, including the line end), reason.
-        hard: [D] True for texts that need `judge`; the other fields leave them out.
+        hard: [D] True for texts that need `judge`; the other fields have no values for these texts.
     """
 
     words: I64
@@ -78,8 +78,9 @@ def cuts(
     data: U8, offsets: I64, table: U16, facts: I32, per_text: I64, emptied: Bools, hard: Bools, of: I64, places: I32,
     why: U8,
 ) -> int:  # fmt: skip
-    """Fill in `LineCuts`, and return the number of removed lines. `facts` is scratch memory, [`_FACTS`, lines of a
-    text].
+    """Write the arrays of `LineCuts`, and return the number of removed lines.
+
+    `facts` is scratch memory, [`_FACTS`, lines of a text].
     """
 
 
@@ -111,8 +112,8 @@ def judge(text: str) -> tuple[int, int, bool, list[tuple[int, int, int]]]:
     """Apply the rules to one text.
 
     Returns:
-        the number of words before and after, True if no text is left, and the removed spans: code points (half open)
-        and reason.
+        the number of words before and after the removal, True if no text is left, and the removed spans: code points
+        (half open) and reason.
     """
     page, begins = [], [0]
     for number, line in enumerate(text.split("\n")):

@@ -40,7 +40,10 @@ def rows(texts: pa.Array, bits: int, max_words: int) -> tuple[I64, I32]:
 
 @compiled
 def fill_rows(data: U8, offsets: I64, shift: int, max_words: int, words: U64, starts: I64, out: I32) -> None:
-    """Fill in the starts and feature rows that `rows` returns. `words` is scratch memory."""
+    """Write the feature rows of all texts into `out`, and the start of each text's rows into `starts`.
+
+    `words` is scratch memory.
+    """
 
 
 def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
@@ -50,8 +53,8 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
         table: [R, K] weights, where R is a power of two.
         bias: [K] bias of each label.
         window: number of words per stretch; 0 for the whole text. A longer text is cut into stretches; the last stretch
-            ends with the text. Its margin is the largest margin of a stretch, so that a short passage in a long text is
-            not averaged away.
+            ends with the text. The margin of the text is the largest margin of its stretches, so that a short passage
+            in a long text is not averaged away.
     """
     data, offsets = utf8(texts)
     out = np.empty((len(texts), table.shape[1]), dtype=np.float64)
@@ -66,14 +69,14 @@ def margins(texts: pa.Array, table: F32, bias: F32, window: int = 0) -> F64:
 
 @compiled
 def one_margin(data: U8, offsets: I64, table: F32, bias: float, shift: int, window: int, words: U64, out: F64) -> None:
-    """Fill in the margins for a single label, as `margins` returns them. `words` is scratch memory."""
+    """Write the margins of all texts for a single label into `out`. `words` is scratch memory."""
 
 
 @compiled
 def every_margin(
     data: U8, offsets: I64, table: F32, bias: F32, shift: int, window: int, words: U64, total: F64, out: F64
 ) -> None:
-    """Fill in the margins for all labels, as `margins` returns them. `words` and `total`, [K], are scratch memory."""
+    """Write the margins of all texts for all labels into `out`. `words` and `total`, [K], are scratch memory."""
 
 
 # Surface features of a text: lengths, shares of character classes, lines, repetition.
@@ -154,12 +157,12 @@ def _common_hashes() -> U64:
 
 @compiled
 def character_counts(data: U8, offsets: I64, keys: U64, out: I64) -> None:
-    """Fill in the columns of characters and lines; `keys` is scratch memory."""
+    """Write the surface counts of characters and lines into the columns of `out`; `keys` is scratch memory."""
 
 
 @compiled
 def word_counts(data: U8, offsets: I64, common: U64, words: U64, keys: U64, out: I64) -> None:
-    """Fill in the columns of words; `words` and `keys` are scratch memory."""
+    """Write the surface counts of words into the columns of `out`; `words` and `keys` are scratch memory."""
 
 
 # Texts as sentences of tokens, and their scores under a back-off n-gram model.
@@ -190,7 +193,7 @@ def tokens(texts: pa.Array) -> tuple[U64, I64, I64]:
 
 
 def normalised_token(text: str) -> str:
-    """Return a token in the normalized form that the kernel hashes; for ARPA files and inspection."""
+    """Return the normalized form of a token, which the kernel hashes; used for ARPA files and inspection."""
     return "".join(_normalised_character(char) for char in text)
 
 
@@ -203,7 +206,9 @@ def _normalised_character(char: str) -> str:
 
 @compiled
 def sentence_tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) -> int:
-    """Fill in the tokens of all texts, as `tokens` returns them, and return their number, including boundaries."""
+    """Write the tokens of all texts into the arrays that `tokens` returns, and return their number, including
+    boundaries.
+    """
 
 
 # The model is stored in flat tables.
@@ -219,7 +224,7 @@ _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class NGramTables:
-    """N-grams of two or more words of a model, in one pair of arrays for all orders.
+    """All n-grams of two or more words in a language model, in one pair of arrays for all orders.
 
     Args:
         keys: for each order from 2, the keys of its n-grams, in any order and without repeats.
@@ -282,7 +287,7 @@ def fill_numbers(table: U64, values: U16, words: U64, numbers: U16) -> None:
 
 @compiled
 def number_tokens(hashes: U64, table: U64, numbers: U16, out: U16) -> None:
-    """Fill in the word numbers of tokens, as `word_numbers` returns them."""
+    """Write the word number of each token into `out`."""
 
 
 @compiled
@@ -290,4 +295,4 @@ def score_texts(
     hashes: U64, offsets: I64, table: U64, numbers: U16, unigrams: F32, keys: U64, values: F32, starts: I64,
     total: F64, counts: I64,
 ) -> None:  # fmt: skip
-    """Fill in the log10 probabilities and counts of all texts, as `score` returns them."""
+    """Write the log10 probabilities of all texts into `total`, and the counts of tokens and sentences into `counts`."""

@@ -42,7 +42,7 @@ _MASK = 2**64 - 1
 def permutations(count: int, seed: int) -> tuple[U64, U64]:
     """Return the coefficients a [K] and b [K] of the MinHash permutations.
 
-    They come from SplitMix64 (Steele et al. 2014), so they do not depend on the version of a library.
+    The coefficients come from SplitMix64 (Steele et al. 2014), so they do not depend on the version of a library.
     """
     state, values = (seed * _GOLDEN + 0x5851F42D4C957F2D) & _MASK, []
     for _ in range(2 * count):
@@ -72,7 +72,10 @@ def signatures(texts: pa.Array, n: int, a: U64, b: U64) -> tuple[U32, Bools]:
 def sign_texts(
     data: U8, offsets: I64, n: int, a: U64, b: U64, words: U64, grams: U64, minima: U64, out: U32, filled: Bools
 ) -> None:
-    """Fill in what `signatures` returns. `words`, `grams` and `minima` are scratch memory."""
+    """Write the signatures of all texts into `out`, and the mask of texts with words into `filled`.
+
+    `words`, `grams` and `minima` are scratch memory.
+    """
 
 
 def band_keys(signature: U32, bands: int, rows: int) -> U64:
@@ -87,7 +90,7 @@ def band_keys(signature: U32, bands: int, rows: int) -> U64:
 
 @compiled
 def hash_bands(signature: U32, bands: int, rows: int, out: U64) -> None:
-    """Fill in the band keys that `band_keys` returns."""
+    """Write the band keys of all signatures into `out`."""
 
 
 def recall(similarity: float, bands: int, rows: int) -> float:
@@ -125,7 +128,10 @@ def simhashes(texts: pa.Array, n: int) -> tuple[U64, Bools]:
 
 @compiled
 def simhash_texts(data: U8, offsets: I64, n: int, words: U64, grams: U64, out: U64, filled: Bools) -> None:
-    """Fill in what `simhashes` returns. `words` and `grams` are scratch memory."""
+    """Write the SimHashes of all texts into `out`, and the mask of texts with words into `filled`.
+
+    `words` and `grams` are scratch memory.
+    """
 
 
 class SimHashIndex:
@@ -136,7 +142,7 @@ class SimHashIndex:
         distance: maximum number of bits in which a hit may differ, 0 to `MAX_DISTANCE`.
 
     Raises:
-        ValueError: the distance is outside this range.
+        ValueError: the distance is not in 0 to `MAX_DISTANCE`.
     """
 
     def __init__(self, hashes: U64, distance: int) -> None:
@@ -170,7 +176,7 @@ class SimHashIndex:
 def search_near(
     queries: U64, hashes: U64, orders: I32, starts: I32, masks: I64, distance: int, places: I64, bits: I64
 ) -> None:
-    """Fill in the positions and distances that `SimHashIndex.nearest` returns.
+    """Write the position and distance of the nearest listed hash for each query into `places` and `bits`.
 
     `masks` are the sets of bits that may be flipped in a block.
     """
@@ -190,7 +196,7 @@ SCALE = 4095
 
 
 def frequencies(texts: pa.Array, min_words: int) -> tuple[I64, int]:
-    """Return the document frequencies of hash cells, [2^TABLE_BITS], and the number of texts counted.
+    """Return the document frequencies of the hash cells of words, [2^TABLE_BITS], and the number of counted texts.
 
     Only texts with at least `min_words` words are counted.
     """
@@ -229,7 +235,8 @@ def add_words(words: U64, idf: F64, out: F64) -> None:
 
 @compiled
 def cosine(x: I16, y: I16) -> float:
-    """Return the FP32 cosine of two quantized vectors, from sums of whole numbers. If it is not positive, return 0.
+    """Return the FP32 cosine of two quantized vectors, from sums of whole numbers. If the cosine is not positive,
+    return 0.
 
     The result is a millionth too high, so that rounding errors never keep a pair below a threshold.
     """
@@ -308,7 +315,7 @@ def lines(texts: pa.Array) -> HashedLines:
 def scan_lines(
     data: U8, offsets: I64, starts: I64, byte: I64, cp: I32, hashes: U64, numbers: I32, alphanumeric: Bools
 ) -> int:
-    """Fill in the lines of all texts, as `lines` returns them, and return their number."""
+    """Write the lines of all texts into the arrays of `HashedLines`, and return the number of lines."""
 
 
 def paragraphs(found: HashedLines) -> Paragraphs:
@@ -328,7 +335,7 @@ def paragraphs(found: HashedLines) -> Paragraphs:
 def scan_paragraphs(
     starts: I64, high: U64, low: U64, size: I32, by_line: Bools, spans: I64, hashes: U64, alphanumeric: Bools
 ) -> int:
-    """Fill in the paragraphs of all texts, as `paragraphs` returns them, and return their number."""
+    """Write the paragraphs of all texts into the arrays of `Paragraphs`, and return the number of paragraphs."""
 
 
 def edge_lines(found: HashedLines, count: int) -> Bools:
@@ -340,7 +347,7 @@ def edge_lines(found: HashedLines, count: int) -> Bools:
 
 @compiled
 def mark_edges(starts: I64, size: I32, count: int, out: Bools) -> None:
-    """Fill in the mask that `edge_lines` returns."""
+    """Write True into `out` for the first and last `count` lines of each text. Blank lines are not counted."""
 
 
 @compiled
@@ -384,7 +391,7 @@ class Windows:
 
 
 def windows(texts: pa.Array, n: int) -> Windows:
-    """Return the windows of `n` words in every text. Their anchors are hashes of n // 2 successive words."""
+    """Return the windows of `n` words in every text. A window's anchor is a hash of n // 2 successive words."""
     word_starts, words = ngram_hashes(texts, 1)
     counts = np.maximum(np.diff(word_starts) - n + 1, 0)
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
@@ -398,7 +405,10 @@ def windows(texts: pa.Array, n: int) -> Windows:
 def mark_anchors(
     words: U64, word_starts: I64, starts: I64, n: int, k: int, grams: U64, anchors: U64, fresh: Bools
 ) -> None:
-    """Fill in the anchor of each window, and whether the window is fresh. `grams` is scratch memory."""
+    """Write the anchor of each window into `anchors`, and True into `fresh` if it differs from the previous anchor.
+
+    `grams` is scratch memory.
+    """
 
 
 def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
@@ -413,7 +423,7 @@ def window_keys(found: Windows, n: int, wanted: Bools) -> tuple[U64, U64]:
 
 @compiled
 def hash_windows(words: U64, word_starts: I64, starts: I64, n: int, wanted: Bools, high: U64, low: U64) -> None:
-    """Fill in the keys that `window_keys` returns."""
+    """Write the high and low halves of the keys of the wanted windows into `high` and `low`."""
 
 
 @dataclass(frozen=True)
@@ -454,4 +464,6 @@ def word_positions(text: str) -> WordPositions:
 
 @compiled
 def place_words(data: U8, places: I64, ends: I64, folded: U8) -> int:
-    """Fill in the positions of words, [4, V], and their folded form, and return the number of words."""
+    """Write the positions of words into `places`, [4, V], and their folded form into `folded`; return the number of
+    words.
+    """

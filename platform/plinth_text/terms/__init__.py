@@ -54,7 +54,9 @@ class TermHits:
 
 @dataclass(frozen=True)
 class _Table:
-    """Sorted hashes with a number for each (a term, or a number of words), and a filter of their top bits."""
+    """Sorted hashes, the number that belongs to each hash (a term, or a number of words), and a filter of their top
+    bits.
+    """
 
     hashes: U64
     terms: I64
@@ -142,7 +144,10 @@ def find_terms(
 
 @compiled
 def word_spans(data: U8, start: int, end: int, words: U64, ends: I64) -> int:
-    """Fill in the hashes of words and their first byte and end (exclusive), and return the number of words."""
+    """Write the hashes of words into `words`, and their first byte and end (exclusive) into `ends`.
+
+    Return the number of words.
+    """
 
 
 @compiled
@@ -184,7 +189,7 @@ _INVISIBLES = (0xAD, 0x200B, 0x200C, 0x200D, 0x2060)
 
 
 def _base(point: int) -> int:
-    """Return the ASCII letter of an accented character without its accents, or 0 if it has none."""
+    """Return the ASCII letter that is left if the accents of a character are removed, or 0 if there is none."""
     first = unicodedata.normalize("NFD", chr(point))[0].lower()
     return ord(first) if first.isascii() and first.isalpha() else 0
 

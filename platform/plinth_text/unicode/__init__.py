@@ -30,7 +30,7 @@ LOWER_SIZE, CLASSES_SIZE = 0x530, 0x40000
 
 @compiled
 def lower_table(out: npt.NDArray[np.uint32]) -> None:
-    """Fill [`LOWER_SIZE`] with the lower case of each code point.
+    """Write the lower case of each code point into `out`, [`LOWER_SIZE`].
 
     A code point stays unchanged unless its lower case is one code point in the same range.
     """
@@ -38,12 +38,14 @@ def lower_table(out: npt.NDArray[np.uint32]) -> None:
 
 @compiled
 def class_table(out: npt.NDArray[np.uint8]) -> None:
-    """Fill [`CLASSES_SIZE`] with the class of each code point: `LETTER`, `SEPARATOR` or `SINGLE`."""
+    """Write the class of each code point (`LETTER`, `SEPARATOR` or `SINGLE`) into `out`, [`CLASSES_SIZE`]."""
 
 
 @compiled
 def characters(data: npt.NDArray[np.uint8], points: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> int:
-    """Fill in the code point and the size of each character, and return the number of characters; for tests."""
+    """Write the code point and size of each character into `points` and `sizes`; return the number of characters. For
+    tests.
+    """
 
 
 @lru_cache(maxsize=1)
@@ -57,8 +59,7 @@ def lower() -> npt.NDArray[np.uint32]:
 def utf8(texts: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Return the bytes [B] and offsets [D + 1] of a string column. A `large_string` column is not copied.
 
-    Offsets are positions in the bytes. They need not start at 0, because the array may be a slice. A null text is
-    empty.
+    Offsets are positions in the bytes, and need not start at 0, because the array may be a slice. A null text is empty.
     """
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
@@ -218,7 +219,10 @@ class Expansions(NamedTuple):
 
 @lru_cache(maxsize=1)
 def expansions() -> Expansions:
-    """Return the table. It does not cover texts with a capital sigma, or with marks that normalization reorders."""
+    """Return the table of lower-cased, normalized code points.
+
+    The table does not cover texts with a capital sigma, or with marks that normalization reorders.
+    """
     starts, points = np.zeros(0x30001, dtype=np.int32), []
     numeric, combines = np.zeros(0x30000, dtype=np.uint8), np.zeros(0x30000, dtype=np.uint8)
     for point in range(0x30000):
@@ -265,7 +269,7 @@ _JOINERS = (*map(ord, _ASCII_JOINERS), 0xB7, 0x5F3, 0x5F4, 0x2010, 0x2011, 0x201
 
 @lru_cache(maxsize=1)
 def kinds() -> npt.NDArray[np.uint8]:
-    """Return the kind of each code point below `SCRIPTS_SIZE`."""
+    """Return the kind of each code point below `SCRIPTS_SIZE`, for splitting text of any script into words."""
     table = np.full(SCRIPTS_SIZE, S_LETTER, dtype=np.uint8)
     marks = [point for point in range(SCRIPTS_SIZE) if unicodedata.category(chr(point))[0] in "PS"]
     table[marks] = S_MARK
@@ -294,8 +298,8 @@ def word_counts(text: str) -> dict[str, int]:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return two patterns for counting words.
 
-    The first matches a character that requires more than splitting at white space. The second matches a character of a
-    script without spaces, or a word.
+    The first pattern matches a character that requires more than splitting at white space. The second pattern matches a
+    character of a script without spaces, or a word.
     """
     classes: dict[str, str] = dict.fromkeys(UNSPACED.values(), "")
     for kind, first, last in _RANGES:

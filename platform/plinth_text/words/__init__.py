@@ -68,12 +68,14 @@ def count_words(data: U8, start: int, end: int, plain: bool, table: U8) -> int:
 
 @compiled
 def line_ends(data: U8, start: int, end: int, out: I64) -> int:
-    r"""Fill in the positions of `\n`, and return their number."""
+    r"""Write the positions of `\n` into `out`, and return their number."""
 
 
 @compiled
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
-    r"""Fill in the positions of the line ends of `str.splitlines`, and return their number. `\r\n` counts as two."""
+    r"""Write the positions of the line ends of `str.splitlines` into `out`, and return their number. `\r\n` counts as
+    two.
+    """
 
 #: A word's state is 0 before its first character c and (state xor c) * `WORD_FACTOR` after each; the last is mixed.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)
@@ -97,7 +99,7 @@ def hash_words(data: U8, start: int, end: int, out: U64) -> int:
 
 @compiled
 def fill_ngrams(data: U8, offsets: I64, n: int, words: U64, starts: I64, out: U64) -> None:
-    """Hash the n-grams of all texts into `out`. Those of text d begin at `starts[d]`."""
+    """Hash the n-grams of all texts into `out`. The hashes of text d begin at `starts[d]`."""
 
 
 def ngram_hashes(texts: pa.Array, n: int) -> tuple[I64, U64]:
@@ -141,7 +143,7 @@ FNV, PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 def slots(entries: int) -> U64:
-    """Return the memory of a hash set for up to `entries` entries. Slots that are not used cost no memory."""
+    """Return the array of a hash set for up to `entries` entries. Slots that are not used cost no memory."""
     return np.zeros(slot_count(entries), dtype=np.uint64)
 
 
@@ -152,7 +154,7 @@ def slot_count(entries: int) -> int:
 
 @compiled
 def slot(keys: U64, value: int) -> int:
-    """Return the slot of a hash (not 0) in a set that uses all of `keys`, or its empty slot if the hash is absent."""
+    """Return the slot of a hash (not 0) in a set that uses all of `keys`, or an empty slot if the hash is absent."""
 
 
 @compiled
@@ -170,7 +172,7 @@ def repeats(values: U64, keys: U64, room: int, out: npt.NDArray[np.bool_]) -> No
 def ngram_buffers(longest: int) -> tuple[U64, I32, I32, I32, U64, I64]:
     """Return the buffers for counting repeated n-grams in texts of up to `longest` bytes.
 
-    They are keys, counts, spots, ids, word hashes, and the number of characters before each word.
+    The buffers are keys, counts, spots, ids, word hashes, and the number of characters before each word.
     """
     most = longest // 2 + 3  # a word is a byte, and another one separates it
     slots = slot_count(most)

@@ -55,7 +55,7 @@ class ScriptSplitter(NamedTuple):
         kinds, variants, models: the tables.
         points, places, here: code points of a text, their start positions, and their kinds.
         scores: scores of the positions in a text.
-        first, thai: True for each position where a word begins, by the models of Han and of Thai.
+        first, thai: True for each position where a word begins, according to the models for Han and for Thai.
     """
 
     kinds: U8
@@ -170,8 +170,9 @@ def _put(made: BoundaryModels, m: int, numbers: list[int], place: int, weight: i
 
 
 def begins(models: BoundaryModels, m: int, points: I32, n: int, scratch: I32, out: npt.NDArray[np.bool_]) -> None:
-    """Fill `out[:n]` with True for each code point of the text `points[:n]` where a word begins. The first is always
-    True.
+    """Fill `out[:n]` with True for each code point of the text `points[:n]` where a word begins.
+
+    The first element is always True.
 
     Args:
         m: number of the model.
@@ -185,4 +186,4 @@ def word_begins(
     ids: npt.NDArray[np.uint16], singles: I32, keys: U64, weights: I32, bases: I64, model: int, points: I32, n: int,
     scratch: I32, out: npt.NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Fill in the word beginnings, as `begins` does."""
+    """Fill `out[:n]` with True for each code point where a word begins, according to the boundary model `model`."""

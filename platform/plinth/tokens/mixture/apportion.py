@@ -1,4 +1,7 @@
-"""Number of sequences per bucket and block, as exact integers in closed form; an audit compares every 1,000 blocks."""
+"""Numbers of sequences per bucket and block, as exact integers in closed form.
+
+An audit compares these numbers with the recipe's shares, over every 1,000 blocks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ STRIDE_REACH = 64
 
 
 def shares(weights: Sequence[float]) -> list[Fraction]:
-    """Return the weights as exact fractions that add up to 1. Each weight is taken as its decimal notation.
+    """Return the weights as exact fractions that add up to 1. Each weight is read as a decimal number.
 
     Raises:
         ValueError: a weight is negative, or no weight is positive.
@@ -48,7 +51,7 @@ def shares(weights: Sequence[float]) -> list[Fraction]:
 def largest_remainder(parts: Sequence[Fraction], seats: int) -> list[int]:
     """Distribute `seats` by the largest-remainder method: each result is the floor or ceiling of its exact part.
 
-    The results add up to `seats`. Ties go to the first.
+    The results add up to `seats`. If remainders are equal, the first parts are rounded up.
 
     Raises:
         ValueError: the parts do not add up to 1.
@@ -80,9 +83,9 @@ def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
 def even_stride(modulus: int) -> int:
     """Return a number g coprime to the modulus K, such that the first multiples of g are spread evenly modulo K.
 
-    Of the numbers near K divided by the golden ratio, g is the one whose fraction g / K has the smallest sum of partial
-    quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992, "Random Number Generation and
-    Quasi-Monte Carlo Methods", chapter 3).
+    Candidates are the numbers near K divided by the golden ratio. The result is the candidate whose fraction g / K has
+    the smallest sum of partial quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992, "Random
+    Number Generation and Quasi-Monte Carlo Methods", chapter 3).
     """
     golden = modulus * GOLDEN_64 >> 64
     near = range(max(1, golden - STRIDE_REACH), max(2, min(modulus, golden + STRIDE_REACH)))
@@ -124,7 +127,10 @@ class Blocks:
         return [total // self.blocks + bounds[j + 1] - bounds[j] for j, total in enumerate(self.totals)]
 
     def before(self, block: int) -> list[int]:
-        """Return the number of sequences per bucket in all blocks before `block`, which may be the number of blocks."""
+        """Return the number of sequences per bucket in all blocks before `block`.
+
+        If `block` is the number of blocks, all blocks are counted.
+        """
         if not self.blocks:
             return [0] * len(self.totals)
         line = floor_sum(block, self.blocks, self._stride, 0)
@@ -158,7 +164,7 @@ class Ramp:
     Args:
         blocks: number of blocks K.
         size: sequences per block B.
-        sequences: sequences of the whole ramp, including its tail; the shares reach their end values there.
+        sequences: sequences of the whole ramp, including its tail; at the tail's end, the shares have their end values.
         start, end: by bucket, running sums of the shares at the start and end, in units of 1 / RAMP_UNIT of a sequence
             of a block; the last sum is B RAMP_UNIT.
     """
@@ -183,7 +189,10 @@ class Ramp:
         return [high - low for low, high in pairwise(bounds)]
 
     def before(self, block: int) -> list[int]:
-        """Return the number of sequences per bucket in all blocks before `block`, which may be the number of blocks."""
+        """Return the number of sequences per bucket in all blocks before `block`.
+
+        If `block` is the number of blocks, all blocks are counted.
+        """
         bounds = [_line_sum(block, self._modulus, slope, offset) for offset, slope in self._lines]
         return [high - low for low, high in pairwise(bounds)]
 
@@ -291,7 +300,7 @@ def audit(
 
 
 def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str, Any]]:
-    """Return the mixture along the run, in about `points` intervals, for plots.
+    """Return the shares of the streams along the run, in about `points` intervals, for plots.
 
     Returns:
         one row per interval: first and stop position in sequences, phase, the recipe's shares (`asked`), and the actual
@@ -325,7 +334,10 @@ def shares_over_run(stats: Mapping[str, Any], points: int = 60) -> list[dict[str
 
 
 def _exact(leg: Leg, name: str, count: int) -> Fraction:
-    """Return the exact number of a stream's sequences among the first `count` of a phase: the area under its share."""
+    """Return the exact number of a stream's sequences among the first `count` sequences of a phase.
+
+    This number is the integral of the stream's share.
+    """
     start, end = leg.start[name], leg.end[name]
     return start * count + (end - start) * Fraction(count * count, 2 * leg.size)
 

@@ -123,7 +123,7 @@ def _level(
         lacking = int(rest * leg.size * sequence_tokens)
         raise RecipeError(
             f"mixture.phases.{leg.phase}: all streams reach their epoch limits before the phase is full",
-            found=f"about {lacking:,} tokens missing, from {', '.join(sorted(n for n in kept if requested[n]))}",
+            found=f"about {lacking:,} tokens missing; at limits: {', '.join(sorted(n for n in kept if requested[n]))}",
             expected="a stream with text left in every phase",
             remedy="add text, give another bucket a weight in this phase, raise max_epochs or epoch_caps, or lower "
             "mixture.total_tokens",
@@ -145,7 +145,7 @@ def require_room(planted: Mapping[str, int], sequences: int, sequence_tokens: in
     """Check that planted text takes at most `MOST_SHARE` of the run.
 
     Raises:
-        RecipeError: the share is larger; the error states it.
+        RecipeError: planted text would take a larger share; the error states the share.
     """
     total = sum(planted.values())
     if total > MOST_SHARE * sequences:

@@ -1,4 +1,4 @@
-"""From phases and weights to exact counts of sequences, decided before the run starts.
+"""Mixture stage: converts phases and weights to exact counts of sequences before the run starts.
 
     recipe  -> shares of streams (`weights`)          -> one leg per phase      (`weights`)
     legs    -> within the limits on epochs (`caps`)   -> counts per block       (`apportion`)
@@ -45,13 +45,13 @@ def run(
     planted: Sequence[str] = (),
     replayed: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest:
-    """Compute how many sequences every block of the run takes from every stream; the manifest has only statistics.
+    """Compute the number of sequences that each block takes from each stream; the manifest has only statistics.
 
     Args:
         shards: shards of each bucket.
         packed: with `packing: best-fit`, the packed indexes of the same buckets.
         planted: buckets that no key of the recipe names; they are read once, spread over the run.
-        replayed: number of sequences of streams that no key of the recipe names, spread over the run in the same way.
+        replayed: number of sequences by stream, for streams that no key of the recipe names; spread over the run too.
 
     Stats:
         sequences, tokens, sequence_tokens, block_sequences, seed: size of the run, and its seed.
@@ -64,7 +64,7 @@ def run(
         packing: rates over the run's text (padding, masked targets, document starts, dropped tokens, split documents,
             r_pad).
         planted, replayed: planted streams, and sequences of replayed streams, if there are any.
-        empty: buckets with a weight but without tokens, if there are any; their share goes to the others.
+        empty: buckets with a weight but without tokens, if there are any; their share goes to other buckets.
 
     Raises:
         RecipeError: a key names no stream, a stream needs more epochs than the recipe allows, a phase has no sequence,
@@ -100,10 +100,12 @@ def plan(
 ) -> dict[str, Any]:
     """Return the statistics of the mixture, computed from the number of sequences that each stream has.
 
-    All sequences of the streams in `planted` are read. Of each stream in `replayed`, the given number is read.
+    The run reads all sequences of the streams in `planted`. `replayed` maps streams to the number of sequences that the
+    run reads from them.
 
     Raises:
-        RecipeError: as for `run`.
+        RecipeError: a key names no stream, a stream needs more epochs than the recipe allows, a phase has no sequence,
+            or planted text takes too much of the run.
     """
     names = sorted(available)
     sequences = params.total_tokens // params.sequence_tokens
@@ -182,7 +184,10 @@ def rows(mixture: Manifest) -> list[dict[str, Any]]:
 
 
 def _cut(params: Mixture, sequences: int) -> list[tuple[Phase, int, int]]:
-    """Return each phase with its first sequence and its end (exclusive): the rounded running sums of the fractions."""
+    """Return each phase with its first sequence and its end (exclusive).
+
+    The ends are the rounded running sums of the phases' fractions.
+    """
     fractions = shares([phase.fraction for phase in params.phases])
     edges = [int(total * sequences + Fraction(1, 2)) for total in accumulate(fractions)]
     cut = list(zip(params.phases, [0, *edges[:-1]], edges, strict=True))
@@ -267,8 +272,8 @@ def _ramp(params: Mixture, leg: Leg, names: Sequence[str]) -> Ramp:
 def _tail(exact: Sequence[Fraction], totals: Sequence[int], size: int) -> list[int]:
     """Return the counts of the shorter block at the end of a phase.
 
-    These counts make the whole phase exact. If one of them would be negative, the tail follows the phase's shares
-    instead.
+    With these counts, the counts of the whole phase are exact. If one of the tail's counts would be negative, the tail
+    follows the phase's shares instead.
     """
     rest = [whole - total for whole, total in zip(largest_remainder(exact, size), totals, strict=True)]
     return rest if min(rest) >= 0 else largest_remainder(exact, size - sum(totals))
@@ -305,7 +310,10 @@ def _packing(
 
 
 def _index(stream: Stream, shards: Mapping[str, Manifest]) -> dict[str, Any]:
-    """Return the stream's document index, so that a step can be listed without opening the manifests of all shards."""
+    """Return the number of tokens of a stream and the parts of its document index.
+
+    With the parts, a step's documents can be listed without opening the manifests of all shards.
+    """
     parts = shards[stream.bucket].named(f"{stream.folder}index-")
     return {"tokens": stream.tokens, "parts": [part.model_dump(mode="json") for part in parts]}
 

@@ -79,7 +79,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def problems(text: str, buckets: Iterable[str], axes: Iterable[str]) -> Iterator[str]:
-    """Yield the errors of a key that are visible in the recipe. Values of axes are known only after sharding."""
+    """Yield the errors in a key that the recipe alone shows. Values of axes are known only after sharding."""
     try:
         key = parse(text)
     except ValueError as error:
@@ -112,7 +112,7 @@ class Curriculum(Frozen):
     order: tuple[str, ...] = Field(min_length=2, description="Values of the axis, from start to end of the phase.")
     manner: Literal["ramp"] = internal("ramp", description="Shares change linearly from early to late values.")
     strength: float = internal(
-        1.0, gt=0, le=1, description="Strength of the ordering; 1 is the maximum without negative shares."
+        1.0, gt=0, le=1, description="Strength of the ordering, at most 1 so that no share is negative."
     )
 
     @field_validator("order")

@@ -1,4 +1,4 @@
-"""From the weights of a phase to the exact share of every stream, at the beginning and end of the phase.
+"""Conversion of a phase's weights to the exact share of every stream, at the beginning and end of the phase.
 
     keys -> streams          each stream takes the most precise key that names it
     weight of a key          divided over the key's streams, in proportion to their text
@@ -50,7 +50,8 @@ def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) ->
         text: number of sequences of each stream.
 
     Raises:
-        RecipeError: as for `used_streams`, or the amounts of `epochs` and `tokens` do not fit the phase.
+        RecipeError: a key names no stream, two keys of the same precision match a stream, or the amounts of `epochs`
+            and `tokens` do not fit the phase.
     """
     start = _shares(phase, phase.weights, text, size, sequence_tokens)
     if phase.to_weights is None:
@@ -59,10 +60,11 @@ def shares_at_ends(phase: Phase, text: Text, size: int, sequence_tokens: int) ->
 
 
 def without_text(phases: Sequence[Phase], empty: Collection[str]) -> tuple[Phase, ...]:
-    """Return the phases without the weights and amounts of buckets that have no text; their share goes to the others.
+    """Return the phases without the weights and amounts of buckets that have no text; their share goes to other
+    buckets.
 
     Raises:
-        RecipeError: a phase has no other text.
+        RecipeError: no bucket of a phase has text.
     """
 
     def rest(given: Mapping[str, float] | None) -> dict[str, float] | None:
@@ -186,9 +188,9 @@ def _too_much(phase: Phase, requested: Fraction, size: int, sequence_tokens: int
 
 
 def _by_text(own: Sequence[str], text: Text) -> list[tuple[str, Fraction]]:
-    """Return a key's streams with their parts of its weight, in proportion to their text; equal parts if none has text.
+    """Return the streams of a key, each with its part of the key's weight.
 
-    The parts add up to 1.
+    The parts add up to 1. They are proportional to the streams' text, or equal if no stream has text.
     """
     whole = sum(text[name] for name in own)
     return [(name, Fraction(text[name], whole) if whole else Fraction(1, len(own))) for name in own]
@@ -220,7 +222,9 @@ def _tempered(phase: Phase, weighed: Shares) -> Shares:
 
 
 def group_of(stream: Stream, by: str) -> str:
-    """Return the group of a stream: its name, its bucket, or its value of an axis (empty if the stream has none)."""
+    """Return the group of a stream: its name, its bucket, or its value on the axis `by` (empty if the stream has no
+    value).
+    """
     return stream.name if by == "stream" else stream.bucket if by == "bucket" else stream.values.get(by, "")
 
 
@@ -260,11 +264,13 @@ class Leg:
 
 
 def legs(phase: Phase, first: int, stop: int, text: Text, sequence_tokens: int) -> list[Leg]:
-    """Return the leg of a phase, its positions and shares, as a list. It is empty if the phase is too short for a
-    sequence.
+    """Return the leg of a phase, its positions and shares, as a list.
+
+    The list is empty if the phase is too short for a sequence.
 
     Raises:
-        RecipeError: as for `shares_at_ends`, or a curriculum names a value that no stream has.
+        RecipeError: the phase's keys or amounts are invalid, as in `shares_at_ends`, or a curriculum names a value that
+            no stream has.
     """
     start, end = shares_at_ends(phase, text, stop - first, sequence_tokens)
     if phase.curriculum is not None:

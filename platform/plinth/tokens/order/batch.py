@@ -1,6 +1,6 @@
 """The documents of a step, and the steps of a document. Both are computed from the manifests and never logged.
 
-The steps that a run really took are on its timeline, and the text of a document is in the curated parts.
+The timeline of a run has the steps that it actually took, and the curated parts have the text of a document.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def steps_of_document(
     *,
     part: int | None = None,
 ) -> list[DocumentUse]:
-    """Return every use of a document (hexadecimal id), in order of steps. The list is empty if no step saw it.
+    """Return every use of a document (hexadecimal id), in order of steps. The list is empty if no step trains on it.
 
     If `part` is given, only the index of the curated part with this number is searched.
 
@@ -219,9 +219,9 @@ NAMED = 5
 
 
 class DrawnCopy(NamedTuple):
-    """Planted copy of a canary: number of the canary and the copy, and the steps (from 1) that train on all its tokens.
+    """Planted copy of a canary: numbers of the canary and the copy, and the steps that train on all tokens of the copy.
 
-    If there is no such step, `fault` has the reason.
+    Steps are counted from 1. If there is no such step, `fault` has the reason.
     """
 
     canary: int
@@ -231,7 +231,7 @@ class DrawnCopy(NamedTuple):
 
 
 def draws(ctx: Context, mixture: Manifest, shards: Manifest, canaries: Manifest, steps: Steps) -> list[DrawnCopy]:
-    """Return every planted copy with its steps, in the order of the stream.
+    """Return every planted canary copy with the steps that train on it, in the order of the stream.
 
     Args:
         shards: shards of the bucket `canaries`.
@@ -253,7 +253,7 @@ def require_drawn(copies: Sequence[DrawnCopy]) -> None:
     """Check that the run trains on every planted copy.
 
     Raises:
-        TrainingError: copies are never trained on; the error names them.
+        TrainingError: the run never trains on some copies; the error names them.
     """
     lost = [one for one in copies if not one.steps]
     if lost:
@@ -268,7 +268,10 @@ def require_drawn(copies: Sequence[DrawnCopy]) -> None:
 
 
 def seen_through(copies: Sequence[DrawnCopy], step: int, skipped: Sequence[int] = ()) -> dict[int, int]:
-    """Count the copies of each canary that were trained on by the end of a step. Skipped steps are not counted."""
+    """Return the number of copies of each canary on which the run has trained by the end of `step`.
+
+    Skipped steps are not counted.
+    """
     left_out = set(skipped)
     counts = Counter(one.canary for one in copies for taken in one.steps if taken <= step and taken not in left_out)
     return dict(counts)
@@ -298,6 +301,6 @@ def _drawn(
         if cut
         else "its sequence is not part of a whole step"
         if unused
-        else "the run never reads it"
+        else "the run never reads its sequence"
     )
     return DrawnCopy(canary, copy, (), fault)

@@ -1,4 +1,4 @@
-"""Order of a run as arithmetic: from a position to its sequence, and from a sequence to its positions.
+"""Order of a run, computed instead of stored: from a position to its sequence, and from a sequence to its positions.
 
     position -> phase -> block -> slot        division
     slot -> shuffled slot                     permutation keyed by (seed, phase, block)
@@ -6,8 +6,8 @@
     ordinal -> epoch, offset in the epoch     division by the sequences of the stream
     offset -> sequence of the stream          permutation keyed by (seed, stream, epoch)
 
-The order depends only on the mixture's manifest. It is the same on any number of ranks and workers, and any position is
-computed in constant time. An epoch of a stream is a permutation: it contains every sequence exactly once.
+The order depends only on the mixture's manifest, and not on the number of ranks or workers. Any position is computed in
+constant time. An epoch of a stream is a permutation: it contains every sequence exactly once.
 """
 
 from __future__ import annotations
@@ -83,11 +83,13 @@ class Order:
 
     @property
     def repeats(self) -> bool:
-        """True if the run sees any sequence more than once."""
+        """True if the run reads any sequence more than once."""
         return any(needed > held for needed, held in zip(self._needed, self.available, strict=True))
 
     def epochs(self, position: int) -> dict[str, float]:
-        """Return the number of passes over each stream before a position; within a block, streams count as read evenly.
+        """Return the number of passes over each stream before a position.
+
+        Within a block, the result assumes that all streams are read at an even rate.
 
         Raises:
             MissingError: the position is not inside the run.
@@ -131,7 +133,7 @@ class Order:
     def drawn(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
         """Return the stream, epoch and index [n] of the sequences at ascending positions of the run.
 
-        This takes about 70 ns per position if many positions are passed at once.
+        The method takes about 70 ns per position if many positions are passed at once.
         """
         edges = [edge for phase in self._phases for edge in (phase.first, phase.first + self._whole(phase))]
         cuts = [*np.searchsorted(positions, edges).tolist(), len(positions)]
@@ -154,7 +156,7 @@ class Order:
         ]
 
     def positions(self, stream: str, index: int) -> list[tuple[int, int]]:
-        """Return every (epoch, position) at which the run sees a sequence of a stream, in order of epochs."""
+        """Return every (epoch, position) at which the run reads a sequence of a stream, in order of epochs."""
         if stream not in self.streams:
             return []
         number = self.streams.index(stream)
@@ -193,11 +195,13 @@ class Order:
         self._firsts = [phase.first for phase in self._phases]
 
     def _whole(self, phase: _Phase) -> int:
-        """Return the number of sequences in a phase's full blocks; a shorter tail follows them."""
+        """Return the number of sequences in a phase's full blocks, which come before its shorter tail."""
         return phase.full.blocks * self.block_sequences
 
     def _counts(self, phase: _Phase, block: int) -> list[int]:
-        """Return the number of sequences per stream in a block. The block number after the full blocks is the tail."""
+        """Return the number of sequences per stream in a block. If `block` is the number of full blocks, it means the
+        tail.
+        """
         return phase.full.counts(block) if block < phase.full.blocks else list(phase.tail)
 
     def _before(self, phase: _Phase, block: int) -> list[int]:
@@ -207,7 +211,7 @@ class Order:
     def _columns(
         self, number: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
-        """Return the columns of `drawn` for positions in one phase, which are all in its full blocks or all in its
+        """Return the columns of `drawn` for positions in the full blocks of one phase, or for positions in the phase's
         tail.
         """
         phase = self._phases[number]
@@ -222,7 +226,7 @@ class Order:
         return streams, epochs, forward_each(table, owners, turns)
 
     def _position(self, stream: int, ordinal: int) -> int:
-        """Return the position of the n-th sequence of a stream, by going back through phase, block and slot."""
+        """Return the position of a stream's sequence number `ordinal`, by going back through phase, block and slot."""
         number = max(n for n, phase in enumerate(self._phases) if phase.drawn[stream] <= ordinal)
         phase = self._phases[number]
         low, high = 0, phase.full.blocks  # the block `high` is the tail
@@ -270,7 +274,7 @@ def place(
     ranks: Ints, blocks: Ints, counts: Ints, before: Ints, sizes: Ints, lowest: Ints, begins: Ints, numbers: Ints,
     streams: NDArray[np.int16], epochs: NDArray[np.int32], turns: Ints, owners: Ints, pairs: Ints,
 ) -> int:  # fmt: skip
-    """Fill in what `_place` returns, and return the number of pairs.
+    """Write the results of `_place` into the output arrays, and return the number of (stream, epoch) pairs.
 
     Args:
         lowest: first epoch of each stream that may occur.
@@ -296,7 +300,7 @@ _KEYS = 5
 
 
 class Permutation:
-    """Bijection of range(size), chosen by `key`, whose elements must be strings and integers.
+    """Bijection of range(size), chosen by `key`. The elements of `key` must be strings and integers.
 
     Attributes:
         parameters: [columns], one row of the table for `forward_each`.
@@ -367,7 +371,7 @@ def move(table: UInts, owners: Ints, values: Ints, inverse: bool, moved: Ints) -
 
 @compiled
 def quotient(word: int, modulus: int, reciprocal: int) -> tuple[int, int]:
-    """Return quotient and remainder, computed with the reciprocal; for tests."""
+    """Return quotient and remainder of `word` divided by `modulus`, computed with the reciprocal; for tests."""
 
 
 # Poisson sampling as arithmetic: each step takes each sequence of the run by itself, with one probability.
@@ -387,7 +391,10 @@ _BLOCK = 4
 
 @dataclass(frozen=True)
 class PoissonSteps(Steps):
-    """Steps with Poisson sampling. The batch size of the schedule is the expected number of sequences per step."""
+    """Steps whose sequences are drawn by Poisson sampling.
+
+    The batch size of the schedule is the expected number of sequences per step.
+    """
 
     ascending: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""Positions of the order that each training step takes; schedules of batch and length, and amendments of a run.
+"""Positions in the order that each training step takes; schedules of batch size and row length; amendments of a run.
 
     stretch   range of steps with one global batch and one row length; a run has only a few
     step      -> stretch by bisection -> first position and count          O(log stretches)
@@ -8,7 +8,7 @@ Steps count from 0 here, as in `order`, so step n of training is step n - 1 here
 S tokens. A shorter row length l cuts each sequence into S / l rows, so the tokens and their order stay the same.
 Sequences at the end that do not fill a step are not used.
 
-The sequence at a position is in `order`, and the learning rate in `training.schedule`.
+The module `order` computes the sequence at a position, and `training.schedule` computes the learning rate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 class RunChange(Frozen):
-    """Change of the batch size or row length, from a step on.
+    """Change of the batch size or row length that applies from a step on.
 
     A change with a `reason` is an amendment of a started run: it applies to steps that are not taken yet, and replaces
     later scheduled changes.
@@ -105,7 +105,9 @@ class LengthChange(Change):
 
 
 class Amendment(Change):
-    """Change of a started run; it replaces later scheduled changes of the batch or length that it sets."""
+    """Change of a started run. It replaces later scheduled changes of the value that it sets (batch size or row
+    length).
+    """
 
     global_batch_sequences: int | None = Field(
         None, ge=1, description="Sequences per optimizer step from this step on; if null, unchanged."
@@ -138,7 +140,7 @@ class Schedules(Protocol):
 def problems(
     training: Schedules, data_ranks: int, micro: int, sequence_tokens: int
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the errors in schedules that are visible in the recipe, each as a key within `training` and a message.
+    """Yield the errors in schedules that the recipe alone shows, each as a key within `training` and a message.
 
     Args:
         micro: `micro_batch_sequences`.
@@ -179,7 +181,7 @@ def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
 class MisplacedChange(RecipeError):
     """Change of a schedule that never takes effect, or takes effect no later than the change listed before it.
 
-    `key` and `why` locate the change in the recipe. If the error comes from another process, they are empty.
+    `key` and `why` locate the change in the recipe. Both are empty if the error comes from another process.
     """
 
     key: tuple[str, int] = ("", 0)
@@ -388,7 +390,7 @@ def _misplaced_change(name: str, index: int, change: Change, why: str) -> Mispla
 
 
 def _effect(change: Change, now: StepRange, sequence_tokens: int) -> int:
-    """Return the first step at or after the change's point, if no other change comes before it."""
+    """Return the step at which a change takes effect, counted from 0, if no other change comes before it."""
     if change.from_step is not None:
         return change.from_step - 1
     position = -(-(change.from_tokens or 0) // sequence_tokens)

@@ -3,8 +3,8 @@
     B  sequences    S  targets per sequence    m  documents of all sequences    k  runs of targets that are not scored
 
 The form takes two bytes per token (four for a large vocabulary) and four per document. 32-bit ids, the document of each
-token and the mask of targets would take ten times the space. They are therefore computed where they are used: on the
-device (`training.engine.batches`), or here for readers on the host.
+token and the mask of targets would take ten times the space. These arrays are therefore computed only where they are
+used: on the device (`training.engine.batches`), or here for readers on the host.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CompactBatch:
         starts: [m] int32, ascending: index in `tokens.ravel()` at which each document begins. Every sequence begins a
             document. With the number of tokens appended, this is `cu_seqlens` of kernels for ragged attention.
         unscored: [k, 2] int32: begin and end of each run of targets in [B S] that do not count in the loss. No run
-            crosses sequences. None if all targets count.
+            extends from one sequence into the next. None if all targets count.
     """
 
     tokens: NDArray[Any]
@@ -146,7 +146,10 @@ def split_rows(array: NDArray[Any], length: int) -> NDArray[Any]:
 
 
 def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return the begin and end of every run of False values, as indices into the flat array. No run crosses rows."""
+    """Return the begin and end of every run of False values, as indices into the flat array.
+
+    A run never extends from one row into the next.
+    """
     left_out = np.zeros((len(scored), scored.shape[1] + 2), np.int8)
     left_out[:, 1:-1] = ~scored
     rows, edges = np.nonzero(np.diff(left_out))
@@ -156,7 +159,7 @@ def _unscored_runs(scored: NDArray[np.bool_]) -> NDArray[np.int32]:
 
 @compiled
 def number_documents(starts: NDArray[np.int32], segments: NDArray[np.int32]) -> None:
-    """Fill in the number of each token's document within its sequence."""
+    """Write the number of each token's document within its sequence into `segments`."""
 
 
 # Facts about the text of rows, from their token ids alone: repetition and entropy.
@@ -179,7 +182,7 @@ DUPLICATE_N, TOP_N = 8, 4
 def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
     """Return statistics of the text in every sequence, [B, FACTS]: repetition and entropy.
 
-    A row that is too short for an n-gram has repetition 0.
+    A sequence that is too short for an n-gram has repetition 0.
     """
     facts = np.zeros((len(batch), len(FACTS)))
     size = 1 << max(4, int(2 * batch.tokens.shape[1] - 1).bit_length())
@@ -189,7 +192,10 @@ def row_facts(batch: CompactBatch) -> NDArray[np.float64]:
 
 
 def _text_lengths(batch: CompactBatch) -> NDArray[np.int64]:
-    """Return the number of tokens [B] before the padding of each sequence. Padding is the unscored run at its end."""
+    """Return the number of tokens [B] before the padding of each sequence.
+
+    Padding is the unscored run at the end of a sequence.
+    """
     targets = batch.tokens.shape[1] - 1
     lengths = np.full(len(batch), targets + 1, np.int64)
     if batch.unscored is not None and len(batch.unscored):
@@ -205,7 +211,10 @@ def facts_u16(
     tokens: NDArray[np.uint16], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fill in the statistics of all rows. `keys` and `counts` are a hash table; its size is a power of two."""
+    """Write the statistics of all rows into `facts`, for 16-bit token ids.
+
+    `keys` and `counts` are a hash table; its size is a power of two.
+    """
 
 
 @compiled
@@ -213,4 +222,7 @@ def facts_u32(
     tokens: NDArray[np.uint32], lengths: NDArray[np.int64], keys: NDArray[np.uint64], counts: NDArray[np.int64],
     facts: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """Fill in the statistics of all rows, as `facts_u16` does, for 32-bit token ids."""
+    """Write the statistics of all rows into `facts`, for 32-bit token ids.
+
+    `keys` and `counts` are a hash table; its size is a power of two.
+    """

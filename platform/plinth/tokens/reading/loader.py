@@ -122,9 +122,10 @@ class SequenceGather:
     def _fetch(
         self, owners: NDArray[np.int16], pieces: PackedPieces
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], list[Tokens]]:
-        """Fetch pieces from a remote, and return what `_locate` returns.
+        """Fetch pieces from a remote. Return the memory address and the number of tokens of each piece, and the fetched
+        arrays.
 
-        The third result is the memory of the pieces, which must be kept until they are copied.
+        The arrays must be kept until the pieces are copied.
         """
         sources, lengths, held = np.empty(len(owners), np.int64), pieces.tokens.astype(np.int64), []
         for stream in np.unique(owners).tolist():
@@ -139,7 +140,10 @@ class SequenceGather:
 def locate_pieces(
     addresses: Ints, bounds: Ints, itemsize: int, starts: Ints, lengths: NDArray[np.int32], sources: Ints, rests: Ints
 ) -> bool:
-    """Fill in `sources` and `rests`. Return False if a shard is not mapped yet."""
+    """Write the address of each piece into `sources`, and the number of tokens to the end of its shard into `rests`.
+
+    Return False if a shard is not mapped yet.
+    """
 
 
 @compiled
@@ -148,7 +152,7 @@ def fill_u16(
     context: NDArray[np.int8], end_of_text: int, contiguous: bool, tokens: NDArray[np.uint16], begins: Starts,
     unscored: Starts,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill in the rows, and return the numbers of documents and of unscored runs.
+    """Fill the rows of `tokens` with 16-bit token ids, and return the numbers of documents and of unscored runs.
 
     Documents that do not fit into `begins` are counted but not written.
     """
@@ -160,7 +164,10 @@ def fill_u32(
     context: NDArray[np.int8], end_of_text: int, contiguous: bool, tokens: NDArray[np.uint32], begins: Starts,
     unscored: Starts,
 ) -> tuple[int, int]:  # fmt: skip
-    """Fill in the rows, as `fill_u16` does, for 32-bit token ids."""
+    """Fill the rows of `tokens` with 32-bit token ids, and return the numbers of documents and of unscored runs.
+
+    Documents that do not fit into `begins` are counted but not written.
+    """
 
 
 _FILL: dict[int, Any] = {2: fill_u16, 4: fill_u32}
@@ -246,8 +253,9 @@ class Loader:
         return self.schedule.total
 
     def batches(self, first_step: int = 0, stop_step: int | None = None) -> Iterator[RankBatch]:
-        """Yield this rank's batches from `first_step` to `stop_step` (exclusive), or to the end of the run if it is
-        None.
+        """Yield this rank's batches from `first_step` to `stop_step` (exclusive).
+
+        If `stop_step` is None, the batches go to the end of the run.
         """
         made = map(self.batch, range(first_step, self.steps if stop_step is None else stop_step))
         return prefetched(made, self.prefetch)
@@ -270,7 +278,8 @@ class Loader:
         return RankBatch(tokens, starts, unscored, step, streams, int((pieces.tokens - pieces.context).sum()))
 
     def at(self, first: int, stop: int) -> CompactBatch:
-        """Return the sequences from position `first` to `stop` (exclusive) of the order, whatever their steps.
+        """Return the sequences from position `first` to `stop` (exclusive) of the order, without division into steps or
+        ranks.
 
         Raises:
             MissingError: some positions are outside the run.
@@ -282,7 +291,7 @@ class Loader:
         return CompactBatch(tokens, starts, unscored if self._joint.padded else None)
 
     def pieces(self, step: int) -> Iterator[tuple[ShardReader, NDArray[np.int64], PackedPieces]]:
-        """Yield what this rank reads in a step: for each stream its reader, the rows of the batch, and their pieces.
+        """Yield, for each stream that this rank reads in a step, its reader, its rows in the batch, and their pieces.
 
         Raises:
             MissingError: the run has no such step.
@@ -298,7 +307,7 @@ class Loader:
             self._pieces_of_all(step)
 
     def _pieces_of_all(self, step: int) -> PackedPieces:
-        """Return the pieces of all ranks in a step. They follow from the order, so ranks need not communicate."""
+        """Return the pieces of all ranks in a step. Each rank can compute them from the order without communication."""
         window = self.order.step_window(step, self.schedule)
         return self._joint.pieces(window.streams, window.indices)
 
@@ -365,7 +374,7 @@ T = TypeVar("T")
 def prefetched(made: Iterator[T], depth: int) -> Iterator[T]:
     """Yield the items of `made`, which a thread computes up to `depth` items ahead. If `depth` is 0, no thread is used.
 
-    The thread ends when its consumer does.
+    The thread ends when the consumer of the items ends.
     """
     if not depth:
         yield from made

@@ -91,7 +91,7 @@ class SpanReader(ShardReader):
     Raises:
         MissingError: a shard has no block digests, or is absent when it is read.
         StorageError: the remote does not answer; raised on reading.
-        IntegrityError: a block has other bytes than were written; raised on reading.
+        IntegrityError: a block differs from the block that was written; raised on reading.
     """
 
     mapped = False
@@ -169,7 +169,7 @@ class Touch(NamedTuple):
 def first_touches(loader: Loader, first_step: int, stop_step: int) -> Iterator[list[Touch]]:
     """Yield for each step, starting at `first_step`, the shards that this rank reads for the first time.
 
-    The iterator ends when all shards have been read. It maps the packed index if the layout has one.
+    The iterator ends when all shards have been read. If the layout has a packed index, the index is mapped into memory.
     """
     left = {reader.stream.name: len(reader.shards) for reader in loader.readers}
     seen: dict[str, set[int]] = {name: set() for name in left}
@@ -211,7 +211,7 @@ class ShardsAhead:
             threading.Thread(target=work, name=THREADS, daemon=True).start()
 
     def require(self, step: int) -> None:
-        """Wait until the shards of a step are verified. Steps must be required one after another.
+        """Wait until the shards of a step are verified. Call this for one step after another, in order.
 
         If a shard could not be fetched ahead of time, no error is raised here: the reader tries again.
 
@@ -268,7 +268,7 @@ class ShardsAhead:
 
 @contextmanager
 def shards_ahead(loader: Loader, first_step: int, stop_step: int, threads: int) -> Iterator[Callable[[int], None]]:
-    """Yield the function that waits for the shards of a step (`ShardsAhead.require`).
+    """Yield a function that waits until the shards of a step are verified (`ShardsAhead.require`).
 
     The function does nothing if `threads` is 0, or if tokens are fetched by spans.
     """

@@ -1,4 +1,4 @@
-"""Binary token shards of even size with a document index. They are made from curated text and read in place.
+"""Binary token shards of even size with a document index. Shards are made from curated text and read in place.
 
 Modules that make shards, in this order:
 

@@ -175,7 +175,7 @@ class DocumentSpans:
         return self.ids, self.starts, self.tokens, self.parts, self.rows
 
     def take(self, rows: slice | NDArray[Any]) -> DocumentSpans:
-        """Return the documents in these rows."""
+        """Return the documents in the rows `rows`."""
         return DocumentSpans(*(column[rows] for column in self.columns))
 
     def records(self) -> list[DocumentSpan]:
@@ -364,7 +364,7 @@ class IndexLookup:
         return found
 
     def _around(self, token: int) -> tuple[int, NDArray[np.int64]]:
-        """Return a block of starts that includes the document at `token`, and the block's first row."""
+        """Return a block of document starts that includes the document at `token`, and the block's first row."""
         low, high, below, above = 0, self._rows, self._first, self._stop
         for tried in count():
             bisect = tried > 2 and tried % 2

@@ -87,7 +87,7 @@ class Reading(Frozen):
     )
     cache_bytes: int = Field(256 * 2**30, gt=0, description="Maximum size of the cache, in bytes.")
     ahead: int = internal(
-        4, ge=0, description="Shards to fetch and verify in parallel before their steps; 0 verifies when reading."
+        4, ge=0, description="Number of shards to verify in parallel before their steps; if 0, verify when reading."
     )
 
     def by_spans(self, shards_bytes: int) -> bool:
@@ -150,7 +150,8 @@ def name_of(bucket: str, label: str = "") -> str:
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> Stream:
-    """Return the bucket, label and values of a stream's name. Counts are 0, because only the manifest has them.
+    """Return the bucket, label and values of a stream's name. Its token count is 0, because only the manifest has
+    counts.
 
     Raises:
         ValueError: the name is not that of a stream.
@@ -167,7 +168,10 @@ def parse(name: str) -> Stream:
 
 
 def streams_of(shards: Manifest) -> tuple[Stream, ...]:
-    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name. There is at least one."""
+    """Return the streams of a `{bucket}/shards` manifest with their counts, in order of name.
+
+    Every manifest has at least one stream.
+    """
     bucket = shards.asset.rsplit("/", 1)[0]
     labels: Mapping[str, Mapping[str, int]] | None = shards.stats.get("streams")
     if labels is None:

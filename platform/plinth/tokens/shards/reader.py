@@ -73,7 +73,8 @@ class ShardReader:
         return tuple(self._starts)
 
     def read(self, start: int, count: int) -> Tokens:
-        """Return `count` tokens of the stream, beginning at `start`. If they are in one shard, the result is a view.
+        """Return `count` tokens of the stream, beginning at `start`. If all tokens are in one shard, the result is a
+        view.
 
         Raises:
             ValueError: the span is not inside the stream.
@@ -88,7 +89,7 @@ class ShardReader:
         return np.concatenate([np.empty(0, self.dtype), *spans]), np.cumsum(counts) - counts
 
     def shard(self, number: int) -> Tokens:
-        """Map a shard. When it is first read, its digest is compared."""
+        """Map a shard. The digest of the shard is compared when the shard is first read."""
         tokens = self._maps.get(number)
         if tokens is None:
             path = self._store.open_path(self.shards[number].blob)
@@ -289,8 +290,8 @@ def _megatron(store: Store, reader: ShardReader, to: str, name: str) -> dict[str
 def _megatron_index(reader: ShardReader, out: Sink) -> None:
     """Write Megatron's index file.
 
-    It has a header, the document lengths (int32), their byte offsets (int64), and the number of the sequence at which
-    each document begins (int64), followed by the number of documents.
+    The file has a header, the document lengths (int32), their byte offsets (int64), and the number of the sequence at
+    which each document begins (int64), followed by the number of documents.
     """
     documents = reader.documents_count
     out.write(MAGIC + struct.pack("<QBQQ", MEGATRON_VERSION, MEGATRON_TYPE[reader.dtype.str], documents, documents + 1))

@@ -7,7 +7,7 @@
 
 Without axes, a bucket is one stream. With axes, the names of a stream's parts begin with its label. Tokens are
 little-endian uint16 if the vocabulary fits, otherwise uint32. A shard's bytes depend only on the stream and the shard
-size, and not on the number of workers. Memory is one batch of texts or one copy buffer.
+size, and not on the number of workers. Memory use is one batch of texts or one copy buffer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run(
     With axes, the stats include `axes` and `streams` (documents and tokens by label).
 
     Args:
-        sidecars: manifests of this bucket by stage; those that `staged_tokens.sidecars_of(params.axes)` names.
+        sidecars: manifests of this bucket, for the stages that `staged_tokens.sidecars_of(params.axes)` returns.
 
     Raises:
         RecipeError: the axes result in too many streams, or their values are not strings.
@@ -100,7 +100,7 @@ def _cuts(
     lengths: Sequence[Part],
     streams: Sequence[StreamAssignment],
 ) -> list[Part]:
-    """Write the shards of every stream, and return them with their names and positions."""
+    """Write the shards of every stream, and return their parts with names and positions."""
     if not tasks:
         return []
     width = np.dtype(tasks[0].dtype).itemsize

@@ -53,7 +53,7 @@ def column_of(axis: str) -> str | None:
 def sidecars_of(axes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the stages whose manifests are needed to read the values of these axes.
 
-    These are annotators and, where their rows must be matched to documents, `verdicts` and `documents`.
+    The stages are annotators, and also `verdicts` and `documents` if sidecar rows must be matched to documents.
     """
     named = {column.split(".")[0] for axis in axes if (column := column_of(axis))}
     placed = {VERDICTS, DOCUMENTS} if named or COPIES in axes else {DOCUMENTS} if "source" in axes else set()
@@ -68,7 +68,7 @@ def length_class(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
 def copies_class(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the size of each document's duplicate cluster, rounded down to a power of two, [documents].
 
-    A document without duplicates has 1.
+    For a document without duplicates, the size is 1.
     """
     return _POWERS[np.searchsorted(_POWERS, np.maximum(sizes, 1), side="right") - 1]
 
@@ -97,7 +97,7 @@ def run(
 
     Args:
         lengths: token counts of the documents, one part for every curated part.
-        sidecars: manifests of this bucket by stage; those that `sidecars_of` names.
+        sidecars: manifests of this bucket, for the stages that `sidecars_of(axes)` returns.
 
     Raises:
         RecipeError: a column cannot be used in the names of streams.
@@ -284,7 +284,7 @@ class StagedTokens:
 
 @dataclass(frozen=True)
 class PublishedTokens:
-    """Published shards that contain a part's tokens: blob of their manifest, and number of the part in them."""
+    """Published shards that contain a part's tokens: blob of the shards' manifest, and number of the curated part."""
 
     shards: Blob
     part: int
@@ -315,7 +315,7 @@ def tokenise(ctx: Context, asset: str, tasks: Sequence[TokeniseTask]) -> list[Pa
 
 
 def published_tokens(ctx: Context, asset: str, tokenizer: str, dtype: str) -> dict[str, PublishedTokens]:
-    """Return where the published shards contain the tokens of curated parts, by SHA-256 of the part.
+    """Return the locations of curated parts' tokens in the published shards, by SHA-256 of the curated part.
 
     The result is empty if the published shards are incomplete, or have another tokenizer or dtype.
     """
@@ -397,7 +397,7 @@ def _writer(store: Store, bucket: str) -> Iterator[tuple[IO[bytes], list[StagedT
 
 
 def _copy_published(store: Store, staged: StagedTokens, published: PublishedTokens) -> bool:
-    """Copy a part's tokens from published shards to staging. Return False if they are not the recorded tokens."""
+    """Copy a part's tokens from published shards to staging. Return False if they differ from the recorded tokens."""
     documents = []
     for reader in _readers(store, published.shards).values():
         documents += [(span.row, reader, span) for span in reader.index.of_part(published.part)]
@@ -415,7 +415,8 @@ def _copy_published(store: Store, staged: StagedTokens, published: PublishedToke
 
 @lru_cache(maxsize=1)
 def _readers(store: Store, shards: Blob) -> Mapping[str, ShardReader]:
-    """Return the readers of published shards. They are cached per process, because loading a large manifest takes
-    seconds.
+    """Return the readers of published shards.
+
+    The readers are cached per process, because loading a large manifest takes seconds.
     """
     return open_streams(store, [Manifest.model_validate_json(store.read_bytes(shards))])

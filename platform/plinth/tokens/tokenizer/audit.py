@@ -140,7 +140,7 @@ def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
 def _limit(params: TokenizerParameters, facts: Mapping[str, Any]) -> float:
     """Return the fertility limit of a bucket.
 
-    It is the mean of the limits of the bucket's scripts, weighted by their words or characters.
+    This limit is the mean of the limits of the bucket's scripts, weighted by the words or characters of each script.
     """
     limits = {name: params.max_fertility_by_script.get(name, UNSPACED_FERTILITY) for name in facts["scripts"]}
     allowed = params.max_fertility * facts["spaced"]

@@ -52,7 +52,9 @@ _DIGITS = {"single": r"\p{N}", "triples": r"\p{N}{1,3}", "runs": r" ?\p{N}+"}
 
 
 def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
-    """Return a tokenizer with the pre-tokenizer and decoder of a kind, around `model` or an empty model."""
+    """Return a tokenizer with the pre-tokenizer and decoder of the recipe's tokenizer kind, around `model` or an empty
+    model.
+    """
     tokenizer = Tokenizer(model or models.BPE())
     if params.kind == "bpe-bytes":
         tokenizer.pre_tokenizer = _byte_words(params)
@@ -136,14 +138,14 @@ def classes() -> U8:
 def word_ends(
     data: U8, table: U8, letters: int, alone: int, group: int, lines: bool, out: npt.NDArray[np.int64]
 ) -> int:
-    """Fill in where each word of a text ends, and return the number of words; for tests.
+    """Write the end of each word of a text into `out`, and return the number of words; for tests.
 
     The arguments after `table` are those of `WordPattern`.
     """
 
 
 def _mark(table: U8, bit: int, splitter: Any) -> None:
-    """Set a class bit for the characters that a splitter isolates."""
+    """Set a class bit in `table` for the characters that a splitter isolates."""
     for text in _every_character():
         # The first character is in no class, and runs are as long as they can be: every second piece is one.
         for piece, _ in splitter.pre_tokenize_str(text)[1::2]:
@@ -165,7 +167,7 @@ _SEAM_REACH = 2**16
 
 
 def load(store: Store, blob: Blob) -> Tokenizer:
-    """Load and verify a tokenizer from the store. Its special tokens are never read from text.
+    """Load and verify a tokenizer from the store. The tokenizer never reads special tokens from text.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
@@ -183,7 +185,7 @@ def load(store: Store, blob: Blob) -> Tokenizer:
 
 @contextmanager
 def parallel(on: bool) -> Iterator[None]:
-    """Switch the threads of the tokenizers library on or off. Switch them off if parts already keep every core busy."""
+    """Switch the threads of the tokenizers library on or off. Switch them off if other workers keep every core busy."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if on else "false"
     try:
@@ -244,8 +246,8 @@ def _by_library(tokenizer: Tokenizer, texts: Iterable[str], dtype: str) -> Itera
 def pieces(text: str, limit: int = BATCH_CHARACTERS) -> list[str]:
     """Split a text into pieces of at most `limit` characters that result in the same tokens as the whole text.
 
-    Texts are cut between two words. If no word ends within 65,536 characters, the text is cut inside a word. This may
-    change the tokens at the cut, but never the text that they decode to.
+    Texts are cut between two words. If no word ends within 65,536 characters, the text is cut inside a word. A cut
+    inside a word may change the tokens next to it, but never the text that they decode to.
     """
     result, start = [], 0
     while len(text) - start > limit:
@@ -263,14 +265,14 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def _marked(cut: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Return the pieces of a text, each with True if it is the last piece."""
+    """Yield the pieces of a text, each with True if it is the last piece."""
     return ((piece, i == len(cut) - 1) for i, piece in enumerate(cut))
 
 
 def _encode(
     tokenizer: Tokenizer, marked: Iterable[tuple[str, bool]], dtype: str
 ) -> Iterator[tuple[NDArray[np.unsignedinteger], bool]]:
-    """Yield the ids of each piece with its mark, by encoding batches of limited text size."""
+    """Yield the token ids of each piece with the piece's mark, encoded in batches of limited text size."""
     batch: list[tuple[str, bool]] = []
     held = 0
     for item in marked:
@@ -394,7 +396,7 @@ def _slices(offsets: I64) -> Iterator[tuple[int, int]]:
 
 
 def _grown(array: Any, size: int) -> Any:
-    """Return the array with space for `size` items, and its contents unchanged."""
+    """Return the array enlarged to `size` items, with its contents unchanged."""
     if array.size >= size:
         return array
     larger = np.zeros(max(size, 2 * array.size), array.dtype)
@@ -407,7 +409,7 @@ def scan(
     data: U8, offsets: I64, table: U8, letters: int, alone: int, group: int, lines: bool, slots: U64, starts: I64,
     known: U8, held: int, words: I32, counts: I64,
 ) -> tuple[int, int]:  # fmt: skip
-    """Give every word of the texts a number, and add new words to the table.
+    """Write the table number of every word of the texts into `words`, and add new words to the table.
 
     Return the number of words in the table, and the number of words in the texts. The arguments from `letters` to
     `lines` are those of `WordPattern`.
@@ -416,14 +418,14 @@ def scan(
 
 @compiled
 def measure(words: I32, counts: I64, token_starts: I64, first: I64) -> int:
-    """Fill in the start of each text's tokens, continuing from `first[0]`, and return the number of tokens."""
+    """Write the start of each text's tokens into `first`, after `first[0]`, and return the number of tokens."""
 
 
 @compiled
 def gather_u16(words: I32, token_starts: I64, tokens: U32, out: npt.NDArray[np.uint16]) -> None:
-    """Fill `out` with the token ids of all words."""
+    """Fill `out` with the 16-bit token ids of all words."""
 
 
 @compiled
 def gather_u32(words: I32, token_starts: I64, tokens: U32, out: U32) -> None:
-    """Fill `out` with the token ids of all words, as `gather_u16` does, for 32-bit ids."""
+    """Fill `out` with the 32-bit token ids of all words."""

@@ -2,7 +2,7 @@
 
 Documents are ranked by a hash of their id. The first pass over the parts sums bytes in logarithmic bins of the hash
 range, so a small sample is cut as precisely as a large one. The second pass keeps the documents below the cut. Memory
-is one row group, and every part is cached separately.
+use is one row group, and every part is cached separately.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sample(
 ) -> list[BucketSample]:
     """Return a sample of at most `budget_bytes` of text, with one entry per bucket in order of names.
 
-    Buckets divide the budget by weight; a bucket without a weight has 1.
+    Buckets divide the budget by weight; a bucket that is not in `weights_of` has the weight 1.
 
     Raises:
         RecipeError: a weight is given for a bucket that does not exist.

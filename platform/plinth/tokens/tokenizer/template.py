@@ -1,8 +1,8 @@
 """Template of a `tokenizer.json`: the tokens added around a text, and the padding token.
 
 Training and evaluation put the token that ends documents before each text. The tokenizer of a run does not add this
-token itself. An exported tokenizer adds it by a template, so that other programs give the model the same input as in
-training.
+token itself. An exported tokenizer adds the token by a template, so that other programs give the model the same input
+as in training.
 """
 
 from __future__ import annotations

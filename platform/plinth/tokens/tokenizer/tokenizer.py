@@ -3,8 +3,8 @@
 If a run continues from existing weights or learns from a teacher, it may keep the tokenizer of that model instead
 (`of_model`).
 
-Special tokens come first, so end-of-text is id 0 in every vocabulary. They are followed by the 256 bytes and the
-learned tokens (a byte-level vocabulary mixes these two). `encode.pipeline` splits text into words.
+Special tokens come first, so end-of-text is id 0 in every vocabulary. The 256 bytes and the learned tokens follow (a
+byte-level vocabulary mixes bytes and learned tokens). `encode.pipeline` splits text into words.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Task:
 
 
 def step(params: TokenizerParameters) -> Step:
-    """Return the training step. Limits of the audit are not part of its identity."""
+    """Return the pipeline step that trains the tokenizer. The audit's limits are not part of its identity."""
     return Step(
         name="tokens.tokenizer",
         version=VERSION,
@@ -79,8 +79,9 @@ def step(params: TokenizerParameters) -> Step:
 def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifest]) -> Manifest:
     """Train a tokenizer on a sample of the buckets.
 
-    The manifest has one part, `tokenizer.json`. Its stats are `vocab_size` (which may be below the recipe's value if
-    there is little text), `end_of_text`, `special_tokens` (id by name) and `sample_bytes` (by bucket).
+    The manifest has one part, `tokenizer.json`. The stats of the manifest are `vocab_size` (which may be below the
+    recipe's value if there is little text), `end_of_text`, `special_tokens` (id by name) and `sample_bytes` (by
+    bucket).
 
     Raises:
         StageError: there is no text to train on.
@@ -102,7 +103,7 @@ def run(ctx: Context, params: TokenizerParameters, curated: Mapping[str, Manifes
 
 
 def of_model(ctx: Context, model: Manifest) -> Manifest:
-    """Publish the tokenizer of an existing model, instead of a trained one, as a manifest of this stage.
+    """Publish the tokenizer of an existing model as this stage's manifest, instead of training a tokenizer.
 
     The model is the asset `initial`, from which the run continues, or `teacher`, from which it learns. `vocab_size`
     counts the rows of the model's embeddings, which may be more than its tokens.
@@ -123,7 +124,7 @@ def of_model(ctx: Context, model: Manifest) -> Manifest:
 
 
 def load(store: Store, tokenizer: Manifest) -> Tokenizer:
-    """Load and verify the tokenizer of a manifest. Its special tokens are never read from text.
+    """Load and verify the tokenizer of a manifest. The tokenizer never reads special tokens from text.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
@@ -347,7 +348,7 @@ def _words(params: TokenizerParameters, texts: Iterable[str]) -> Counter[str]:
 
 
 def _pieces(counted: Counter[str], alphabet: Sequence[str], free: int) -> list[tuple[str, float]]:
-    """Return the learned pieces with their log probabilities, most likely first."""
+    """Return the learned pieces with their log probabilities, most probable first."""
     import sentencepiece
 
     # Every character once as a word: SentencePiece's alphabet is that of its input.

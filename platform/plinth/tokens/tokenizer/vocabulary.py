@@ -42,7 +42,7 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def byte_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of single-byte tokens, which encode characters without a token.
+    """Return the ids of single-byte tokens, which encode characters without a token of their own.
 
     A byte-level vocabulary has none of these tokens.
     """
@@ -53,9 +53,7 @@ def byte_ids(tokenizer: Tokenizer) -> list[int]:
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """Return the byte of each printable character that represents it in GPT-2 (Radford et al. 2019,
-    `bytes_to_unicode`).
-    """
+    """Return the byte that each printable character of GPT-2 represents (Radford et al. 2019, `bytes_to_unicode`)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -113,7 +111,7 @@ def lexis_of(store: Store, trained: Manifest) -> Lexis:
     """Return a tokenizer's `Lexis`: a function that counts the tokens of texts without end-of-text, and a list of
     words.
 
-    The words are those that are a single token after a space.
+    The list contains the words that are a single token after a space.
 
     Raises:
         MissingError, IntegrityError: the file is absent, changed, or not a tokenizer.
@@ -157,7 +155,7 @@ INDENTS = (2, 4, 8, 16)
 
 #: Kinds of dead tokens, in words for people.
 DEAD_TOKENS = {
-    "unreachable": "never written by their own text",
+    "unreachable": "never produced by encoding their own text",
     "unused": "not used in the sample",
     "one_document": "used by one document only",
 }
@@ -201,12 +199,12 @@ def failures(params: TokenizerParameters, found: dict[str, Any]) -> list[str]:
     if found["unreachable_share"] > params.max_unreachable_share:
         examples = ", ".join(found["unreachable_examples"][:5])
         lines.append(
-            f"{found['unreachable_tokens']} tokens are never written by their own text, such as {examples}; "
+            f"{found['unreachable_tokens']} tokens are never produced by encoding their own text, such as {examples}; "
             f"at most {params.max_unreachable_share:.1%} allowed"
         )
     allowed, longest = DIGITS_ALLOWED.get(params.digits), found["digits"]["longest"]
     if allowed is not None and longest > allowed:
-        lines.append(f"a token holds {longest} digits in a row, at most {allowed} with `digits: {params.digits}`")
+        lines.append(f"a token has {longest} digits in a row, `digits: {params.digits}` allows at most {allowed}")
     if found["arbitrary_bytes"]["failed"]:
         lines.append("{failed} of {strings} strings of arbitrary bytes did not round-trip".format_map(_bytes_of(found)))
     return lines

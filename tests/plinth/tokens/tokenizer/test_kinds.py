@@ -160,7 +160,7 @@ def test_what_training_never_sees_is_found() -> None:
     assert found["unused_tokens"] == 256 + 2
     assert found["arbitrary_bytes"]["failed"] == 0
     lines = vocabulary_audit.failures(TokenizerParameters(max_unreachable_share=0.0), found)
-    assert lines == ["1 tokens are never written by their own text, such as 261 'abc'; at most 0.0% allowed"]
+    assert lines == ["1 tokens are never produced by encoding their own text, such as 261 'abc'; at most 0.0% allowed"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
