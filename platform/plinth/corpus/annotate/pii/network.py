@@ -67,7 +67,8 @@ UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
 def email(raw: bytes, at: int) -> PiiHit | None:
-    """Match the e-mail address around the `@` at byte `at`, or the password in a URL that ends at this `@`."""
+    """Match the e-mail address around the `@` at byte `at`. If the `@` belongs to a URL, match the password before it.
+    """
     domain = DOMAIN.match(raw, at + 1, at + 1 + 600)
     host = domain[0] if domain else _other_domain(raw, at + 1)
     if not host:
@@ -86,7 +87,7 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """Return the text before an `@` that can be the local part of an e-mail address. The local part is never a piece of
+    """Return the text before an `@` that can be the local part of an e-mail address. The local part is never the end of
     a longer word.
     """
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
@@ -104,7 +105,7 @@ def _local(raw: bytes, at: int) -> bytes:
 
 
 def _named(character: str) -> bool:
-    """Return True if a character can be part of an e-mail name, and does not belong to the sentence around it."""
+    """Return True if a character can be part of an e-mail name and is not punctuation of the surrounding sentence."""
     if character.isascii():
         return ord(character) in LOCAL
     return _letter(character) and not UNSPACED.match(character)
@@ -121,7 +122,7 @@ def _other_domain(raw: bytes, start: int) -> bytes:
 
 
 def dotted(raw: bytes, start: int) -> PiiHit | None:
-    """Match an IPv4 address; `private_ip` if it is not public."""
+    """Match an IPv4 address. The kind is `private_ip` if the address is not public."""
     match = DOTTED.match(raw, start)
     if match is None or all(int(number) < SMALL for number in match[0].split(b".")):
         return None
@@ -263,8 +264,8 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 
 def _formed(name: str, text: bytes) -> bool:
-    """Return True if a value in a published key format is really a key. The prefix `sk-` can also begin a class name or
-    slug, which consists of words.
+    """Return True if a value in a published key format is really a key. The prefix `sk-` also begins class names and
+    slugs, which consist of words.
     """
     if not _disordered(text) or FORMED_EXAMPLE.search(text):
         return False
@@ -272,7 +273,7 @@ def _formed(name: str, text: bytes) -> bool:
 
 
 def _random(text: bytes) -> bool:
-    """Return True if a value looks random and is not a known example."""
+    """Return True if a value looks random and is not a key from public documentation."""
     return _disordered(text) and not EXAMPLE.search(text)
 
 
@@ -281,7 +282,9 @@ def _disordered(text: bytes) -> bool:
 
 
 def _unworded(text: bytes) -> bool:
-    """Return True if a value has at least two digits, is less than half words, and is not a short hex digest."""
+    """Return True if a value has at least two digits, is less than half dictionary words, and is not a short hex
+    digest.
+    """
     if len(text) < 32 and HEX.match(text):
         return False
     words = sum(map(len, WORDS.findall(text)))

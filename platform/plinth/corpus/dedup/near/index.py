@@ -1,11 +1,11 @@
 """Sorted band keys and text digests of every document, stored as sorted runs that are only ever merged.
 
-    bands      per part, computed once: the band keys of its signatures with their rows, sorted
-    digests    per part, computed once: the digests of its normalized texts, sorted (`exact`)
-    tree       runs of several parts, merged if there are many (`run_tree`)
+    bands      per part, computed once: the sorted band keys of the signatures, with their rows
+    digests    per part, computed once: the sorted digests of the normalized texts (`exact`)
+    tree       runs of several parts; small runs are merged when there are many (`run_tree`)
 
 A new snapshot adds leaves to the tree and merges a few branches. Old texts and old signatures are not read again. The
-index contains all documents, including dropped documents; a reader applies a mask.
+index contains all documents, including dropped documents. Readers of the index therefore select documents by a mask.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(
         Manifest of `bands-*`, `digests-*` and `layout.json`, which lists the indexed documents.
 
     Raises:
-        IntegrityError: signatures do not belong to the documents; a part is damaged.
+        IntegrityError: signatures do not belong to the documents, or a part is damaged.
     """
     places = slots(documents, signatures=signatures)
     step = Step(name=ASSET, version=VERSION, params=identity(params))
@@ -78,7 +78,8 @@ def run(
 
 
 def identity(params: MinHash) -> dict[str, Any]:
-    """Return the parameters that band keys depend on. An index with different parameters is never read."""
+    """Return the parameters that band keys depend on. An index that was built with different parameters is never read.
+    """
     return {"version": VERSION, **params.signature(), "bands": params.bands, "rows": params.rows}
 
 
@@ -119,7 +120,7 @@ def _bands(store: Store, task: _Bands) -> tuple[Part, ...]:
 
 
 def raw_signatures(column: Any, width: int) -> U32:
-    """Return the signatures [rows, width] of a column. The values of rows without a signature are undefined."""
+    """Return the signatures [rows, width] in a column. Rows without a signature contain undefined values."""
     raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :]
     return raw[: len(column) * width].reshape(-1, width).astype(np.uint32, copy=False)
 
@@ -148,10 +149,10 @@ Address = tuple[int, int]
 
 @dataclass(frozen=True)
 class Match:
-    """Document of the index that is similar to the given text.
+    """Indexed document that is similar to the query text.
 
     Args:
-        bands: number of band keys that both have in common.
+        bands: number of band keys that the document and the query text have in common.
         estimated: similarity estimated from signatures; None if the document has no signature (no words).
         similarity: true Jaccard similarity of the shingles; None if the document's text is not in the store.
     """
