@@ -61,8 +61,7 @@ class LicenceParams(Frozen):
 
 
 class _Term(NamedTuple):
-    """Part of a license expression: its operands in normal form, its operator, and whether the recipe permits the part.
-    """
+    """Part of a license expression: its operands in normal form, its operator, and whether the recipe permits it."""
 
     operands: tuple[str, ...]
     allowed: bool

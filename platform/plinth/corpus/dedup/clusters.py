@@ -188,7 +188,8 @@ def _count(
 
 
 def summary(parts: Iterable[Part]) -> dict[str, object]:
-    """Return the statistics of a deduplication, over all buckets and by bucket. A part's name begins with its bucket.
+    """Return the statistics of a deduplication, over all buckets and by bucket. Names of parts begin with the bucket's
+    name.
     """
     total = dict.fromkeys(STATS, 0)
     buckets: dict[str, dict[str, int]] = {}
@@ -292,8 +293,7 @@ def _times(column: pa.Array) -> U64:
 
 
 def _descending(column: pa.Array) -> U64:
-    """Return numbers that decrease as the values in the column increase. Missing values and NaN get the largest number.
-    """
+    """Return numbers that decrease as the column's values increase. Missing values and NaN get the largest number."""
     floats = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
     return np.where(np.isnan(floats), _LAST, _LAST - np.uint64(1) - np.minimum(_ordered(floats), _LAST - np.uint64(1)))
 

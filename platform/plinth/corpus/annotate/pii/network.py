@@ -67,8 +67,7 @@ UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
 def email(raw: bytes, at: int) -> PiiHit | None:
-    """Match the e-mail address around the `@` at byte `at`. If the `@` belongs to a URL, match the password before it.
-    """
+    """Match the e-mail address around the `@` at byte `at`, or the password before this `@` if it belongs to a URL."""
     domain = DOMAIN.match(raw, at + 1, at + 1 + 600)
     host = domain[0] if domain else _other_domain(raw, at + 1)
     if not host:

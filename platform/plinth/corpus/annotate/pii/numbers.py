@@ -1,5 +1,4 @@
-"""Payment cards, bank account numbers and telephone numbers; check digits of published schemes; the class of a match.
-"""
+"""Payment cards, bank account and telephone numbers; check digits of published schemes; the class of a match."""
 
 from __future__ import annotations
 

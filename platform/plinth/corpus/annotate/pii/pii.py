@@ -174,8 +174,7 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
 
 @compiled
 def sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
-    """Write to `out` the number of code points before each position of a text. The array `order` sorts the positions.
-    """
+    """Write to `out` the number of code points before each position of a text. `order` sorts the positions."""
 
 
 def _code_points(data: U8, start: int, at: I64) -> I64:

@@ -63,7 +63,7 @@ class LanguageLimits(Frozen):
     )
     duplicate_lines: float = Field(gt=0, description="Maximum share of duplicate lines.")
     top_n_grams: tuple[float, float, float] = Field(
-        description="Maximum share of the text in copies of its most frequent n-gram, for n-grams of 2 to 4 words.",
+        description="Maximum share of characters in copies of the most frequent n-gram of 2, 3 and 4 words.",
     )
     duplicate_n_grams: tuple[float, float, float, float, float, float] = Field(
         description="Maximum share of characters in repeated n-grams of 5 to 10 words."
@@ -273,8 +273,8 @@ class FineWebParams(Frozen):
     )
     after_c4: bool = Field(
         False,
-        description="Count after C4's rules (without the rule on terminal punctuation) have cut lines, as in FineWeb's "
-        "order of filters.",
+        description="Count only the lines that C4's rules keep, as FineWeb does. The rule on terminal punctuation is "
+        "not applied.",
     )
     short_line_characters: int = internal(30, ge=1, description="Maximum number of characters of a short line.")
 
@@ -336,8 +336,7 @@ class FineWeb2Params(Frozen):
     limits: str | None = Field(
         None,
         description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`. "
-        "Languages ",
-        "that are not in the list use FineWeb-2's limits.",
+        "Languages that are not in the list use FineWeb-2's limits.",
     )
 
 

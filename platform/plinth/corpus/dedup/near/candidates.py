@@ -153,8 +153,7 @@ def _route(store: Store, task: _Route) -> tuple[Part, ...]:
 
 
 def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) -> tuple[U64, U64]:
-    """Return the band keys and the documents of the groups in a range of components. The rows of a group are adjacent.
-    """
+    """Return band keys and documents of the groups in a range of components. The rows of a group are adjacent."""
     keys, documents = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
     for part in routed:
         with sorted_runs.SortedRun(store, part, ROUTED) as opened:

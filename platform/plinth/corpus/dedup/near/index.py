@@ -78,8 +78,7 @@ def run(
 
 
 def identity(params: MinHash) -> dict[str, Any]:
-    """Return the parameters that band keys depend on. An index that was built with different parameters is never read.
-    """
+    """Return the parameters that band keys depend on. An index with different parameters is never read."""
     return {"version": VERSION, **params.signature(), "bands": params.bands, "rows": params.rows}
 
 
