@@ -1,4 +1,4 @@
-"""The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget."""
+"""The funnel: numbers of documents and bytes that enter and leave every stage, per bucket; effective token budget."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
 """Published filter rules as named, versioned profiles: `policies: {default: {profiles: [gopher/datatrove, c4/dclm]}}`.
 
-    base        the record that describes a profile
+    base        the class that describes a profile
     gopher      Gopher's rules as datatrove, Dolma and RedPajama-v2 count them
     c4          C4's line and page rules: the paper's, datatrove's, FineWeb's, DCLM's, Dolma's
     web         FineWeb's rules, RefinedWeb's line rules, RedPajama-v2's signals, Dolma's repetitions, source code
     registry    all profiles by name
 
-"Gopher" is not one definition: projects count words, copies and stop words differently. A profile's name is
-`family/project`; tests/agreement compares it with that project. A profile is data: expressions over the columns of
-annotators. Not here: counting (annotators), and verdicts (the policy stage).
+There is no single definition of "Gopher", because projects count words, copies and stop words differently. A profile's
+name is `family/project`; tests/agreement compares the profile with that project. A profile contains no code, only
+expressions over the columns of annotators. Not here: the computation of columns (annotators), and verdicts (the policy
+stage).
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ class Profile:
 
     Args:
         name: `family/project`.
-        version: raise it when a rule changes. Rules are part of a policy's identity by themselves.
+        version: version of the profile; raise it when a rule changes. It is not part of a policy's identity, because
+            the rules are.
         description: one sentence for the catalog.
-        source: paper, and file of the project.
-        rules: `(reason, drop)` in the project's order.
-        edits: `(reason, spans)`: cuts from the text of a kept document.
-        annotators: annotators whose columns are read, each with parameters that count as the project does.
+        source: paper, and file in the project's repository.
+        rules: pairs `(reason, drop)` in the project's order.
+        edits: pairs `(reason, spans)` that cut spans from the text of kept documents.
+        annotators: annotators whose columns the rules read, each with parameters that count as the project does.
     """
 
     name: str
@@ -69,7 +71,7 @@ _TOP = {2: "0.20", 3: "0.18", 4: "0.16"}
 
 
 def _grams(column: str, top: tuple[int, ...] = (2, 3, 4)) -> tuple[tuple[str, str], ...]:
-    """Return the rules for repeated n-grams, on the columns of the sidecar `column`."""
+    """Return the rules for repeated n-grams, which read the columns of the sidecar `column`."""
     return (
         *((f"top_{n}_gram", f"{column}.top_{n}_gram > {_TOP[n]}") for n in top),
         *((f"duplicate_{n}_grams", f"{column}.duplicate_{n}_grams > {most}") for n, most in _REPEATED.items()),
@@ -254,10 +256,10 @@ def _fineweb(name: str, description: str, counting: str) -> Profile:
 
 
 WEB_FINEWEB = _fineweb(
-    "fineweb/datatrove", "FineWeb's own rules alone: line ends, short lines, repeated lines, lists.", "datatrove"
+    "fineweb/datatrove", "FineWeb's custom rules alone: line ends, short lines, repeated lines, lists.", "datatrove"
 )
 FINEWEB_WHITE_SPACE = _fineweb(
-    "fineweb/white-space", "FineWeb's own rules on words that white space separates.", "white-space"
+    "fineweb/white-space", "FineWeb's custom rules alone, on words that white space separates.", "white-space"
 )
 
 PIPELINE = Profile(
@@ -367,7 +369,7 @@ def profile(name: str) -> Profile:
     """Return a profile by name.
 
     Raises:
-        RecipeError: no such profile; the error suggests the nearest name.
+        RecipeError: there is no profile with this name; the error suggests the nearest name.
     """
     if name not in PROFILES:
         remedy = nearest(name, PROFILES) or "profiles are named `family/project`"

@@ -225,7 +225,7 @@ class NearIndex:
         """Return the documents that are most similar to a text, in descending order. Exact duplicates come first.
 
         Args:
-                threshold: minimum similarity of a match; the true similarity if it is known, otherwise the estimate.
+            threshold: minimum similarity of a match; the true similarity if it is known, otherwise the estimate.
             limit: maximum number of documents.
         """
         column = pa.array([text], pa.large_string())
