@@ -1,10 +1,10 @@
 """Policy stage, which computes verdicts, reasons and edits from annotation columns.
 
 The stage reads sidecars in parallel and never reads text, so a re-run with a changed threshold takes seconds. All rules
-are evaluated, and all matches are counted. A document's reason is the first rule that matches it. Therefore the order of
-rules changes reasons but never the decision. The license gate (`rights`) runs before the rules, and no rule can weaken
-it. Spans become edits whose reason is the name of the policy's edit. If spans of several annotators overlap, one edit
-covers all of them.
+are evaluated, and all matches are counted. A document's reason is the first rule that matches it. Therefore the order
+of rules changes reasons but never the decision. The license gate (`rights`) runs before the rules, and no rule can
+weaken it. Spans become edits whose reason is the name of the policy's edit. If spans of several annotators overlap, one
+edit covers all of them.
 """
 
 from __future__ import annotations

@@ -382,14 +382,15 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, Pairs]:
-    """Return the rules and edits of a policy, with those of the named profiles first.
+    """Return the rules and edits of a policy, preceded by the rules and edits of the named profiles.
 
-    If a reason is already used, the family's name is put in front (`c4_lorem_ipsum`), and then the project's name as
-    well. The policy's own rule replaces a profile's rule if it has the same reason and reads the same columns, so that
-    a threshold can be changed. If it reads other columns, both rules stay, and the profile's rule gets the longer name.
+    If a profile's reason is already used, it gets the family's name as a prefix (`c4_lorem_ipsum`), and if necessary
+    the project's name as well. A rule of the policy replaces a profile's rule that has the same reason and reads the
+    same columns, so that a threshold can be changed. If the policy's rule reads other columns, both rules stay, and the
+    profile's rule gets the longer name.
 
     Raises:
-        RecipeError: no such profile.
+        RecipeError: there is no profile with one of these names.
     """
     chosen = [profile(name) for name in dict.fromkeys(names)]
     return (
@@ -409,8 +410,8 @@ def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
 
 
 def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the shortest name that no earlier rule has. A policy's own rule may have the name only if it reads the
-    same columns.
+    """Return the shortest name for a profile's rule that no earlier rule has. The name may be that of a policy's rule
+    only if both rules read the same columns.
     """
     names = (reason, f"{one.family}_{reason}", f"{one.family}_{one.project}_{reason}")
     free = (name for name in names if name not in found)
@@ -418,8 +419,8 @@ def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given
 
 
 def _columns(expression: str) -> frozenset[str]:
-    """Return the columns that an expression names. If the expression cannot be parsed, return its text; `parse` reports
-    the error later.
+    """Return the columns that an expression names. If the expression cannot be parsed, return its text, because `parse`
+    reports the error later.
     """
     try:
         tree = syntax(expression)
