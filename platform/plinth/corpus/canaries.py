@@ -2,8 +2,9 @@
 
 For each canary, a random bit decides whether it is included in the run (Steinke et al. 2023, "Privacy Auditing with One
 (1) Training Run", arXiv:2305.08846). Reference texts, which are generated in the same way, are never included (Carlini
-et al. 2019, "The Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. This cannot bring user
-text into the training text, because all canaries are derived from the seed and the tokenizer's single-token words.
+et al. 2019, "The Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. This exception
+cannot bring user text into the training text, because all canaries are derived from the seed and the tokenizer's
+single-token words.
 
 The text of a canary is a sequence of words drawn by a hash. Each word is a single token of the run's tokenizer. If the
 tokenizer has too few words that are single tokens, words are built from syllables. A model learns a sequence of known
@@ -40,20 +41,20 @@ LEAST_REFERENCES = 16
 
 
 class Canaries(Frozen):
-    """Generated texts that measure memorization; a random half of them is included in the run."""
+    """Generated texts that measure memorization. Each text is included in the run with probability 1/2."""
 
     count: int = Field(
         128,
         ge=8,
         le=4096,
-        description="Number of canaries; a random half of them is included in the run.",
+        description="Number of canaries; each is included with probability 1/2.",
     )
     seed: int = internal(1, description="Seed for the canary texts and for the random choice of the included canaries.")
     repetitions: tuple[int, ...] = internal(
         (1, 4, 16, 64),
         min_length=1,
-        description="How often a canary is repeated in the training text; each of these numbers is used for the same "
-        "number of canaries.",
+        description="Numbers of copies of a canary in the training text; the canaries are divided equally among these "
+        "numbers.",
     )
     references: int = internal(4096, ge=128, description="Number of reference texts, which are never included.")
 

@@ -1,7 +1,7 @@
 """The exclusion list: documents that were taken down and stay out of every later snapshot.
 
-This module has the normal forms of URLs, domains and licenses, and the signed list. Not here: the search for artifacts
-that contain a document, and the report (`plinth corpus takedown`).
+This module defines the normal forms of URLs, domains and licenses, and reads and writes the signed list. Not here: the
+search for artifacts that contain a document, and the report (`plinth corpus takedown`).
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class ListHit:
 
     @property
     def rule(self) -> str:
-        """Description of the rule that matched. It has no content of the record."""
+        """Description of the rule that matched. The description contains no content of the record."""
         near = f" at distance {self.distance}" if self.distance is not None else ""
         return f"{self.kind}{near}" + (f" of category {self.entry.category}" if self.entry.category else "")
 

@@ -239,7 +239,7 @@ ILLEGAL_SCHEMA = pa.schema(
 class IllegalParams(Matching):
     """Parameters of the annotator `illegal`: the lists to match, and the limits for a match."""
 
-    disguised: bool = internal(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = internal(False, description="Match obfuscated keywords, such as `h3ll0` or `h.e.l.l.o`.")
     lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 

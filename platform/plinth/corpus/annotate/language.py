@@ -88,7 +88,7 @@ class LanguageParams(Frozen):
         description="Minimum score at which a paragraph counts as written in another language than the document.",
     )
     mixed_share: float = internal(
-        0.2, gt=0, le=0.5, description="Minimum share of each of two languages for a document to count as mixed."
+        0.2, gt=0, le=0.5, description="Share that each of two languages must reach for a document to count as mixed."
     )
     thresholds: Mapping[str, float] = Field(
         {DEFAULT: 0.65},

@@ -258,7 +258,7 @@ class ToxicityParams(Frozen):
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
-    disguised: bool = internal(True, description="Match obfuscated terms as well (`sp4m`, `s.p.a.m`).")
+    disguised: bool = internal(True, description="Match obfuscated terms, such as `sp4m` or `s.p.a.m`.")
     saturation: float = internal(
         2.0,
         gt=0,

@@ -81,9 +81,9 @@ def run(
 
     Args:
         resources: manifests of the assets listed by `Annotator.needs`.
-        `beside`: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
-            resources are available, and their own stages then find their sidecars in the step cache. They do not
-            change this annotator's sidecar.
+        `beside`: other annotators of the bucket, by name, with their parameters. These annotators run in the same pass
+            if their resources are available. Their stages then find the sidecars in the step cache. The sidecar of
+            this annotator is the same without them.
         sidecars: manifests of the bucket's sidecars from the annotators listed in `Annotator.after`.
 
     Returns:

@@ -2,7 +2,7 @@
 
 The id of a cluster is the smallest document id in it. Exactly one document of a cluster survives: the document with the
 best rank, or the document with the smallest id if ranks are equal. The choice depends only on the documents' ids and
-ranks. It does not depend on the order of parts or the number of workers.
+ranks. The order of parts and the number of workers have no effect.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def _some(store: Store, edits: Part | None, chosen: Bools) -> pa.ChunkedArray:
 
 
 def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
-    """Replace every code point in a cut by a space. This removes the words in the cut and keeps all other offsets."""
+    """Replace every code point in a cut by a space. The words in the cut are removed, and all offsets stay the same."""
     rows = np.flatnonzero(pc.list_value_length(edits).to_numpy(zero_copy_only=False))
     if rows.size == 0:
         return texts

@@ -215,8 +215,8 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _combined(key: U64, low: U64, row: U64, line: U64, edge: U64) -> tuple[U64, ...]:
-    """Return one row of `COUNTS` for each key, with the first position of the key and the number of documents that
-    contain the key.
+    """Return one row of `COUNTS` for each key of a line, with the first position of the key and the number of documents
+    that contain the key.
 
     Args:
         key, low, row, line, edge: one element for each occurrence of a line in a document, in reading order.

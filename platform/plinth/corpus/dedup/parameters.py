@@ -200,7 +200,7 @@ class Semantic(Frozen):
 
 
 class MinHash(Frozen):
-    """MinHash-LSH over shingles. Defaults are FineWeb's: word 5-grams, 14 bands of 8 rows.
+    """Parameters of MinHash-LSH over shingles. Defaults are FineWeb's: word 5-grams, 14 bands of 8 rows.
 
     `preset` selects a published setting; `hashes` derives bands and rows from the threshold. Both are resolved when the
     recipe is loaded, and the resulting bands and rows are recorded.

@@ -6,8 +6,8 @@
     sidecar   per part: the columns of `SCHEMA`
 
 TF-IDF vectors match documents that use the same words about equally often in any order, such as copies with shuffled
-sentences or a few exchanged words. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. They also
-match filled-in forms that differ only in a few names. Therefore choose the threshold with care.
+sentences or a few exchanged words. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. TF-IDF
+vectors match filled-in forms that differ only in a few names. Therefore choose the threshold with care.
 
 The stage keeps in memory the vectors of one part or of one partition of pairs, and 8 bytes for each document of the
 buckets.
@@ -168,7 +168,7 @@ def sketched(vectors: I16, shape: Search) -> U64:
 
 
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
-    """Yield, for batches of 4,096 vectors, the first row of the batch, and a mask of the planes that each vector lies
+    """Yield, for batches of 4,096 vectors, the first row of the batch, and a mask of the planes that each vector is
     above. The products are exact whole numbers, so their signs do not depend on the processor.
     """
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)

@@ -358,7 +358,7 @@ def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
                 raise SourceError(
                     f"{file.name}: vectors cannot be used",
                     found="lists of several lengths, nulls, or numbers that are not finite",
-                    expected="one length, finite numbers, none missing",
+                    expected="vectors of one length with finite numbers and no nulls",
                 )
             yield flat.reshape(len(lists), width)
         first += batch.num_rows

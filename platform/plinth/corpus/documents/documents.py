@@ -1,5 +1,5 @@
-"""Stage that reads sources and writes documents. It extracts and normalizes text, gives each document an id, and checks
-the counts. Every record that fails becomes a counted reject.
+"""Stage that reads sources and writes documents. The stage extracts and normalizes text, gives each document an id, and
+checks the counts. Every record that fails becomes a counted reject.
 
     groups of files -> records -> main content -> normal form -> exclusions -> `part-*` and `rejects-*`
 

@@ -253,8 +253,8 @@ def _data_bytes(text: pa.LargeStringArray) -> int:
 
 
 class RejectSpill:
-    """Rejects that are waiting to be written to a part. They are kept on disk, because a hostile file may cause more
-    rejects than fit into memory.
+    """Rejects that are waiting to be written to a part. The rejects are kept on disk, because a hostile file may cause
+    more rejects than fit into memory.
     """
 
     def __init__(self, store: Store) -> None:

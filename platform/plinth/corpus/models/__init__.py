@@ -32,8 +32,8 @@ from plinth.records import Frozen, Manifest
 
 
 class Train(Protocol):
-    """Function that trains a model. Its arguments include documents by bucket and lists by name. It returns the
-    manifest of the model's files, with statistics.
+    """Function that trains a model from documents by bucket and lists by name. The function returns the manifest of the
+    model's files, with statistics.
     """
 
     def __call__(

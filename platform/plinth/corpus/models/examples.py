@@ -113,7 +113,7 @@ def truth(labels: I64, outputs: int) -> I64:
 
 
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
-    """Return the margins of documents, [D, K]. They equal what `features.margins` computes from the texts."""
+    """Return the margins of documents, [D, K]. The margins equal those of `features.margins` on the texts."""
     out = np.empty((documents.labels.size, bias.size), np.float64)
     find_margins(documents.starts, documents.rows, table, bias, window, out)
     return out

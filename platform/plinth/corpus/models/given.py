@@ -86,8 +86,7 @@ class HeadScores:
 
 
 def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Return properties of the classification head for the catalog. They are read from the files without loading the
-    model.
+    """Return properties of the classification head for the catalog, read from its files without loading the model.
 
     Raises:
         IntegrityError: the folder is not a classification head, contains code, or has no safetensors.
@@ -354,7 +353,7 @@ TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
     description="Pretrained model, loaded from its files.",
-    source="The model's author; see the files.",
+    source="The author of the model; see the model's files.",
     params=GivenModelParams,
     buckets=lambda params: (),
     lists=lambda params: (params.files,),

@@ -189,7 +189,8 @@ class NgramParams(Frozen):
     max_bytes: int = internal(
         256 * 2**20,
         gt=0,
-        description="Maximum bytes of training text; training needs about 12 bytes of memory per byte of text.",
+        description="Maximum size of the training text in bytes; training needs about 12 bytes of memory per byte of "
+        "text.",
     )
     prune: tuple[int, ...] = internal(
         (0, 0, 1, 1),

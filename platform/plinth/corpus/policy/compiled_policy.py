@@ -54,8 +54,9 @@ class Rights(Frozen):
     withheld: tuple[tuple[str, str], ...] = ()
 
     def within(self, documents: Manifest) -> Rights:
-        """Add the sources of the documents whose terms forbid a required use. If two sources have the same domain and
-        snapshot, their documents cannot be distinguished, so the stricter terms apply to both.
+        """Return this license gate with the sources of the given documents whose terms forbid a required use. If two
+        sources have the same domain and snapshot, their documents cannot be distinguished, so the stricter terms apply
+        to both.
         """
         uses = ("train", *self.licences.uses)
         withheld = {

@@ -401,7 +401,7 @@ def _float(values: Any) -> Any:
 
 
 def _mask(values: Any, rows: int) -> Bools:
-    """Return Arrow booleans as a mask in which missing values are False. This is ten times as fast as Arrow's
+    """Return Arrow booleans as a mask in which missing values are False. The function is ten times as fast as Arrow's
     conversion.
     """
     if not pa.types.is_boolean(values.type):

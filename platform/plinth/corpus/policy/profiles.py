@@ -114,7 +114,7 @@ GOPHER_WHITE_SPACE = _datatrove(
 GOPHER_DOLMA = Profile(
     name="gopher/dolma",
     version="1",
-    description="Gopher as Dolma counts it: median word length, all copies of a line, stop words each time.",
+    description="Gopher as Dolma counts it: median word length, all copies of a line, all occurrences of stop words.",
     source="Soldaini et al. 2024, section 4.1; dolma 1.2 taggers/gopher.py, configs/dolma-v1_6/mixing.",
     annotators={"gopher_dolma": {"join_blank_lines": False}},
     rules=(
@@ -214,7 +214,8 @@ def _lines(name: str, profile: str, sentences: int, more: tuple[tuple[str, str],
 
 PAPER = _lines(
     "c4/paper", "paper", 5,
-    description="C4 with the limits of the paper's first version: 3 words per line, 5 sentences; in its code's order.",
+    description="C4 with the limits of the paper's first version (3 words per line, 5 sentences), in the order of "
+    "its code.",
     source=f"{_PAPER} (first version); TensorFlow Datasets, text/c4_utils.py.",
 )  # fmt: skip
 DCLM = _lines(
@@ -327,7 +328,8 @@ LANGUAGES = Profile(
 REFINEDWEB = Profile(
     name="refinedweb/dclm",
     version="1",
-    description="RefinedWeb's line rules: lines of capitals, numbers, counters, one word, navigation; at most 5%.",
+    description="RefinedWeb's line rules: drops pages with over 5% of words in lines of capitals, numbers or "
+    "navigation.",
     source="Penedo et al. 2023 (RefinedWeb), section G.2; DCLM baselines_configs/dclm_baseline_refinedweb.yaml.",
     annotators={"refinedweb_lines": {}},
     rules=(

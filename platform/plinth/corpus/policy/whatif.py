@@ -303,8 +303,8 @@ def _count_flips(
     verdicts: Callable[[], pa.RecordBatch],
     size: I64,
 ) -> None:
-    """Count the documents and bytes whose decision changes. They are grouped by the rule that drops the documents after
-    the change, or dropped them before it.
+    """Count the documents and bytes whose decision changes, grouped by the rule that drops the documents after the
+    change or dropped them before it.
     """
     new = pa.array(rules.reasons, pa.string())
     for direction, mask in masks.items():

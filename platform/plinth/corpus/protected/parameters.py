@@ -17,7 +17,7 @@ class ProtectedSet(Frozen):
     the folder.
     """
 
-    path: str = Field(description="JSONL file, HTML page, or folder of them, relative to `input/`.")
+    path: str = Field(description="JSONL file, HTML page, or folder with such files, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
     deny: tuple[str, ...] = spelling(
         (),
@@ -70,7 +70,10 @@ class Protected(Frozen):
         "words.",
     )
     fuzzy: float = internal(
-        0.8, gt=0, le=1, description="Minimum share of an item's word weight in a passage of the document, for a leak."
+        0.8,
+        gt=0,
+        le=1,
+        description="Minimum share of an item's word weight in one passage of a document that counts as a leak.",
     )
     suspect: float = internal(
         0.65,

@@ -230,7 +230,7 @@ def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test"
 
 
 def good(rng: random.Random, name: str) -> str:
-    """Return a good document of a slice. It consists of paragraphs, or of programs in the slice `code`."""
+    """Return a good document of a slice, which consists of paragraphs, or of programs in the slice `code`."""
     if name == "code":
         return "\n\n".join(_program(rng) for _ in range(rng.randint(3, 6)))
     paragraphs = [[_sentence(rng, name) for _ in range(rng.randint(3, 5))] for _ in range(rng.randint(2, 4))]

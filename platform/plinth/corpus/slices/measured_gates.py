@@ -82,9 +82,7 @@ def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
 
 
 def lists() -> dict[str, str]:
-    """Return list files to measure the gate with. They contain invented phrases, and the hashes of the texts of
-    `known`.
-    """
+    """Return list files to measure the gate with: invented phrases, and the hashes of all texts of `known`."""
     words = [term.text for term in invented(0)]
     phrases = [f"{first} {second}" for first, second in zip(words[::2], words[1::2], strict=True)]
     digests, near = _hashes()

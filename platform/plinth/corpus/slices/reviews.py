@@ -110,7 +110,7 @@ def files(workspace: Workspace) -> list[Path]:
 
 
 def digest(workspace: Workspace) -> str:
-    """Return one digest of all labels. It does not depend on the order of lines or on the files with the lines."""
+    """Return one digest of all labels. The order of lines and the files that contain them do not matter."""
     return fingerprint.digest([review.model_dump() for review in read(workspace)])
 
 

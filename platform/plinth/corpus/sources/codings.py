@@ -452,8 +452,8 @@ def has_nul(head: bytes) -> bool:
 
 
 def is_text(body: bytes) -> bool:
-    """Return True if a body is uncompressed text. Text has no control bytes. It is also valid UTF-8, or so long that
-    compressed data of that length would contain control bytes.
+    """Return True if a body is uncompressed text. Text has no control bytes. Text that is not valid UTF-8 must be so
+    long that compressed data of that length would contain control bytes.
     """
     head = body[:HEAD_BYTES]
     if head.startswith(_WIDE_MARKS):

@@ -74,7 +74,7 @@ def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a source code file as one document. Its suffix determines the media type. Binary files become rejects."""
+    """Read a source code file as one document, whose media type depends on the suffix. Binary files become rejects."""
     name = file.name.lower()
     packed = next((end for end in COMPRESSED if name.endswith(end)), "")
     suffix = "." + name.removesuffix(packed).rpartition(".")[2]
@@ -319,7 +319,7 @@ def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
 
 
 def _is_payload(kind: Any) -> bool:
-    """Return True for bytes and lists of numbers. They are not metadata, and are often larger than the text."""
+    """Return True for bytes and lists of numbers, which are not metadata and are often larger than the text."""
     import pyarrow.types as types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):

@@ -196,7 +196,7 @@ class Inventory(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the files' names and contents. It does not depend on the location of the files."""
+        """Digest of the files' names and contents. The location of the files has no effect on the digest."""
         return fingerprint.digest([[index, file.name, file.sha256] for index, file in self.files])
 
     @property
@@ -324,7 +324,7 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
 
 
 def wanted_suffixes(source: Source) -> tuple[str, ...]:
-    """Return the file name suffixes to list. These are the suffixes to read, and the name of the license file."""
+    """Return the file name suffixes to list, which are the suffixes to read and the name of the license file."""
     wanted = source.suffixes or READERS.find(source.kind).suffixes
     if wanted and _licensed_by_file(source):
         return (*wanted, LICENCES_FILE)

@@ -236,7 +236,7 @@ class Matching(Frozen):
         ge=1,
         description="Minimum number of distinct keywords in a text to match; use more for lists of single words.",
     )
-    disguised: bool = Field(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = Field(False, description="Match obfuscated keywords, such as `h3ll0` or `h.e.l.l.o`.")
 
 
 class Illegal(Matching):

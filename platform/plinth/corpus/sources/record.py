@@ -280,7 +280,7 @@ class Account(Frozen):
             f"{label}: the account does not add up",
             found=f"{files} of {counted(self.found, 'file')}, {written} of {counted(self.records, 'record')}: "
             + self.line,
-            expected="as many files as were found, and as many records as were read",
+            expected="counts that add up to the files found and to the records read",
             remedy="report this as a bug, with these lines; nothing of this bucket was published",
         )
 

@@ -36,7 +36,7 @@ class NationalId(NamedTuple):
         name: country and kind of the number.
         form: regular expression, matched at the first character of the number.
         strong: function that takes the number as written and returns True if no words are needed nearby.
-        meaning: bits of `pii_words`. Words of one of these kinds must be near a number that is not `strong`.
+        meaning: bits of `pii_words` for the kinds of words, one of which must be near a number that is not `strong`.
         valid: function that checks the digits; its argument has only the number's letters and digits.
         source: publisher of the rule.
     """

@@ -42,7 +42,10 @@ class C4Params(Frozen):
         ge=0,
         description="Minimum number of words in a line that is kept; the paper uses 3, DCLM 5.",
     )
-    terminal_punctuation: bool = Field(True, description="Lines must end a sentence. FineWeb disables this rule.")
+    terminal_punctuation: bool = Field(
+        True,
+        description="True: only lines that end a sentence are kept. FineWeb disables this rule.",
+    )
     max_word_characters: int = internal(
         1000,
         ge=1,

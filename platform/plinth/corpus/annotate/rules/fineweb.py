@@ -371,7 +371,7 @@ def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.Rec
     """Annotate each document with its numbers of words, sentences and distinct stop words, and with scores. All columns
     are null for English.
 
-    These scores are values divided by a limit of the language: `duplicate_lines`, `top_n_grams` (2 to 4 words),
+    The following scores are values divided by a limit of the language: `duplicate_lines`, `top_n_grams` (2 to 4 words),
     `duplicate_n_grams` (5 to 10 words), `newlines_per_word` and `long_words` violate the limit if they are above 1;
     `ended_lines`, `letter_words` and `short_words` violate it if they are below 1. `stop_words` is null if the language
     has no list of stop words. All other columns are plain shares, with one limit for all languages.

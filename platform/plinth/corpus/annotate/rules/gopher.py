@@ -40,7 +40,7 @@ class GopherQualityParams(Frozen):
     """Parameters of the annotator `gopher_quality`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
-        "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
+        "datatrove", description="Word splitter: datatrove 0.10 (spaCy's English tokenizer), or white space."
     )
 
 
@@ -91,7 +91,7 @@ class GopherRepetitionParams(Frozen):
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
-        description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space. All copies after "
+        description="Word splitter: datatrove 0.10 (spaCy's English tokenizer), or white space. All copies after "
         "the first are duplicates. The score of a top n-gram counts all its copies.",
     )
 

@@ -67,7 +67,7 @@ class CandidatePairs:
 
 
 def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, partition_rows: int) -> CandidatePairs:
-    """Return the documents that share a band key, by component.
+    """Return the documents that share a band key, grouped by connected component.
 
     Args:
         asset: name of the asset that the stage writes.

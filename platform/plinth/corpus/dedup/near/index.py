@@ -1,4 +1,4 @@
-"""Sorted band keys and text digests of every document, stored as sorted runs that are only ever merged.
+"""Index of the band keys and text digests of every document, stored as sorted runs that are merged but never changed.
 
     bands      per part, computed once: the sorted band keys of the signatures, with their rows
     digests    per part, computed once: the sorted digests of the normalized texts (`exact`)
