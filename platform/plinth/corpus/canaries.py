@@ -61,8 +61,9 @@ class Canaries(Frozen):
     @model_validator(mode="after")
     def _comparable(self) -> Canaries:
         if self.count % len(self.repetitions):
-            number = f"{len(self.repetitions)}, the number of values in `repetitions`"
-            raise ValueError(f"count {self.count} is not divisible by {number}")
+            raise ValueError(
+                f"count {self.count} is not divisible by {len(self.repetitions)}, the number of values in `repetitions`"
+            )
         if self.references < LEAST_REFERENCES * self.count:
             most = self.references // LEAST_REFERENCES
             raise ValueError(f"count {self.count} is more than {most} (references / 16)")

@@ -46,7 +46,7 @@ AT_ONCE = 200_000
 
 @dataclass(frozen=True)
 class ListTable:
-    """Memory-mapped table of a list, for looking up many names at once.
+    """Table of a list, for looking up many names at once. Processes memory-map the table.
 
     Args:
         table: columns hash, entry and value.

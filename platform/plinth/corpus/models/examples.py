@@ -353,8 +353,8 @@ def _batch(
 
 
 def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
-    """Return the features of the second stage, [texts, N], without the margin: statistics of the text's characters and
-    words, and matches of a lexicon.
+    """Return the features of the second stage, [texts, N], without the margin: surface statistics of the text, and
+    matches of a lexicon.
     """
     counts = scoring.counts(texts)
     look = scoring.from_counts(counts)

@@ -1,8 +1,8 @@
 """Held-out documents, which are chosen before training by a keyed hash of the id among the survivors of deduplication.
 
-In each bucket, the survivors with the smallest hashes are chosen. A hash must be below the share `fraction` of all hash
-values, and the limits `min_documents` and `max_documents` apply. **Held-out documents stay held out.** If a bucket
-grows, the limits cut at a different hash, and a document that was held out could enter training. No rule on hashes
+In each bucket, the survivors with the smallest hashes are chosen: the share `fraction` of all hash values, but at least
+`min_documents` and at most `max_documents` documents. **Held-out documents stay held out.** If a bucket grows, the
+limits cut at a different hash, and a document that was held out could enter training. No rule on hashes
 alone can prevent this and still hold out a fixed share. Therefore the manifest lists the ids of all documents that were
 ever held out (`RESERVED`), and the next manifest starts with this list; `max_documents` limits only new choices. A
 reserved document may be removed as a duplicate of a new document that is longer or earlier. The reserved document is

@@ -23,7 +23,7 @@ class Terms(Frozen):
 
     train: bool = Field(description="True if the owner permits training on the text.")
     redistribute: bool = Field(description="True if the owner permits redistribution of the text.")
-    commercial: bool = Field(description="True if the owner permits commercial use of models trained on the text.")
+    commercial: bool = Field(description="True if the owner permits commercial use of results derived from the text.")
 
 
 class Source(Frozen):

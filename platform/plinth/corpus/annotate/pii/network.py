@@ -86,8 +86,8 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """Return the text before an `@` that can be the local part of an e-mail address. The local part is never the end of
-    a longer word.
+    """Return the text before an `@` that can be the local part of an e-mail address. A part of a longer word is never
+    returned.
     """
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
@@ -272,7 +272,8 @@ def _formed(name: str, text: bytes) -> bool:
 
 
 def _random(text: bytes) -> bool:
-    """Return True if a value looks random and is not a key from public documentation."""
+    """Return True if a value looks random and has no pattern that marks an example, such as `placeholder` or `1234567`.
+    """
     return _disordered(text) and not EXAMPLE.search(text)
 
 
@@ -281,8 +282,8 @@ def _disordered(text: bytes) -> bool:
 
 
 def _unworded(text: bytes) -> bool:
-    """Return True if a value has at least two digits, is less than half dictionary words, and is not a short hex
-    digest.
+    """Return True if a value has at least two digits, consists of words in less than half of its length, and is not a
+    short hex digest.
     """
     if len(text) < 32 and HEX.match(text):
         return False

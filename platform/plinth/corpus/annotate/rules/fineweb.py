@@ -106,8 +106,8 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
 
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, LanguageLimits]:
-    """Return FineWeb-2's limits by language. Languages that FineWeb-2 does not list get the medians of its limits. Keys
-    are FineWeb-2's names and ISO 639-3 codes.
+    """Return FineWeb-2's limits by language. The medians of these limits apply to languages that FineWeb-2 does not
+    list. Keys include FineWeb-2's names and ISO 639-3 codes.
     """
     own = read(FILE.read_text("utf-8").splitlines(), FILE.name)
     named = {one.name: one for one in reversed(own.values())}
