@@ -272,8 +272,7 @@ def _formed(name: str, text: bytes) -> bool:
 
 
 def _random(text: bytes) -> bool:
-    """Return True if a value looks random and has no pattern that marks an example, such as `placeholder` or `1234567`.
-    """
+    """Return True if a value looks random and has no pattern of an example, such as `placeholder` or `1234567`."""
     return _disordered(text) and not EXAMPLE.search(text)
 
 
