@@ -5,11 +5,11 @@
     illegal     lists of illegal content, matched before any text is written; illegal_gate: reports of the matches
     exclusions  documents that were taken down and stay out of every later snapshot
     documents/  normal form and identity of documents; tables of documents and of rejects
-    lists       the user's lists as stored files, as memory-mapped tables, and as lexicons
+    lists       lists supplied by the user, stored as files and read as memory-mapped tables or lexicons
     models/     classifiers, taggers and n-gram models trained on buckets of the corpus
     annotate/   scores, labels and spans as sidecars
     policy/     rules over columns that keep or drop documents, with reasons and edits; what-if
-    slices/     gates measured on labeled documents; labels of reviewers
+    slices/     error rates of the gates, measured on labeled documents; labels of reviewers
     dedup/      exact, near, semantic, line and substring deduplication; each cluster keeps one document
     protected/  held-out documents, contamination, protected sets
     verdicts    the final decision and its reason, one per document
@@ -17,8 +17,8 @@
     canaries    generated texts, inserted after curation to measure memorization; planted_canaries: the stage
     funnel      numbers of documents and bytes before and after every stage
 
-    sidecars    data files of documents paired with their sidecars; one number per document over all buckets; samples
-                of documents by keyed hash
+    sidecars    reads documents together with their sidecars; numbers the documents of all buckets; samples documents by
+                a keyed hash
 
 Stages run in this order, except that `slices/` is measured separately. Not here: tokens (`plinth.tokens`), compiled
 kernels for text (`plinth.text`), Dagster code (`plinth_assets`).

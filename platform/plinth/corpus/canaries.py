@@ -1,14 +1,16 @@
-"""Canaries: generated texts that the pipeline inserts into the training text to measure memorization.
+"""Canaries are generated texts that the pipeline inserts into the training text to measure memorization.
 
-Each canary is included in the run at random (Steinke et al. 2023, "Privacy Auditing with One (1) Training Run",
-arXiv:2305.08846). Reference texts, which are generated in the same way, are never included (Carlini et al. 2019, "The
-Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. Skipping them cannot bring user text into
-the training text, because all canaries are derived from the seed and the tokenizer's single-token words.
+For each canary, a random bit decides whether it is included in the run (Steinke et al. 2023, "Privacy Auditing with One
+(1) Training Run", arXiv:2305.08846). Reference texts, which are generated in the same way, are never included (Carlini
+et al. 2019, "The Secret Sharer", arXiv:1802.08232). Canaries skip filters and deduplication. This exception
+cannot bring user text into the training text, because all canaries are derived from the seed and the tokenizer's
+single-token words.
 
-A text consists of words in an order drawn by a hash. The words are single tokens of the run's tokenizer. If the
-tokenizer has too few such words, they are built from syllables. A model learns an order of known words from far fewer
-repetitions than an order of letters or digits. Texts are drawn until one has the exact number of tokens. The losses of
-texts with equal length vary little, and inserted documents of equal length fill sequences without a cut.
+The text of a canary is a sequence of words drawn by a hash. Each word is a single token of the run's tokenizer. If the
+tokenizer has too few words that are single tokens, words are built from syllables. A model learns a sequence of known
+words from far fewer repetitions than a sequence of letters or digits. Texts are drawn until a text has the exact number
+of tokens. The losses of texts with equal length vary little, and inserted documents of equal length fill training
+sequences without being cut.
 
 Not here: inserting the canaries (`planted_canaries`); losses, exposure and the audit (`memorisation_canaries`).
 """
@@ -39,21 +41,29 @@ LEAST_REFERENCES = 16
 
 
 class Canaries(Frozen):
-    """Generated texts that measure memorization; a random half of them is included in the run."""
+    """Generated texts that measure memorization. Each text is included in the run with probability 1/2."""
 
-    count: int = Field(128, ge=8, le=4096, description="Number of canaries; each is randomly included or not.")
-    seed: int = internal(1, description="Seed of the texts and of the random inclusion.")
+    count: int = Field(
+        128,
+        ge=8,
+        le=4096,
+        description="Number of canaries; each is included with probability 1/2.",
+    )
+    seed: int = internal(1, description="Seed for the canary texts and for the random choice of the included canaries.")
     repetitions: tuple[int, ...] = internal(
         (1, 4, 16, 64),
         min_length=1,
-        description="Numbers of repetitions in the text; the canaries are split equally among them.",
+        description="Numbers of copies of a canary in the training text; the canaries are divided equally among these "
+        "numbers.",
     )
     references: int = internal(4096, ge=128, description="Number of reference texts, which are never included.")
 
     @model_validator(mode="after")
     def _comparable(self) -> Canaries:
         if self.count % len(self.repetitions):
-            raise ValueError(f"count {self.count} is not divisible by {len(self.repetitions)}, the number of groups")
+            raise ValueError(
+                f"count {self.count} is not divisible by {len(self.repetitions)}, the number of values in `repetitions`"
+            )
         if self.references < LEAST_REFERENCES * self.count:
             most = self.references // LEAST_REFERENCES
             raise ValueError(f"count {self.count} is more than {most} (references / 16)")
@@ -62,7 +72,7 @@ class Canaries(Frozen):
 
 def document_tokens(unit: int) -> int | None:
     """Return the number of tokens in an inserted document, or None if no number is suitable. The number divides `unit`,
-    so that rows never cut a document.
+    so that the rows of training tokens never cut a document.
     """
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
@@ -77,14 +87,16 @@ ATTEMPTS = 1000
 
 
 class Lexis(NamedTuple):
-    """Tokenizer functions for generation: token counts of texts, and the words that are one token after a space."""
+    """Tokenizer data for generating texts: a function that counts the tokens of texts, and the words that are one token
+    after a space.
+    """
 
     measure: Callable[[Sequence[str]], Sequence[int]]
     words: Sequence[str]
 
 
 class Canary(NamedTuple):
-    """Canary with its number of repetitions, and True if it is included in the run."""
+    """Canary with its number of repetitions. `planted` is True if the canary is included in the run."""
 
     number: int
     repetitions: int
@@ -93,7 +105,7 @@ class Canary(NamedTuple):
 
 
 def canaries(params: Canaries, tokens: int, lexis: Lexis) -> list[Canary]:
-    """Return all canaries, each of `tokens` tokens, whether or not they are included in the run.
+    """Return all canaries, including those that are not included in the run. Each canary has `tokens` tokens.
 
     Raises:
         StageError: no text of this length was found.
@@ -104,7 +116,7 @@ def canaries(params: Canaries, tokens: int, lexis: Lexis) -> list[Canary]:
 
 
 def references(params: Canaries, tokens: int, lexis: Lexis) -> list[str]:
-    """Return reference texts of the same kind, which are never included in the run.
+    """Return texts that are generated like canaries, but are never included in the run.
 
     Raises:
         StageError: no text of this length was found.
@@ -145,20 +157,22 @@ def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
 
 
 def words(name: str, count: int, pool: Sequence[str]) -> str:
-    """Return `count` words of a pool, each selected by four bytes of a hash of the name."""
+    """Return `count` words from `pool`. Four bytes of a hash of `name` select each word."""
     drawn = hashlib.shake_256(name.encode()).digest(4 * count)
     return " ".join(pool[int.from_bytes(drawn[at : at + 4]) % len(pool)] for at in range(0, 4 * count, 4))
 
 
 def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
-    """Return the words to generate texts from: the vocabulary, or words of syllables if the vocabulary is too small."""
+    """Return the words to generate texts from: the vocabulary, or words built from syllables if the vocabulary is too
+    small.
+    """
     return vocabulary if len(vocabulary) >= LEAST_WORDS else syllables()
 
 
 @cache
 def syllables() -> tuple[str, ...]:
-    """Return words of one to three syllables. Six bits of each byte select a syllable; two bits of the first byte
-    select the number of syllables.
+    """Return words of one to three syllables, generated from a hash. Six bits of each byte select a syllable; two bits
+    of a word's first byte select the number of syllables.
     """
     drawn, made = iter(hashlib.shake_256(b"syllables").digest(16 * LEAST_WORDS)), dict[str, None]()
     while len(made) < LEAST_WORDS:

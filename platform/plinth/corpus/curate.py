@@ -1,8 +1,8 @@
 """Curated text: the documents that verdicts keep, with their edits applied; and counts of this text for a release.
 
-Offsets of edits are Unicode code points of the original text; spans are half open, sorted and disjoint. Any other edit
-fails the stage, because a guessed cut would corrupt text without notice. The stage also fails if a verdict keeps text
-that its license or terms forbid, because this is the last check before training.
+Offsets of edits are Unicode code points of the original text; spans are half open, sorted and disjoint. Edits that
+violate these rules make the stage fail, because a guessed cut would corrupt text without notice. The stage also fails
+if a verdict keeps a document whose license or terms forbid its use, because no later stage checks this before training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
 
     Args:
         documents, verdicts: manifests of this bucket.
-        rights: license gate of the recipe. The terms of sources are read from the documents' manifest.
+        rights: licenses and uses that the recipe permits. The terms of sources are read from the documents' manifest.
 
     Returns:
         Manifest of `part-*` (training) and `heldout-*` (evaluation), one of each per part of documents, with
@@ -52,7 +52,7 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
     Raises:
         IntegrityError: the verdicts do not belong to the documents.
         StageError: edits of a document overlap, are out of order or exceed its text; or a verdict keeps a document
-            that its license or terms forbid.
+            whose license or terms forbid its use.
     """
     rights = rights.within(documents)
     places = slots({bucket_name: documents}, verdicts={bucket_name: verdicts})
@@ -69,7 +69,7 @@ def run(ctx: Context, bucket_name: str, documents: Manifest, verdicts: Manifest,
 
 
 def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
-    """Return the text with every span replaced.
+    """Return the text with each edited span replaced.
 
     Args:
         edits: spans `start_cp`, `end_cp` (code points, half open) and their `replacement`, sorted and disjoint.
@@ -115,7 +115,7 @@ def _curate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require_rights(documents: pa.RecordBatch, rights: Rights) -> None:
-    """Fail if a verdict keeps a document that its license or terms forbid."""
+    """Raise StageError if a verdict keeps a document whose license or terms forbid its use."""
     columns = {name: documents.column(name.removeprefix("documents.")) for name in rights.columns}
     for reason, stopped in rights.stops(columns).items():
         for row in np.flatnonzero(stopped)[:1].tolist():
@@ -180,7 +180,7 @@ USES = ("train", "redistribute", "commercial")
 
 
 def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
-    """Count training documents by license, over all buckets."""
+    """Count the training documents by license, over all buckets."""
     counts: Counter[str] = Counter()
     for texts in curated.values():
         for part in texts.named("part-"):
@@ -193,13 +193,13 @@ def licences(store: Store, curated: Mapping[str, Manifest]) -> dict[str, int]:
 def terms(
     store: Store, documents: Mapping[str, Manifest], curated: Mapping[str, Manifest]
 ) -> dict[str, dict[str, int | bool]]:
-    """Return the declared terms of every source, by domain and snapshot, and the number of its training documents.
+    """Return the declared terms of every source and the number of its training documents, by domain and snapshot.
 
     If two sources have the same domain and snapshot, their documents cannot be distinguished, so the stricter terms
     apply to both.
 
     Args:
-        documents, curated: manifests by bucket. The terms are those in force when the documents were read.
+        documents, curated: manifests by bucket. The terms are those that applied when the documents were read.
     """
     found: dict[str, dict[str, int | bool]] = {}
     for bucket, texts in sorted(curated.items()):
@@ -226,8 +226,8 @@ def _by_source(store: Store, curated: Manifest) -> Counter[str]:
 
 
 def contaminated(store: Store, verdicts: Mapping[str, Manifest], contamination: Manifest) -> int:
-    """Count training documents that overlap the held-out set beyond the limit. The count is above 0 only if a stage
-    ignored a decision.
+    """Return the number of training documents whose overlap with the held-out set exceeds the limit. The number is
+    above 0 only if a stage ignored a decision to drop a document.
 
     Raises:
         ValueError: verdicts and contamination do not have the same parts.

@@ -1,7 +1,7 @@
 """The exclusion list: documents that were taken down and stay out of every later snapshot.
 
-This module has the normal forms of URLs, domains and licenses, and the signed list. Not here: the search for artifacts
-that contain a document, and the report (`plinth corpus takedown`).
+This module defines the normal forms of URLs, domains and licenses, and reads and writes the signed list. Not here: the
+search for artifacts that contain a document, and the report (`plinth corpus takedown`).
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def licences_of(expression: str) -> frozenset[str]:
 
 
 def _escaped(text: str, safe: str) -> str:
-    """Return text with unneeded escapes decoded once and unsafe characters escaped. A `%` that does not start an escape
-    is kept as a literal.
+    """Return the text with unnecessary escapes decoded once and unsafe characters escaped. A `%` that does not start an
+    escape is treated as a literal.
     """
     if _PLAIN.fullmatch(text):
         return text
@@ -120,7 +120,9 @@ LEAST_SHINGLES = 20
 
 
 class Alike(Frozen):
-    """Criterion for similar texts: shingles and threshold of the corpus, without its limit on the text length."""
+    """Criterion for similar texts. Shingles and threshold are those of the corpus's near deduplication, but whole texts
+    are compared.
+    """
 
     shingle_words: int = Field(5, ge=1)
     shingle_characters: int | None = Field(None, ge=1)
@@ -133,19 +135,19 @@ class Alike(Frozen):
 
 
 class TextSignature(Frozen):
-    """Signature to recognize a text. `shingles` are sorted hashes of 8 little-endian bytes each, in base64."""
+    """Signature that recognizes a text. `shingles` are sorted hashes of 8 little-endian bytes each, in base64."""
 
     digest: str = Field(pattern=r"^[0-9a-f]{32}$")
     shingles: str = ""
 
     @cached_property
     def set(self) -> U64:
-        """Hashes of the shingles."""
+        """Hashes of the shingles as an array."""
         return np.frombuffer(base64.b64decode(self.shingles), dtype="<u8").astype(np.uint64, copy=False)
 
 
 def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
-    """Return the distinct signatures of texts, sorted by digest."""
+    """Return the signatures of texts without repeats, sorted by digest."""
     import pyarrow as pa
 
     from plinth.corpus.dedup.near import linking
@@ -163,7 +165,7 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 
 def overlap(a: U64, b: U64) -> float:
-    """Return the share of the smaller set that is also in the other set; 0 if either set has fewer than
+    """Return the share of the smaller set's hashes that are also in the other set, or 0 if either set has fewer than
     `LEAST_SHINGLES`.
     """
     from plinth_text.words import shared
@@ -191,9 +193,9 @@ _EXPECTED = {
 class Exclusion(Frozen):
     """Entry of the exclusion list. `prior` is the SHA-256 of the previous entry, as stored in the workspace.
 
-    `value` is the normal form of the request; for a text, it is the digest of its signature. `documents` are the ids
-    that the entry excludes, and `texts` the texts it recognizes. `found` is the number of documents that it excluded
-    when it was created.
+    `value` is the normal form of the request; if a text is excluded, it is the digest of the text's signature.
+    `documents` are the ids that the entry excludes, and `texts` are the signatures of the texts that it excludes.
+    `found` is the number of documents that the entry excluded when it was created.
     """
 
     number: int = Field(ge=1)
@@ -210,13 +212,13 @@ class Exclusion(Frozen):
 
     @property
     def digest(self) -> str:
-        """Return the digest of the rule, without person, time and reason."""
+        """Return the digest of the exclusion rule. Person, time and reason are not included."""
         names = {"number", "kind", "value", "alike", "texts", "documents"}
         return fingerprint.digest(self.model_dump(mode="json", include=names))
 
 
 def normal(kind: Kind, value: str) -> str:
-    """Return the normal form of a request.
+    """Return the normal form of the value in an exclusion request.
 
     Raises:
         RequestError: the value is not valid for a rule of this kind.
@@ -244,7 +246,7 @@ def _normal(kind: Kind, value: str) -> str:
 
 
 def numbers(entries: Iterable[Exclusion]) -> str:
-    """Return the entries' numbers for messages, such as `1, 2, 5`."""
+    """Return the entries' numbers as text for messages, such as `1, 2, 5`."""
     return ", ".join(str(entry.number) for entry in entries) or "none"
 
 
@@ -266,7 +268,7 @@ EXCLUSIONS: Final = SignedLog(
 
 
 def read(ctx: Context) -> tuple[Exclusion, ...]:
-    """Return all entries, oldest first; none if there was no takedown.
+    """Return all entries of the exclusion list, oldest first. The list is empty if there was no takedown.
 
     Raises:
         SignatureError: an entry was changed, is missing, or was not signed by `compliance`.
@@ -275,7 +277,7 @@ def read(ctx: Context) -> tuple[Exclusion, ...]:
 
 
 def append(ctx: Context, **fields: Any) -> Exclusion:
-    """Sign and write the next entry. `number`, `prior`, `by` and `at` are set here.
+    """Sign and write the next entry of the exclusion list. `number`, `prior`, `by` and `at` are set here.
 
     Raises:
         SignatureError: an earlier entry cannot be verified, or this machine has no key of `compliance`.
@@ -290,7 +292,7 @@ def append(ctx: Context, **fields: Any) -> Exclusion:
 
 
 def digest(ctx: Context) -> str | None:
-    """Return the digest of the stored list without verifying it, or None if there is no list."""
+    """Return the digest of the stored exclusion list without verifying the list, or None if there is no list."""
     objects = ctx.workspace.objects(EXCLUSIONS.name)
     files = [hashlib.sha256(found.data).hexdigest() for name in objects.names() if (found := objects.get(name))]
     return fingerprint.digest(files) if files else None

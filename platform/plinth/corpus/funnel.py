@@ -1,4 +1,4 @@
-"""The funnel: documents and bytes in and out of every stage, per bucket, and the effective token budget."""
+"""The funnel: numbers of documents and bytes that enter and leave every stage, per bucket; effective token budget."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def run(
     Args:
         documents, verdicts: manifests by bucket.
         curated: curated text by bucket. If None, the funnel ends at the verdicts.
-        shards: token shards by bucket; adds tokens and tokens per byte. If None, both are 0.
-        mixture: mixture of the run; adds r_pad. If None, r_pad is 0.
-        sources: source inventory by bucket; adds the `account` of files and records.
+        shards: token shards by bucket, from which tokens and tokens per byte are computed. If None, both are 0.
+        mixture: mixture of the run, from which r_pad is computed. If None, r_pad is 0.
+        sources: source inventory by bucket, from which the `account` of files and records is computed.
 
     Returns:
         A manifest without parts. Its statistics are `buckets` and `total`, each with `stages` (name, documents and
@@ -122,7 +122,7 @@ def _account(counts: Mapping[str, Any], r_pad: float) -> dict[str, Any]:
 
 
 def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counts of curated text expected from the verdicts, before edits."""
+    """Return the counts of curated text that the verdicts predict, before edits."""
     decisions, sizes = verdicts["decisions"], verdicts["decision_bytes"]
     return _NO_CURATED | {
         "documents": decisions.get("train", 0),
@@ -133,7 +133,7 @@ def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
-    """Return a funnel row with estimates of the tokens that its stage removed and kept, from the tokens per byte of
+    """Add to a funnel row the estimated numbers of tokens that the stage kept and removed, from the tokens per byte of
     curated text. The estimates are None before there are shards.
     """
     found = {}
@@ -144,7 +144,9 @@ def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
 
 
 def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, per policy rule, matched documents, first matches (marginal) and sole matches (unique)."""
+    """Return, for each policy rule, the documents that it matches, the documents that it matches first (marginal), and
+    the documents that no other rule matches (unique).
+    """
     first, sizes = verdicts.get("policy_reasons", {}), verdicts.get("policy_reason_bytes", {})
     return {
         rule: {**counts, "first": first.get(rule, 0), "first_bytes": sizes.get(rule, 0)}
@@ -153,8 +155,8 @@ def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes that edits made to kept text. `reasons` has the number of edits and the bytes removed, by
-    reason.
+    """Return the numbers of edits, of edited documents and of bytes that edits removed from kept text. `reasons` has
+    the numbers by reason.
     """
     sizes = curated.get("edit_bytes", {})
     return {
@@ -184,7 +186,9 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
-    """Return the stages of the verdicts, in order. Stages that the cascade does not list come before the holdout."""
+    """Return the stages that the verdicts name, in order. Stages that the constant `CASCADE` does not list come before
+    the holdout.
+    """
     found = {*verdicts["stages"], *STAGES}
     before = [stage for stage in CASCADE if stage in found and stage not in _AFTER]
     return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
@@ -221,7 +225,7 @@ def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reasons that only protected sets give."""
+    """Return the documents and bytes that protected sets remove, by the reasons that only protected sets give."""
     first, fixed = verdicts["policy_reasons"], set(REASONS.values())
     left = {reason: n - first.get(reason, 0) for reason, n in verdicts["reasons"].items() if reason not in fixed}
     sizes, before = verdicts["reason_bytes"], verdicts["policy_reason_bytes"]
@@ -269,7 +273,7 @@ def _curated_stage(verdicts: Mapping[str, Any], curated: Mapping[str, Any]) -> d
 
 
 def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
-    """Return the padding ratio r_pad of the run, or of one bucket's streams; 0 if there is no mixture yet."""
+    """Return the padding ratio r_pad of the run, or of one bucket's streams. If there is no mixture yet, return 0."""
     if mixture is None:
         return 0.0
     if bucket is None:
@@ -282,14 +286,15 @@ def padding(mixture: Manifest | None, bucket: str | None = None) -> float:
 def effective(
     documents: Mapping[str, Any], stages: list[dict[str, Any]], trained_bytes: int, tokens: int, r_pad: float
 ) -> dict[str, float]:
-    """Return D_eff with its measured factors: in bytes of text, and in tokens if there are shards.
+    """Return the effective amount of data D_eff and its measured factors, in bytes of text, and in tokens if there are
+    shards.
 
     Args:
         documents: counts of the documents stage.
         stages: the rows of the funnel.
         trained_bytes: bytes of curated text for training.
         tokens: tokens of the curated text; 0 before there are shards.
-        r_pad: share of padding.
+        r_pad: padding ratio of the run.
     """
     rows = {row["stage"]: row for row in stages}
     # Exclusions do not count: records that are not documents, and text stopped by the illegal-content gate.
@@ -319,5 +324,5 @@ def effective(
 
 
 def _share(part: float, whole: float) -> float:
-    """Return `part / whole`, or 1 if the whole is 0."""
+    """Return `part / whole`, or 1 if `whole` is 0."""
     return part / whole if whole else 1.0

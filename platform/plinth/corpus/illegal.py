@@ -1,12 +1,13 @@
-"""Illegal content: lists of hashes, keywords and domains. Records are matched against them before anything is written.
+"""Illegal content: lists of hashes, keywords and domains. Records are matched against the lists before anything is
+written.
 
 The beginning of a file's name selects the kind of list; each line has one entry (`lists`):
 
-    sha256…     64 hexadecimal digits: of a record as it came, of its normalized text, or of a media item
+    sha256…     64 hexadecimal digits: of the unchanged record, of its normalized text, or of a media item
     simhash…    16 hexadecimal digits: SimHash of a text's word shingles (`plinth corpus quarantine hash` prints it)
     phash…      16 hexadecimal digits: perceptual hash of an image, of the kind that the records declare
     keywords…   a term or phrase of at most 8 words, tab, a category of small letters, digits and _
-    domains…    a host name; it includes every host below it
+    domains…    a host name; all its subdomains match as well
 
 A file with an invalid line is an error, because an incomplete list would miss content. The annotator `illegal` matches
 documents that are already stored.
@@ -49,7 +50,7 @@ EXPECTED_KEYWORD = "term <TAB> category of small letters, digits and _"
 
 @dataclass(frozen=True)
 class ListEntry:
-    """Reference to an entry without its content: file, line, SHA-256 of the entry, category."""
+    """Reference to a list entry without the entry's content: file, line, SHA-256 of the entry, category."""
 
     file: str
     line: int
@@ -58,7 +59,7 @@ class ListEntry:
 
 
 class ListedDigests:
-    """Listed SHA-256 digests, sorted: [N, 32], with the file and line of each."""
+    """Listed SHA-256 digests as sorted rows [N, 32], with the file and line of each digest."""
 
     def __init__(self, found: Sequence[tuple[bytes, int, int]]) -> None:
         ordered = sorted(set(found))
@@ -71,7 +72,7 @@ class ListedDigests:
         return self._data[32 * at : 32 * at + 32]
 
     def find(self, sought: Sequence[bytes]) -> list[int]:
-        """Return the position of each digest, or -1 if it is not listed."""
+        """Return the position of each sought digest, or -1 if the digest is not listed."""
         heads = np.frombuffer(b"".join(sought), dtype=">u8").reshape(-1, 4)[:, 0].astype(np.uint64)
         firsts = np.searchsorted(self._heads, heads).tolist()
         lasts = np.searchsorted(self._heads, heads, side="right").tolist()
@@ -91,7 +92,7 @@ class Hashes:
 
 @dataclass(frozen=True)
 class Lists:
-    """All lists, prepared for lookup. A list that is not given is None or empty."""
+    """All lists of illegal content, prepared for lookup. A list without entries is None or empty."""
 
     names: tuple[str, ...]
     sha256: ListedDigests | None
@@ -102,12 +103,12 @@ class Lists:
     domains: Mapping[str, ListEntry]
 
     def digest_entry(self, at: int) -> ListEntry:
-        """Return the entry of a listed SHA-256 digest, by its position."""
+        """Return the entry of the SHA-256 digest at position `at`."""
         assert self.sha256 is not None
         return self._entry(self.sha256.places[at], self.sha256[at].hex())
 
     def hash_entry(self, hashes: Hashes, at: int) -> ListEntry:
-        """Return the entry of a listed 64-bit hash, by its position."""
+        """Return the entry of the 64-bit hash at position `at`."""
         return self._entry(hashes.places[at], f"{int(hashes.near.hashes[at]):016x}")
 
     def _entry(self, place: I64, text: str) -> ListEntry:
@@ -115,13 +116,13 @@ class Lists:
 
 
 def read(files: Mapping[str, Path], key: str, params: Matching) -> Lists:
-    """Read the lists from the files of an asset.
+    """Read the lists of illegal content from the files of an asset.
 
     Args:
         key: name of the asset (`lists/NAME`), for error messages.
 
     Raises:
-        SourceError: a file is not a list, has a malformed line (the error names it), or there are no entries.
+        SourceError: a file is not a list, has a malformed line (the error names the line), or all files are empty.
     """
     names = tuple(sorted(files))
     numbers = {name: number for number, name in enumerate(names)}
@@ -150,7 +151,7 @@ def keyword(line: str) -> tuple[str, str]:
     """Parse one line of a list of keywords. Return the normalized term and its category.
 
     Raises:
-        ValueError: the line is malformed; the message has the expected format.
+        ValueError: the line is malformed; the message states the expected format.
     """
     raw, tab, category = line.partition("\t")
     category = category.strip()
@@ -160,7 +161,7 @@ def keyword(line: str) -> tuple[str, str]:
     if any(unicodedata.category(one) in ("Cc", "Cf", "Co", "Cn") for one in term):
         raise ValueError("a term without control or invisible characters")
     if len(term) < 2 or len(term) > MAX_CHARACTERS or term in COMMON_WORDS or not any(one.isalpha() for one in term):
-        raise ValueError(f"a term of 2 to {MAX_CHARACTERS} characters, with a letter, that is not a common word")
+        raise ValueError(f"a term of 2 to {MAX_CHARACTERS} characters that has a letter and is not a common word")
     try:
         TermTable([term])
     except ValueError as error:
@@ -206,7 +207,7 @@ def _digits(count: int) -> Callable[[str], bytes]:
             raise ValueError(f"{count} hexadecimal digits and nothing else")
         value = bytes.fromhex(line)
         if count == 16 and int.from_bytes(value, "big") in DEGENERATE:
-            raise ValueError("a hash of content; this is the hash of a blank image or an empty text")
+            raise ValueError("a hash of content, but this is the hash of a blank image or an empty text")
         return value
 
     return parse
@@ -232,7 +233,7 @@ KINDS = ("sha256_record", "sha256_text", "sha256_media", "simhash", "phash", "ke
 
 @dataclass(frozen=True, slots=True)
 class ListHit:
-    """Entry that matches a record; for near hashes, `distance` is in bits."""
+    """List entry that matches a record. For near hashes, `distance` is the number of differing bits."""
 
     kind: str
     entry: ListEntry
@@ -240,13 +241,13 @@ class ListHit:
 
     @property
     def rule(self) -> str:
-        """Description of the matching rule, without content of the record."""
+        """Description of the rule that matched. The description contains no content of the record."""
         near = f" at distance {self.distance}" if self.distance is not None else ""
         return f"{self.kind}{near}" + (f" of category {self.entry.category}" if self.entry.category else "")
 
 
 class Matcher:
-    """Matcher of records against the lists, with the recipe's limits."""
+    """Matcher of records against the lists of illegal content, with the recipe's limits for a match."""
 
     def __init__(self, lists: Lists, params: Matching) -> None:
         self.lists, self.params = lists, params
@@ -260,8 +261,8 @@ class Matcher:
         ]
 
     def texts(self, texts: pa.Array, uris: Sequence[str], media: Sequence[Any]) -> list[tuple[ListHit, ...]]:
-        """Return the matching entries of each normalized text, its address and its declared media, in the order of
-        `KINDS`.
+        """Return, for each normalized text, the entries that match the text, its address and its declared media.
+        Entries are in the order of `KINDS`.
 
         Args:
             media: `media` of each record's `extra`.

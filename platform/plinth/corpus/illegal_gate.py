@@ -1,4 +1,4 @@
-"""Illegal-content gate of the documents stage: records that match a list become reports before anything is written."""
+"""Illegal-content gate of the documents stage. Records that match a list become reports before anything is written."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ BATCH_RECORDS, BATCH_CHARACTERS = 256, 2**20
 
 
 class IllegalGate(Frozen):
-    """Parameters and list files that a worker needs to match records."""
+    """Parameters and list files with which a worker matches records against the lists of illegal content."""
 
     params: Illegal
     files: tuple[tuple[str, Blob], ...]
 
     @property
     def identity(self) -> str:
-        """Return the digest of everything that affects matches and reports, including the lists."""
+        """Return the digest of everything that affects matches and reports: code version, parameters and lists."""
         files = [[name, blob.sha256] for name, blob in self.files]
         return fingerprint.digest({"version": VERSION, "params": self.params.model_dump(mode="json"), "files": files})
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Reject):
-    """Reject of a record that matches a list. The reject names list and rule; the additional fields are for the report.
+    """Reject of a record that matches a list. The reject names list and rule; its other fields are for the report.
 
     Args:
-        hits: every matching entry.
-        record_sha256: hexadecimal SHA-256 of the record's bytes as they came.
+        hits: all matching entries.
+        record_sha256: hexadecimal SHA-256 of the record's unchanged bytes.
         file: name of the source file.
         host: host of the record's address.
         uri_sha256: SHA-256 of the record's address.
@@ -73,7 +73,7 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
         lists: manifests of `lists/NAME`, by key.
 
     Raises:
-        MissingError: the lists are missing, so no record may pass.
+        MissingError: the lists are missing. Without them, no record may pass.
     """
     if params.lists is None:
         return None
@@ -90,7 +90,7 @@ def gate_of(params: Illegal, lists: Mapping[str, Manifest]) -> IllegalGate | Non
 def arriving(
     gate: IllegalGate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
-    """Yield the records of one file, with the file's name and the digest of their bytes. Records with a listed digest
+    """Yield the records of one file, with the file's name and the SHA-256 of each record. Records with a listed digest
     become reports.
     """
     if gate is None:
@@ -212,7 +212,7 @@ class Reports:
         self._writer.__exit__(*failure)
 
     def add(self, item: Quarantined) -> None:
-        """Add the report of one record."""
+        """Add the report of one record to the part."""
         self._records, self._bytes = self._records + 1, self._bytes + item.source_bytes
         self._by_list.update({hit.entry.file for hit in item.hits})
         self._by_kind.update({hit.kind for hit in item.hits})
@@ -238,8 +238,8 @@ class Reports:
             self._flush()
 
     def finish(self) -> Part:
-        """Close the part and return it. The part's statistic `quarantine` has `records`, `bytes`, and the number of
-        records by `lists` and `kinds`.
+        """Close the part of reports and return it. Its statistic `quarantine` contains `records`, `bytes`, and the
+        number of records by `lists` and by `kinds`.
         """
         self._flush()
         counts = {
@@ -257,7 +257,7 @@ class Reports:
 
 
 def hits(store: Store, documents: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a bucket's reports."""
+    """Yield the rows of a bucket's quarantine reports."""
     for part in documents.named(f"{STEM}-"):
         for batch in iter_batches(store, part):
             yield from batch.to_pylist()

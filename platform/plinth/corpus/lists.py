@@ -1,6 +1,6 @@
-"""The user's lists: blocked domains, words, hashes, lexicons.
+"""Lists that the user supplies: blocked domains, words, hashes, lexicons.
 
-This module has the format of list files, tables of large lists that processes memory-map, the asset of a list, and
+This module defines the format of list files, memory-mapped tables for large lists, the asset that stores a list, and
 lexicons.
 """
 
@@ -46,7 +46,7 @@ AT_ONCE = 200_000
 
 @dataclass(frozen=True)
 class ListTable:
-    """Table to look up many names at once.
+    """Table of a list, for looking up many names at once. Processes memory-map the table.
 
     Args:
         table: columns hash, entry and value.
@@ -58,7 +58,7 @@ class ListTable:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[str, Any]], value: pa.DataType) -> ListTable:
-        """Build the table from entries and their values; `value` is the Arrow type of the values."""
+        """Build the table from pairs of an entry and its value. `value` is the Arrow type of the values."""
         found = iter(entries)
         hashes, names, values = [np.empty(0, np.uint64)], [pa.array([], pa.large_string())], [pa.array([], value)]
         while some := list(islice(found, AT_ONCE)):
@@ -74,7 +74,7 @@ class ListTable:
 
     @classmethod
     def map(cls, path: Path) -> ListTable:
-        """Memory-map a table from its file (`storage.parts.write_arrow`) without reading it.
+        """Memory-map a table from the file that `storage.parts.write_arrow` wrote.
 
         Raises:
             IntegrityError: the file is not a table.
@@ -89,7 +89,7 @@ class ListTable:
         return int(self.table.num_rows)
 
     def values(self, names: Sequence[str]) -> list[Any]:
-        """Return the value of each name, or None if the list does not contain the name."""
+        """Return the value of each name in the list, or None if the list does not contain the name."""
         if not names or not len(self):
             return [None] * len(names)
         column = self.table.column("hash")
@@ -129,7 +129,7 @@ MAX_BYTES = 2**31
 
 
 def numbered_lines(name: str, path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the stripped lines that are not empty, with their line numbers from 1.
+    """Yield the stripped lines of a list file, with line numbers from 1. Empty lines and comments are skipped.
 
     Raises:
         SourceError: the file is not UTF-8, is a damaged gzip file, or has a line that is too long.
@@ -153,7 +153,7 @@ def numbered_lines(name: str, path: Path) -> Iterator[tuple[int, str]]:
 
 
 class Counts(Frozen):
-    """Counts of a list: entries, skipped malformed lines, and the first skipped line."""
+    """Counts of a list file: entries and skipped malformed lines, with the first skipped line."""
 
     entries: int = 0
     bad: int = 0
@@ -164,10 +164,10 @@ def parsed(name: str, path: Path, parse: Callable[[str], E], counted: dict[str, 
     """Yield the parsed entries of a list file. Lines for which `parse` raises ValueError are skipped.
 
     Args:
-        counted: receives the counts of the file, by its name, when the whole file has been read.
+        counted: receives the counts of the file, by file name, after the whole file has been read.
 
     Raises:
-        SourceError: more than `MAX_BAD_SHARE` of the lines are malformed; names file and line of the first.
+        SourceError: more than `MAX_BAD_SHARE` of the lines are malformed; the error names the first such line.
     """
     good, bad = 0, list[tuple[int, str, str]]()
     for number, line in numbered_lines(name, path):
@@ -186,7 +186,8 @@ def parsed(name: str, path: Path, parse: Callable[[str], E], counted: dict[str, 
 
 
 def by_role(files: Mapping[str, Path], roles: tuple[str, ...]) -> dict[str, list[tuple[str, Path]]]:
-    """Return files by role: a file has the role that its name starts with (`domains-ads.txt.gz`).
+    """Return the files of a list by role. A file's name begins with its role, such as `domains` in
+    `domains-ads.txt.gz`.
 
     Raises:
         SourceError: a file has no role, so it would have no effect.
@@ -220,12 +221,12 @@ LISTS_MAX_BYTES = 64 * 2**30
 
 
 def digest(ctx: Context, location: str) -> str:
-    """Return the digest of the files at a location: names and contents."""
+    """Return one digest of the names and contents of the files at a location."""
     return fingerprint.digest([[file.name, file.sha256] for file in _files(ctx, location)])
 
 
 def entries(ctx: Context, location: str) -> list[str]:
-    """Return the lines of the files at a location, without empty lines.
+    """Return the lines of the files at a location. Empty lines are left out.
 
     Raises:
         SourceError: there are no files, a file cannot be read or is not UTF-8, or the list is larger than `MAX_BYTES`.
@@ -305,8 +306,8 @@ class Lexicon:
         return self.terms.find(texts, obfuscated)
 
     def features(self, hits: TermHits, words: I64) -> F32:
-        """Return features of every text, [documents, 5]: log of the number of matches, summed weight per 100 words,
-        largest weight, share of obfuscated matches, and log of the number of different terms.
+        """Return features of every text, [documents, 5]: logarithm of the number of matches, total weight of matches
+        per 100 words, largest weight, share of obfuscated matches, and logarithm of the number of different terms.
         """
         out = np.zeros((hits.starts.size - 1, len(FEATURES)), np.float32)
         for doc in np.flatnonzero(np.diff(hits.starts)):
@@ -329,7 +330,7 @@ def read(files: Mapping[str, Path], key: str) -> Lexicon:
         key: name of the asset (`lists/NAME`), for error messages.
 
     Raises:
-        SourceError: the list is malformed; names file, line and fault, and the list is not used.
+        SourceError: the list is malformed; the error names file, line and fault.
     """
     entries: dict[str, tuple[float, str]] = {}
     for name in sorted(files):
@@ -337,7 +338,7 @@ def read(files: Mapping[str, Path], key: str) -> Lexicon:
             where = f"{key}, {name} line {number}"
             term, value = _entry(line, where)
             if entries.setdefault(term, value) != value:
-                raise _refused(where, f"a duplicate of {term!r} with other values", "unique terms")
+                raise _refused(where, f"a duplicate of {term!r} with a different weight or category", "unique terms")
             if len(entries) > MAX_TERMS:
                 raise _refused(where, f"more than {MAX_TERMS} terms", "fewer")
     if not entries:
@@ -368,7 +369,7 @@ def _entry(line: str, where: str) -> tuple[str, tuple[float, str]]:
         raise _refused(where, f"a term of {len(term)} characters", f"at most {LEXICON_MAX_CHARACTERS}")
     if term in COMMON_WORDS or len(term) < 2 or not any(one.isalpha() for one in term):
         found = f"{term!r}, a common word"
-        raise _refused(where, found, "a term of at least two characters, with a letter, that is not a common word")
+        raise _refused(where, found, "a term of at least two characters that has a letter and is not a common word")
     try:
         value = float(weight)
     except ValueError:

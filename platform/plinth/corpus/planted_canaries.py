@@ -1,15 +1,16 @@
-"""Stage that writes the included canaries as the curated text of the bucket `canaries`.
+"""Stage that writes the canaries that are included in the run, as the curated text of the bucket `canaries`.
 
     canaries + random inclusion -> copies in keyed order, of equal length -> `part-00000.parquet`, like curated text
     canaries, references                                                  -> `canaries.parquet`
 
-Later stages treat the copies like any other text: they are tokenized, sharded, packed, mixed and ordered. The copies
-are added after curation. Therefore no filter drops the copies, no deduplication removes them, and funnel, data card,
-text export and D_eff do not count them.
+Later stages treat the copies like any other text: the copies are tokenized, sharded, packed, mixed and ordered. The
+copies are added after curation. Therefore no filter or deduplication removes them, and funnel, data card, text export
+and D_eff do not count them.
 
-Documents have `tokens` tokens, which divides every row length, so no row boundary cuts a document. The first token of a
-stream is not a target. Therefore a concatenated stream starts with a filler document of `tokens` + 1 tokens. More
-fillers complete the last sequence, because an incomplete sequence would be dropped. Fillers are not canaries.
+All documents have the same number of tokens, which divides every row length. Therefore no row boundary cuts a document.
+The first token of a stream is not a target. Therefore a concatenated stream starts with a filler document that has one
+more token. Other filler documents complete the last sequence, because an incomplete sequence would be dropped. Fillers
+are not canaries.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ def run(
 
     Args:
         tokenizer: tokenizer of the run, which determines the length of texts in tokens.
-        lexis: functions of this tokenizer: token counts of texts, and its words.
+        lexis: token counts and single-token words of this tokenizer.
         sequence_tokens: number of tokens per training sequence.
-        row_tokens: other lengths of rows that sequences are cut into.
+        row_tokens: lengths in tokens of the rows into which sequences are cut.
         concatenated: True if documents are concatenated to fill sequences; False for best-fit packing.
 
     Stats: `documents` and `text_bytes` (of all copies and fillers), `canaries`, `planted`, `copies`, `fillers`,
@@ -74,7 +75,7 @@ def run(
 
     Raises:
         RecipeError: no suitable document length divides the row lengths.
-        StageError: no generated text has this length.
+        StageError: no generated text has the required number of tokens.
     """
     size = document_tokens(math.gcd(sequence_tokens, *row_tokens))
     if size is None:
@@ -103,14 +104,14 @@ def run(
 
 
 def table(store: Store, made: Manifest) -> pa.Table:
-    """Return the canaries and references (`SCHEMA`)."""
+    """Return the table of canaries and references, with the columns of `SCHEMA`."""
     (part,) = made.named(TABLE)
     return read_table(store, part)
 
 
 def planted_documents(store: Store, made: Manifest) -> list[tuple[int, int]]:
-    """Return canary number and copy number of every written document, in stream order. The canary number of a filler is
-    `FILLER`.
+    """Return the canary number and the copy number of every written document, in stream order. A filler has the canary
+    number `FILLER`.
     """
     (part,) = made.named("part-")
     extras = map(json.loads, read_table(store, part, ["extra"])["extra"].to_pylist())
@@ -123,7 +124,9 @@ def copies_of(made: Sequence[Canary]) -> int:
 
 
 def _documents(params: Canaries, made: Sequence[Canary], lead: Sequence[str], rest: Sequence[str]) -> pa.Table:
-    """Return the copies of included canaries in an order determined by a hash, between the first and last fillers."""
+    """Return the copies of included canaries in an order determined by a hash. The fillers in `lead` come before the
+    copies, and the fillers in `rest` after them.
+    """
     copies = [(each, copy) for each in made if each.planted for copy in range(each.repetitions)]
     copies.sort(key=lambda one: hashlib.sha256(f"order {params.seed} {one[0].number} {one[1]}".encode()).digest())
     rows = [_row(FILLER, copy, 0, text) for copy, text in enumerate(lead)]

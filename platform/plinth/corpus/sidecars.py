@@ -1,4 +1,4 @@
-"""Documents over all buckets: parts paired with the parts of their sidecars, document numbers, samples of documents."""
+"""Pairing of document parts with parts of their sidecars; numbering of all documents; samples of documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from plinth_text.compiled import compiled
 
 @dataclass(frozen=True)
 class Slot:
-    """Slot: one part of documents with the matching parts of its sidecars.
+    """One part of documents with the matching parts of its sidecars.
 
     Args:
         number: index among all slots. Slots are sorted by bucket name, and then by position in the manifest.
@@ -48,7 +48,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """Name of the part in a manifest over all buckets."""
+        """Name that the part has in a manifest over all buckets."""
         return f"{self.bucket}/{self.documents.name}"
 
 
@@ -57,7 +57,7 @@ def slots(documents: Mapping[str, Manifest], **sides: Manifest | Mapping[str, Ma
 
     Args:
         documents: manifests of documents by bucket.
-        sides: by name, a manifest over all buckets or one manifest per bucket.
+        sides: sidecars by name, each as a manifest over all buckets or as one manifest per bucket.
 
     Raises:
         IntegrityError: a sidecar is missing or belongs to other documents.
@@ -89,7 +89,7 @@ def _parts(
 
 
 def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
-    """Return the sums of part statistics over all buckets (`{bucket}/part-*`), and `buckets` with the sums of each
+    """Return the sums of part statistics over all buckets (`{bucket}/part-*`). The key `buckets` has the sums of each
     bucket.
     """
     total = dict.fromkeys(names, 0)
@@ -113,30 +113,30 @@ VERSION = "1"
 
 @dataclass(frozen=True)
 class SlotNumbers:
-    """Consecutive numbers of all documents: `bases[s]` is the number of the first document in part s, and the last
-    value is the total.
+    """Consecutive numbers of all documents. `bases[s]` is the number of the first document in part s, and the last
+    value in `bases` is the number of all documents.
     """
 
     bases: tuple[int, ...]
 
     @property
     def documents(self) -> int:
-        """Return the number of documents."""
+        """Return the number of all documents."""
         return self.bases[-1]
 
     @property
     def key(self) -> str:
-        """Digest of the numbers, for the inputs of a task."""
+        """Text that identifies the document numbers, for the inputs of a task."""
         return "-".join(map(str, self.bases))
 
 
 def layout(places: Sequence[Slot]) -> SlotNumbers:
-    """Return the document numbers for these parts of documents."""
+    """Return the consecutive numbers of the documents in these parts."""
     return SlotNumbers((0, *accumulate(slot.documents.rows for slot in places)))
 
 
 def write(store: Store, name: str, values: npt.NDArray[Any]) -> Part:
-    """Write a flat column as a part; `rows` is the length of its first axis."""
+    """Write a flat column as a part, whose `rows` is the length of the column's first axis."""
     with store.staging(".flat") as path:
         with named_failures(path):
             values.tofile(path)
@@ -186,9 +186,9 @@ def _join(store: Store, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def mask(ctx: Context, sources: Sequence[tuple[Part, str]]) -> Part:
-    """Write a flat column of bytes that are 1 if a boolean sidecar column is true.
+    """Write a flat column of bytes that are 1 where a boolean column of a sidecar is true.
 
-    The mask is a separate step. If a sidecar changes without changing the mask, later steps are not re-run.
+    The mask is a separate step. If a sidecar changes but its mask does not, later steps are not re-run.
     """
     step = Step(name="dedup/mask", version=VERSION)
     items = [Item((part.blob.sha256, column), (part, column), part.rows) for part, column in sources]
@@ -212,7 +212,7 @@ EXCERPT_CHARACTERS = 320
 
 
 def ranks(ids: pa.Array, seed: int) -> U64:
-    """Return the keyed hashes [documents] of 16-byte ids."""
+    """Return the keyed hashes of 16-byte document ids."""
     if not len(ids):
         return np.empty(0, np.uint64)
     halves = np.frombuffer(ids.buffers()[1], dtype="<u8")[2 * ids.offset : 2 * (ids.offset + len(ids))]
@@ -222,17 +222,17 @@ def ranks(ids: pa.Array, seed: int) -> U64:
 
 
 def rank(identity: bytes, seed: int) -> int:
-    """Return the keyed hash of one id."""
+    """Return the keyed hash of one document id."""
     return int(ranks(pa.array([identity], pa.binary(16)), seed)[0])
 
 
 @compiled
 def hash_ids(halves: U64, seed: int, out: U64) -> None:
-    """Write to `out` the hash of each id; `halves` has both halves of the ids, [documents, 2]."""
+    """Write the hash of each document id to `out`. `halves` has both halves of the ids, [documents, 2]."""
 
 
 class Smallest:
-    """Collection that keeps the `count` items with the smallest ranks. Memory is `count` items."""
+    """Collection that keeps the `count` items with the smallest ranks. Other items are not kept in memory."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -241,11 +241,11 @@ class Smallest:
 
     @property
     def limit(self) -> int:
-        """Return the limit on ranks; only items with a smaller rank can still be chosen."""
+        """Return an upper limit for ranks. Only items with a smaller rank can still be kept."""
         return -self._heap[0][0] if len(self._heap) == self.count else 2**64
 
     def offer(self, rank: int, item: Any) -> None:
-        """Offer an item. If ranks are equal, the earlier item is kept."""
+        """Add an item if its rank is small enough. If ranks are equal, the earlier item is kept."""
         self._offered += 1
         entry = (-rank, -self._offered, item)
         if len(self._heap) < self.count:
@@ -254,12 +254,12 @@ class Smallest:
             heapq.heapreplace(self._heap, entry)
 
     def extend(self, pairs: Iterable[tuple[int, Any]]) -> None:
-        """Offer many items."""
+        """Offer several pairs of a rank and an item."""
         for one, item in pairs:
             self.offer(one, item)
 
     def chosen(self) -> list[Any]:
-        """Return the chosen items, smallest rank first."""
+        """Return the items that are kept, smallest rank first."""
         return [item for _, _, item in sorted(self._heap, key=lambda entry: (-entry[0], -entry[1]))]
 
 

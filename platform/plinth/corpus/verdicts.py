@@ -1,10 +1,10 @@
 """Stage that computes one decision and one reason per document from the sidecars, without reading text.
 
-The cascade is policy, exact duplicates, near duplicates, semantic duplicates, repeated lines, repeated passages,
-holdout, contamination and protected sets, without stages that the recipe disables. The first stage that removes a
-document from training gives the reason. Lines and passages remove documents with too little text left; for other
-documents their spans become edits, in addition to the policy's edits. Statistics count documents and bytes by stage and
-reason, and for every policy rule the matched documents and the sole matches.
+Stages are evaluated in this order: policy, exact duplicates, near duplicates, semantic duplicates, repeated lines,
+repeated passages, holdout, contamination and protected sets. Stages that the recipe disables are left out. The first
+stage that removes a document from training gives the reason. Repeated lines and passages remove a document only if too
+little text is left; otherwise their spans become edits, in addition to the policy's edits. Statistics count documents
+and bytes by stage and reason, and for every policy rule the documents that it matches and that only it matches.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def run(
     Returns:
         Manifest of `part-*` with `SCHEMA`, aligned with the documents. Statistics: `documents`, `bytes`,
         `decisions`, `decision_bytes`, `reasons`, `reason_bytes`, `policy_reasons`, `policy_reason_bytes`,
-        `stages`, `stage_bytes` (removed from training by each stage), and `rules` (by policy rule: `fired`, the
-        documents that it matches; `only` and `only_bytes`, those that only this rule matches).
+        `stages`, `stage_bytes` (removed from training by each stage), and `rules` (by policy rule: `fired`, the number
+        of documents that it matches; `only` and `only_bytes` of documents that no other rule matches).
 
     Raises:
         IntegrityError: a sidecar does not belong to the documents.
@@ -165,7 +165,7 @@ def _batches(store: Store, slot: Slot, count: _Count) -> Iterator[pa.RecordBatch
 
 
 def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
-    """Return, by stage, a mask of the documents that the stage removes. At most one stage removes a document."""
+    """Return for each stage a mask of the documents that the stage removes. At most one stage removes a document."""
     alive = side["policy"].column("keep")
     taken = {"policy": pc.invert(alive)}
     for name in DEDUP:
@@ -181,7 +181,9 @@ def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
 
 
 def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
-    """Return the cluster and its size, from the last stage in which a document has duplicates."""
+    """Return the cluster of each document and the cluster's size, from the last stage that found duplicates of the
+    document.
+    """
     cluster, size = side["exact"].column("cluster"), side["exact"].column("size")
     for name in ("near", "semantic"):
         if name in side:
@@ -192,7 +194,7 @@ def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
 
 
 def _edits(columns: list[pa.Array]) -> pa.Array:
-    """Merge the edits of all stages, sorted and disjoint. Most documents have edits of at most one stage."""
+    """Merge the edits of all stages into sorted, disjoint edits. Most documents have edits of at most one stage."""
     first, *others = columns
     if not others:
         return first
@@ -249,7 +251,7 @@ class _Count:
         self.sizes[name][key] += text_bytes
 
     def stats(self) -> dict[str, Any]:
-        """Return all counts as plain data. Decisions and stages without documents are included with 0."""
+        """Return all counts as plain data. Decisions and stages that have no documents are included with 0."""
         found: dict[str, Any] = {"documents": self.documents, "bytes": self.bytes}
         for name in ("decision", "reason", "policy_reason", "stage"):
             found[f"{name}s"] = dict(sorted(self.counts[name].items()))
@@ -266,14 +268,14 @@ CLUSTERING = ("exact", "near", "semantic")
 
 
 def cluster_of(ctx: Context, stage: str, bucket: str, part: int, row: int) -> str | None:
-    """Return the hexadecimal cluster id of a document in a stage's sidecar."""
+    """Return the hexadecimal cluster id of a document, read from a stage's sidecar."""
     sides = ctx.refs.current(ASSETS[stage]).named(f"{bucket}/part-")
     found = read_row(ctx.store, sides[part], row, ["cluster"])["cluster"] if part < len(sides) else None
     return found.hex() if found else None
 
 
 def survivors(ctx: Context, stage: str, clusters: Iterable[str | None]) -> Mapping[str, Mapping[str, str]]:
-    """Return bucket, id and URI of the survivor of each cluster. The stage's sidecars are read once, and no text is
+    """Return the bucket, id and URI of each cluster's survivor. The stage's sidecars are read once, and no text is
     read.
     """
     wanted = sorted({bytes.fromhex(one) for one in clusters if one})

@@ -1,7 +1,7 @@
 """Annotators. Each annotator reads documents and writes a sidecar of scores, labels or spans. The sidecar has the same
 rows in the same order as the documents, but no text.
 
-    base                the record that describes an annotator; all annotators by name
+    base                the class `Annotator`, and all annotators by name
     stage               run of an annotator over the documents of a bucket
     language            language of a document and its paragraphs (fastText); damaged characters; labels and scores of a
                         pretrained fastText model or transformer head

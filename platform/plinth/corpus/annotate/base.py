@@ -1,6 +1,7 @@
 """The record that describes an annotator (a pure function over batches of documents), and all annotators by name.
 
-To add an annotator, add a file in this folder, a line here, and a test; or publish it as a separate package.
+To add an annotator, add a file in this folder, a line in `ANNOTATORS` below, and a test. An annotator can also be
+published as a separate package.
 """
 
 from __future__ import annotations
@@ -33,23 +34,24 @@ class Annotator:
 
     Args:
         name: name of the sidecar, and prefix of its columns in policies (`name.column`).
-        version: version of the code; raise it when the same text gets different values.
+        version: version of the annotator's code; raise it when a change gives the same text different values.
         description: one sentence for the catalog.
         source: paper, project or library that defines the values.
         params: frozen model of the parameters in the recipe.
         schema: columns of the sidecar.
-        reads: columns of the documents that the function needs.
-        after: columns of other annotators' sidecars that the function also needs, such as `language.label`; text
-            columns are plain strings.
-        annotate: `(batch with those columns, prepared parameters) -> batch with the schema`, row for row.
+        reads: columns of the documents that `annotate` needs.
+        after: columns of other annotators' sidecars that `annotate` needs, such as `language.label`; text columns
+            are plain strings.
+        annotate: function that takes a batch with the columns of `reads` and `after`, and the prepared parameters.
+            The function returns a batch of `schema` with one row per input row.
         resources: assets, other than the documents, that the annotator reads for given parameters: `models/NAME`
             (trained by the pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user,
             `corpus.lists`). Their digests are part of the sidecar's identity, so the annotator is re-run only if they
             change.
-        learned: columns computed by models among the resources. If None, all columns of an annotator that needs a
+        learned: columns whose values come from a model. If None, all columns do, provided that the annotator needs a
             model.
-        libraries: third-party libraries that affect the result, by their names in `fingerprint.libraries`, in addition
-            to the Unicode tables. Their versions and digests are part of the sidecar's identity.
+        libraries: third-party libraries that affect the annotator's output, by their names in `fingerprint.libraries`,
+            in addition to the Unicode tables. Their versions and digests are part of the sidecar's identity.
         tables: `(params, files of the resources) -> tables by name`, for resources too large to read in every worker.
             The tables are built once per list, stored, and passed to `prepare` as the files of `TABLES`, for memory
             mapping.
@@ -78,7 +80,7 @@ class Annotator:
 
     @property
     def sidecars(self) -> dict[str, list[str]]:
-        """Return the names of the columns in `after`, grouped by annotator."""
+        """Return the columns listed in `after`, grouped by the annotator that writes them."""
         found: dict[str, list[str]] = {}
         for name in self.after:
             other, _, column = name.partition(".")
@@ -93,7 +95,8 @@ def spans(of: Integers, begin: Integers, end: Integers, why: Integers, reasons: 
     """Return the spans to cut, sorted by document and position. Adjacent spans with the same reason are merged.
 
     Args:
-        of, begin, end, why: [S] row of the document, start and end in code points (half open), index of the reason.
+        of, begin, end, why: [S] for each span, the row of its document, its start and end in code points (half open),
+            and the index of its reason in `reasons`.
         reasons: names of the reasons.
         rows: number of documents.
     """
@@ -165,7 +168,7 @@ def annotator(name: str) -> Annotator:
     """Return an annotator by name.
 
     Raises:
-        RecipeError: no such annotator; the error suggests the closest name.
+        RecipeError: there is no annotator with this name; the error suggests the closest name.
         ExtensionError: the annotator of an installed package is unusable.
     """
     return ANNOTATORS.find(name)
@@ -175,7 +178,7 @@ def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
     """Return the parameters of an annotator from a recipe's mapping.
 
     Raises:
-        RecipeError: no such annotator, an unknown parameter, or a value that is not allowed.
+        RecipeError: the annotator or a parameter does not exist, or a value is not allowed.
     """
     found: Frozen = ANNOTATORS.parameters(name, raw, f"corpus.annotate.{name}")
     return found

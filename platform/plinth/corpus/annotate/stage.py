@@ -1,4 +1,4 @@
-"""Stage that runs an annotator over the documents of a bucket. Other annotators can run in the same pass."""
+"""Stage that runs an annotator over the documents of a bucket. Several annotators can run in the same pass."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class _Request:
-    """One annotator to run, with its parameters and resources (key, name of the data file, content)."""
+    """Annotator to run, with its parameters and resources. A resource is a key, the name of a data file, and its
+    content.
+    """
 
     name: str
     version: str
@@ -52,7 +54,7 @@ class _Request:
         return Step(name=f"annotate/{self.name}", version=self.version, params=params, libraries=self.libraries)
 
     def inputs(self, documents: Part, sidecars: Mapping[str, Part] = _NO_PARTS) -> tuple[str, ...]:
-        """Return the digests of all inputs for one data file."""
+        """Return the digests of all inputs that determine the sidecar of one data file."""
         beside = (f"{name}:{part.blob.sha256}" for name, part in sidecars.items())
         return (documents.blob.sha256, *(f"{key}/{file}:{blob.sha256}" for key, file, blob in self.resources), *beside)
 
@@ -79,9 +81,9 @@ def run(
 
     Args:
         resources: manifests of the assets listed by `Annotator.needs`.
-        `beside`: other annotators of the bucket, by name, with their parameters. They run in the same pass if their
-            resources are available, and their own stage then finds the sidecar in the step cache. The results are
-            the same without them.
+        `beside`: other annotators of the bucket, by name, with their parameters. These annotators run in the same pass
+            if their resources are available. Their stages then find the sidecars in the step cache. The sidecar of
+            this annotator is the same without them.
         sidecars: manifests of the bucket's sidecars from the annotators listed in `Annotator.after`.
 
     Returns:
@@ -92,7 +94,7 @@ def run(
             `entries`, and of malformed lines (`left_out`).
 
     Raises:
-        RecipeError: no such annotator or parameter.
+        RecipeError: the annotator or a parameter does not exist.
         StageError: the annotator returned invalid rows or columns.
         MissingError: a resource that the annotator needs is missing.
     """
@@ -112,7 +114,7 @@ def run(
 
 
 def libraries(annotator_name: str, raw_params: Mapping[str, Any]) -> dict[str, str]:
-    """Return the libraries that affect an annotator's sidecars, with their installed versions."""
+    """Return the libraries that affect an annotator's sidecars, with the installed version of each library."""
     return _uses(annotator(annotator_name), parameters(annotator_name, raw_params))
 
 
@@ -124,7 +126,9 @@ def _uses(chosen: Annotator, params: Frozen) -> dict[str, str]:
 def _request(
     ctx: Context, name: str, params: Frozen, read: Mapping[str, Manifest]
 ) -> tuple[_Request, tuple[Part, ...]]:
-    """Return the request for one annotator, which is valid for any data file, and the tables of its resources."""
+    """Return the request for one annotator, which can be used for every data file, and the tables built from its
+    resources.
+    """
     # Sort by name, so that a model supplied as a folder has the same identity as the trained model.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
     chosen = annotator(name)
@@ -151,7 +155,7 @@ def _write_tables(store: Store, request: _Request) -> tuple[Part, ...]:
 
 
 def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Mapping[str, Any]]) -> list[_Request]:
-    """Return requests for the other annotators whose resources are available."""
+    """Return requests for the other annotators in `others` whose resources are available."""
     requests = []
     for name, raw in others.items():
         params = parameters(name, raw)
@@ -194,8 +198,8 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 
 @lru_cache(maxsize=16)
 def _prepared(name: str, params: str, store: Store, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
-    """Return the prepared parameters of an annotator, with its loaded resources. A worker loads a model once for all
-    data files of a bucket.
+    """Return an annotator's prepared parameters, with its resources loaded. Each worker loads a model once for all data
+    files of a bucket.
     """
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
@@ -221,7 +225,7 @@ def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part, ...]:
-    """Read a data file once, batch by batch, and write the sidecars of all annotators."""
+    """Read a data file once, batch by batch, and write the sidecars of all requested annotators."""
     from plinth_text.english import forget  # kernels are for workers
 
     with ExitStack() as stack:
@@ -245,7 +249,7 @@ def _pass(store: Store, task: _Task, requests: Sequence[_Request]) -> tuple[Part
 
 
 def slices(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Return the rows of a batch in slices of about `SLICE_BYTES` of text. A batch without text is one slice."""
+    """Cut a batch into slices of about `SLICE_BYTES` of text. A batch without text stays one slice."""
     from plinth_text.unicode import utf8
 
     if "text" not in batch.schema.names:
@@ -274,8 +278,8 @@ class _Made:
         self._made.append(made)
 
     def write(self) -> None:
-        """Write the rows annotated since the last call, and add them to the statistics. The written batches do not
-        depend on the slices.
+        """Write the rows that were annotated after the last call, and add them to the statistics. The size of the
+        written batches does not depend on the slices.
         """
         made = pa.concat_batches(self._made) if len(self._made) > 1 else self._made[0]
         self._made = []
@@ -287,7 +291,7 @@ class _Made:
 
 
 def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
-    """Check that an annotator returned one row per document, with the columns and types of its schema."""
+    """Raise StageError unless an annotator returned one row per document, with the columns and types of its schema."""
     expected = f"{rows} rows of {', '.join(f'{field.name} ({field.type})' for field in chosen.schema)}"
     found = f"{made.num_rows} rows of {', '.join(f'{field.name} ({field.type})' for field in made.schema)}"
     if made.num_rows == rows and made.schema.equals(chosen.schema):
@@ -299,12 +303,14 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
         f"annotator {chosen.name} returned an invalid batch",
         found=found,
         expected=expected,
-        remedy=f"correct {chosen.annotate.__module__} and raise the version",
+        remedy=f"correct {chosen.annotate.__module__} and raise the annotator's version",
     )
 
 
 def _require_version(chosen: Annotator, wanted: str) -> None:
-    """Check that this worker, possibly on another machine, has the code version that is part of the step's identity."""
+    """Check that this worker, possibly on another machine, has the version of the annotator's code that is part of the
+    step's identity.
+    """
     if chosen.version != wanted:
         raise StageError(
             f"annotator {chosen.name} has another version in this worker",

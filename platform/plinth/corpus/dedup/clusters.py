@@ -1,8 +1,8 @@
 """Clusters and their survivors, written as the sidecar columns of exact, near and semantic deduplication.
 
-The id of a cluster is the smallest document id in it. Exactly one member survives: the member with the best rank, or
-with the smallest id if ranks are equal. The result depends only on the members' ids and ranks, not on the order of
-parts or the number of workers.
+The id of a cluster is the smallest document id in it. Exactly one document of a cluster survives: the document with the
+best rank, or the document with the smallest id if ranks are equal. The choice depends only on the documents' ids and
+ranks. The order of parts and the number of workers have no effect.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ GATHER_SLOTS, GATHER_ROWS = 64, 4_000_000
 
 
 def write_members(store: Store, at: U64, group: I64, ranks: U64) -> Part:
-    """Write the members of clusters as a sorted run.
+    """Write the documents of clusters as a sorted run.
 
     Args:
         at: [N] document numbers, ascending.
-        group: [N] any number that identifies the cluster of the document.
+        group: [N] for each document, any number that identifies its cluster.
         ranks: by document number: the two halves of its id, and its rank (a smaller rank is better).
     """
     own = np.asarray(ranks[at]) if at.size else np.empty((0, 3), np.uint64)
@@ -85,7 +85,7 @@ def gather(
     columns: int = MEMBER_COLUMNS,
 ) -> list[Part]:
     """Merge sorted runs of document numbers from all ranges or partitions, and split them into one sorted run per part
-    of documents. In the result, document numbers are replaced by row numbers of the part, and rows are sorted by all
+    of documents. In the written runs, row numbers within the part replace document numbers, and rows are sorted by all
     columns.
     """
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
@@ -188,7 +188,9 @@ def _count(
 
 
 def summary(parts: Iterable[Part]) -> dict[str, object]:
-    """Return the statistics of a deduplication over all buckets and by bucket (the first piece of a part's name)."""
+    """Return the statistics of a deduplication, over all buckets and by bucket. Names of parts begin with the bucket's
+    name.
+    """
     total = dict.fromkeys(STATS, 0)
     buckets: dict[str, dict[str, int]] = {}
     for part in parts:
@@ -284,21 +286,21 @@ def _nested(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 
 def _times(column: pa.Array) -> U64:
-    """Return times as nonnegative numbers of microseconds. Missing times get the largest number."""
+    """Return times as nonnegative microseconds. A missing time gets the largest possible number."""
     micros = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     bounded = np.clip(micros, -(2**54), 2**54) + 2**54
     return np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), bounded.astype(np.uint64), _LAST)
 
 
 def _descending(column: pa.Array) -> U64:
-    """Return numbers that decrease as the values increase. Missing values and NaN get the largest number."""
+    """Return numbers that decrease as the column's values increase. Missing values and NaN get the largest number."""
     floats = pc.fill_null(column.cast(pa.float64()), float("nan")).to_numpy(zero_copy_only=False)
     return np.where(np.isnan(floats), _LAST, _LAST - np.uint64(1) - np.minimum(_ordered(floats), _LAST - np.uint64(1)))
 
 
 def _ordered(floats: F64) -> U64:
-    """Return the upper bits of each float as an unsigned integer. The integers sort in the same order as the floats
-    (IEEE 754).
+    """Return the upper bits of each float as an unsigned integer. The integers sort in the same order as the IEEE 754
+    floats.
     """
     bits = (floats + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     negative = bits >> np.uint64(63) == 1

@@ -1,7 +1,7 @@
 """Shared code of the stages that cut spans: their sidecar, groups of equal keys, edits from spans, windows of words.
 
-In the sidecar, `survivor` is True if the document survived the stage before and enough of it remains after the cuts.
-Each stage of the cascade reads the sidecar of the stage before it, and writes its own for the next stage.
+In the sidecar, `survivor` is True if the document survived the previous stage and enough text remains after the cuts.
+Each deduplication stage reads the sidecar of the previous stage and writes a sidecar for the next stage.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Marks:
 
 
 def columns(ctx: Context, parts: Sequence[Part], names: Sequence[str]) -> list[Part]:
-    """Return the named columns of sidecars as separate parts, so that changes of other columns do not re-run later
-    steps.
+    """Write the named columns of sidecars to separate parts and return these parts. Later steps that read the parts are
+    not re-run when other columns change.
     """
     step = Step(name="dedup/columns", version="1", params={"names": list(names)})
     items = [Item((part.blob.sha256,), (part, tuple(names)), part.rows) for part in parts]
@@ -77,8 +77,8 @@ def _columns(store: Store, task: tuple[Part, tuple[str, ...]]) -> tuple[Part, ..
 
 
 def no_stats(reasons: Sequence[str]) -> dict[str, Any]:
-    """Return statistics with all values 0: `STATS`, and the number of spans and their bytes by reason, for surviving
-    documents.
+    """Return statistics in which every value is 0: the counts in `STATS`, and, by reason, the number of cut spans and
+    their bytes in surviving documents.
     """
     return dict.fromkeys(STATS, 0) | {name: dict.fromkeys(reasons, 0) for name in ("spans", "span_bytes")}
 
@@ -86,10 +86,10 @@ def no_stats(reasons: Sequence[str]) -> dict[str, Any]:
 def batch(
     before: pa.RecordBatch, considered: Bools, short: Bools, marks: Marks, reasons: Sequence[str], stats: dict[str, Any]
 ) -> pa.RecordBatch:
-    """Return the rows of the sidecar, and add them to the statistics.
+    """Return rows of the sidecar, and add them to the statistics.
 
     Args:
-        before: columns `survivor` and `text_bytes` of the stage before; N rows.
+        before: columns `survivor` and `text_bytes` of the previous stage; N rows.
         considered: [N] True for documents that were compared.
         short: [N] True if too little of the document remains after the cuts.
         marks: spans to cut from the compared documents.
@@ -124,7 +124,7 @@ def batch(
 
 
 def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
-    """Return the marked spans as cuts, one list per row."""
+    """Return the spans to cut as lists of edits, one list per row."""
     offsets = np.zeros(rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(marks.doc, minlength=rows), out=offsets[1:])
     empty = pa.array([""], pa.string()).take(pa.array(np.zeros(marks.doc.size, dtype=np.int64)))
@@ -135,13 +135,13 @@ def edit_lists(rows: int, marks: Marks, reasons: Sequence[str]) -> pa.Array:
 
 
 def too_little(params: Remainder, edited: Bools, words: I64, left: I64, size: I64) -> Bools:
-    """Return True for each document with cuts that has fewer than `min_words` words or less than `min_share` of its
-    characters left.
+    """Return True for each edited document that has fewer than `min_words` words left, or less than `min_share` of its
+    characters.
 
     Args:
-        edited: [N] True if anything is cut.
+        edited: [N] True if anything is cut from the document.
         words: [N] number of words left.
-        left, size: [N] number of characters left, and before any cut.
+        left, size: [N] number of characters after and before the cuts.
     """
     return edited & ((words < params.min_words) | (left < params.min_share * size))
 
@@ -150,7 +150,7 @@ def equal_keys(key: U64, low: U64) -> tuple[I64, I64]:
     """Sort 128-bit keys with a stable sort, and group equal keys.
 
     Returns:
-        order [N], and starts [G + 1] of the groups of equal keys in that order.
+        Indices [N] that sort the keys, and the start positions [G + 1] of the groups of equal keys in the sorted order.
     """
     order = np.argsort(key, kind="stable")
     high, second = key[order], low[order]
@@ -164,8 +164,8 @@ def equal_keys(key: U64, low: U64) -> tuple[I64, I64]:
 
 
 def summary(parts: Iterable[Part], reasons: Sequence[str]) -> dict[str, Any]:
-    """Return the statistics of all parts, and `buckets` with the statistics of each bucket (the first piece of a part's
-    name).
+    """Return the statistics over all parts, with the statistics of each bucket in `buckets`. A part's name begins with
+    its bucket.
     """
     listed = tuple(parts)
     names = sorted({part.name.split("/", 1)[0] for part in listed})
@@ -205,7 +205,7 @@ class SlotTexts:
 
     Args:
         tokens: length of a window in words.
-        edits: part with the cuts of the stage before; None if that stage cuts nothing.
+        edits: part with the cuts of the previous stage; None if the previous stage cuts nothing.
     """
 
     slot: Slot
@@ -214,11 +214,13 @@ class SlotTexts:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Digests of the data that `read` reads."""
+        """Digests of the documents and edits that `read` reads."""
         return (self.slot.documents.blob.sha256, self.edits.blob.sha256 if self.edits else "")
 
     def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:
-        """Yield row numbers and their texts by batch. Earlier cuts are replaced by spaces."""
+        """Yield, batch by batch, row numbers and the texts of these rows. Spaces replace the text that earlier stages
+        cut.
+        """
         sides = [(self.edits, ["edits"])] if self.edits else []
         first = 0
         for documents, *cuts in iter_aligned(store, (self.slot.documents, ["text"]), *sides):
@@ -227,7 +229,9 @@ class SlotTexts:
             first += len(texts)
 
     def read_rows(self, store: Store, rows: I64) -> Iterator[tuple[I64, pa.Array]]:
-        """Yield the given rows (ascending) and their texts by batch. Row groups without these rows are not read."""
+        """Yield, batch by batch, the row numbers in `rows` (ascending) and the texts of these rows. Row groups without
+        any of these rows are not read.
+        """
         chosen = np.zeros(self.slot.documents.rows, dtype=np.bool_)
         chosen[rows] = True
         cuts, first = _some(store, self.edits, chosen), 0
@@ -246,7 +250,7 @@ def _some(store: Store, edits: Part | None, chosen: Bools) -> pa.ChunkedArray:
 
 
 def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
-    """Replace every code point in a cut by a space. The words in the cut are gone, and all offsets stay the same."""
+    """Replace every code point in a cut by a space. The words in the cut are removed, and all offsets stay the same."""
     rows = np.flatnonzero(pc.list_value_length(edits).to_numpy(zero_copy_only=False))
     if rows.size == 0:
         return texts
@@ -261,7 +265,8 @@ def blanked(texts: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 def find(ctx: Context, sources: Sequence[SlotTexts], mask: Part, layout: SlotNumbers, range_rows: int) -> list[Part]:
-    """Return, for every part of documents, its word windows that occurred earlier, as sorted runs of `LATER`.
+    """Return, for every part of documents, the windows of words that occurred earlier in the corpus, as sorted runs of
+    `LATER`.
 
     Args:
         mask: flat column of bytes that selects the documents to compare.
@@ -336,7 +341,7 @@ def _windows(store: Store, task: _Candidates) -> tuple[Part, ...]:
 
 
 def _wanted(found: Windows, repeated: HashLookup) -> Bools:
-    """Return [N] True for each window whose anchor is repeated. Each anchor is looked up once."""
+    """Return a mask of the windows whose anchor is repeated in the corpus. Each distinct anchor is looked up once."""
     if found.anchors.size == 0:
         return np.zeros(0, dtype=np.bool_)
     known: Bools = repeated.find(found.anchors[found.fresh]) >= 0

@@ -1,12 +1,12 @@
 """Exact duplicates over all buckets: texts that are equal except for case and white space.
 
-    digest    per part: 16 bytes of SHA-256 of each normalized text, sorted, and the text's length; never recomputed
+    digest    per part: 16 bytes of SHA-256 of each normalized text, sorted, and the text's length; computed once
     mask      per part: the documents that the policy keeps
     group     per range of digests: clusters of kept documents with equal digests, and the survivor of each cluster
     sidecar   per part: the columns of `clusters.SCHEMA`
 
-After a change of the policy, only digests are compared again; no text is read. Memory is bounded by one part or one
-range of digests.
+If the policy changes, only the digests are compared again; no text is read. The stage needs no more memory than one
+part or one range of digests.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def run(
     """Find exact duplicates among the documents that the policies keep.
 
     Args:
-        params: `keep`, `quality` and `prefer` determine the survivor.
+        params: parameters of which `keep`, `quality` and `prefer` determine the survivor.
         documents: `{b}/documents` by bucket.
         policies: `{b}/policy` by bucket.
         quality: `{b}/{annotation}` by bucket, for the annotation named by `params.quality`.
-        range_rows: rows per reduce task; affects memory only.
+        range_rows: rows per reduce task; affects memory use only.
 
     Returns:
         Manifest of `{b}/part-*` with `clusters.SCHEMA`.
 
     Raises:
-        IntegrityError: a policy does not belong to its documents; a part is damaged.
+        IntegrityError: a policy does not belong to its documents, or a part is damaged.
     """
     places = slots(documents, policy=policies)
     lengths = text_lengths(ctx, places)
@@ -86,7 +86,7 @@ def run(
 
 
 def leaves(ctx: Context, places: Sequence[Slot]) -> list[Part]:
-    """Return the text digests of each part of documents, as a sorted run of (upper half, row, lower half)."""
+    """Return the digests of the texts in each part of documents, as a sorted run of (upper half, row, lower half)."""
     return [parts[0] for parts in _digests(ctx, places)]
 
 

@@ -36,13 +36,13 @@ BOILERPLATE, PARAGRAPH, LINE = 0, 1, 2
 
 @dataclass(frozen=True)
 class Units:
-    """Lines and paragraphs of a batch that are compared. U is their number; units of the same kind are in reading
-    order.
+    """Lines and paragraphs of a batch that are compared with other documents. U is the number of these units; units of
+    the same kind are in reading order.
 
     Args:
         key, low: [U] upper and lower half of the unit's key.
         first, last: [U] range of lines that the unit covers, half open.
-        doc: [U] index of the unit's text.
+        doc: [U] index of the text that contains the unit.
         kind: [U] `BOILERPLATE`, `PARAGRAPH` or `LINE`.
     """
 
@@ -55,8 +55,8 @@ class Units:
 
 
 def compared(params: LineParameters, bucket: str, found: HashedLines, domains: list[str]) -> Units:
-    """Return the units of a batch of texts from one bucket, with their hashes; `domains` lists the domain of every
-    text.
+    """Return the lines and paragraphs to compare, with their hashes, for a batch of texts from one bucket. The list
+    `domains` has the domain of every text.
     """
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     by_domain = _salts("domain", domains)
@@ -70,7 +70,9 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 
 
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
-    """Yield, for each kind of unit, the kind, the two hash halves, the first line, and the end line (exclusive)."""
+    """Yield for each kind of unit the kind, the upper and lower halves of the hashes, the first lines, and the end
+    lines (exclusive).
+    """
     if params.boilerplate_documents is not None:
         at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
@@ -101,7 +103,7 @@ def _salts(kind: str, names: list[str]) -> U64:
 
 @compiled
 def salt_hashes(high: U64, salt: U64, kind: int, out: U64) -> None:
-    """Write to `out` hashes of units that depend on their scope and kind."""
+    """Write to `out` hashes of lines and paragraphs that depend on their scope and kind."""
 
 
 # Lines and paragraphs that other documents have too, as cuts; and boilerplate at heads and feet of pages.
@@ -140,19 +142,19 @@ def run(
     *,
     range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
-    """Find repeated lines in documents that survived the stage before.
+    """Find repeated lines in documents that survived the previous stage.
 
     Args:
         documents: `{b}/documents` by bucket.
-        before: a manifest over all buckets with columns `survivor` and `text_bytes`.
-        range_rows: rows per reduce task; affects memory only.
+        before: manifest of the previous stage over all buckets, with the columns `survivor` and `text_bytes`.
+        range_rows: rows per reduce task; affects memory use only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
         and `buckets`.
 
     Raises:
-        IntegrityError: `before` does not belong to the documents; a part is damaged.
+        IntegrityError: `before` does not belong to the documents, or a part is damaged.
     """
     places = slots(documents, before=before)
     narrowed = edits.columns(ctx, [slot.sides["before"] for slot in places], _BEFORE)
@@ -213,8 +215,8 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _combined(key: U64, low: U64, row: U64, line: U64, edge: U64) -> tuple[U64, ...]:
-    """Return one row of `COUNTS` for each key: the first position of the key, and the number of documents that contain
-    it.
+    """Return one row of `COUNTS` for each key of a line, with the first position of the key and the number of documents
+    that contain the key.
 
     Args:
         key, low, row, line, edge: one element for each occurrence of a line in a document, in reading order.
@@ -257,8 +259,8 @@ def _sidecar(store: Store, task: _Task) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class _Repeated:
-    """Lines to cut from one part of documents, sorted by key. For each key: the first row with the line, and `line << 1
-    | first`.
+    """Lines to cut from one part of documents, sorted by key. Each key has the first row that contains the line, and
+    the number `line << 1 | first`.
     """
 
     key: U64
@@ -283,8 +285,8 @@ def _batches(store: Store, task: _Task, repeated: _Repeated, stats: dict[str, An
 
 
 def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatch, HashedLines, list[str]]]:
-    """Yield for each batch: its first row, the mask of compared documents, the rows of the stage before, lines and
-    domains.
+    """Yield for each batch its first row, the mask of compared documents, the rows of the previous stage, and the lines
+    and domains of the compared documents.
     """
     first = 0
     sources = ((task.slot.documents, ["text", "uri"]), (task.slot.sides["before"], list(_BEFORE)))
@@ -298,7 +300,7 @@ def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatc
 
 
 def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8:
-    """Return [L] for each line 0, or 1 + the index of the reason to cut it."""
+    """Return for each line 0 if it is kept, or 1 + the index of the reason to cut the line."""
     cut = np.zeros(found.high.size, dtype=np.uint8)
     key, low = repeated.key, repeated.low
     if key.size == 0:
@@ -322,7 +324,7 @@ def _cut(repeated: _Repeated, units: Units, found: HashedLines, rows: I64) -> U8
 
 
 def _marks(found: HashedLines, cut: U8, index: I64) -> edits.Marks:
-    """Return the spans to cut: consecutive lines of a text that are cut for the same reason."""
+    """Return the spans to cut. Consecutive lines of a text that are cut for the same reason form one span."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     breaks = (cut[1:] != cut[:-1]) | (owner[1:] != owner[:-1])
     begins = np.flatnonzero(np.r_[True, breaks][: cut.size])

@@ -1,5 +1,5 @@
-"""Parameters of the deduplication stages. Exact, near and semantic deduplication drop documents; repeated lines and
-passages are cut.
+"""Parameters of the deduplication stages. Exact, near and semantic deduplication drop whole documents. Line and
+substring deduplication cut repeated lines and passages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DEFAULT_THRESHOLD = 0.8
 
 
 def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `MinHash`, with `preset`, `hashes` and `target_recall` converted to bands and rows.
+    """Return the fields of a `MinHash`, in which `preset`, `hashes` and `target_recall` are replaced by bands and rows.
 
     Raises:
         ValueError: fields contradict each other, or the number of hashes cannot reach the recall.
@@ -61,8 +61,8 @@ def resolve(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache
 def optimal(threshold: float, hashes: int) -> tuple[int, int]:
-    """Return the bands and rows that use at most `hashes` hashes and have the smallest sum of false positives and
-    negatives.
+    """Return the numbers of bands and rows with the smallest sum of false positives and false negatives, using at most
+    `hashes` hashes.
 
     datasketch measures false positives as the area under the recall curve below the threshold, and false negatives as
     the area over the curve above the threshold.
@@ -74,8 +74,8 @@ def optimal(threshold: float, hashes: int) -> tuple[int, int]:
 
 
 def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
-    """Return bands and rows that find a share `target` of the pairs at the threshold, with as many rows per band as
-    possible. More rows per band give fewer false candidates.
+    """Return the numbers of bands and rows that find at least the share `target` of the pairs at the threshold. Of
+    these, the numbers with the most rows per band are returned, because more rows per band give fewer false candidates.
 
     Raises:
         ValueError: the recall is too low even with one row per band.
@@ -93,31 +93,49 @@ def for_recall(threshold: float, hashes: int, target: float) -> tuple[int, int]:
 
 
 class Remainder(Frozen):
-    """Minimum remainder of a document after cuts. Documents without cuts are never dropped."""
+    """Minimum size of a document after cuts. Documents without cuts are never dropped."""
 
-    min_words: int = internal(20, ge=0, description="Minimum words after cuts; documents with fewer words are dropped.")
+    min_words: int = internal(
+        20,
+        ge=0,
+        description="Minimum number of words after cuts; documents with fewer words are dropped.",
+    )
     min_share: float = internal(
-        0.2, ge=0, le=1, description="Minimum share of characters after cuts; documents with a lower share are dropped."
+        0.2,
+        ge=0,
+        le=1,
+        description="Minimum share of a document's characters that must remain after cuts; other documents are "
+        "dropped.",
     )
 
 
 class LineParameters(Remainder):
-    """Cut lines and paragraphs that occur in several documents; the first occurrence is kept.
+    """Cut lines and paragraphs that occur in several documents. The first occurrence is kept.
 
     CCNet and Dolma cut every repeated line (`max_documents: 1`); RefinedWeb and others cut lines that many pages of one
-    site share. Comparison ignores case and white space.
+    site share. Lines are compared without regard to case and white space.
     """
 
     scope: Literal["bucket", "domain", "corpus"] = Field(
-        "corpus", description="Scope of repetition. `domain` is the host of the URI, or the bucket if there is no host."
+        "corpus",
+        description="Documents among which copies of a line are counted. `domain`: documents whose URI has the same "
+        "host; documents without a host are counted by bucket.",
     )
-    max_documents: int = internal(1, ge=1, description="Maximum number of documents in which a line may occur.")
+    max_documents: int = internal(
+        1,
+        ge=1,
+        description="Maximum number of documents in which a line may occur; lines in more documents are cut.",
+    )
     units: tuple[Literal["line", "paragraph"], ...] = internal(
         ("line", "paragraph"),
         min_length=1,
         description="Units to compare: lines, paragraphs (blocks between blank lines), or both.",
     )
-    min_characters: int = Field(50, ge=1, description="Minimum characters to cut a line or paragraph, without spaces.")
+    min_characters: int = Field(
+        50,
+        ge=1,
+        description="Minimum number of characters, without spaces, for a line or paragraph to be cut.",
+    )
     boilerplate_documents: int | None = internal(
         10,
         ge=1,
@@ -138,26 +156,35 @@ class Substring(Remainder):
     stricter. In scripts without spaces a character is a word.
     """
 
-    min_tokens: int = Field(50, ge=2, description="Minimum length in words; 38 words are about 50 BPE tokens.")
+    min_tokens: int = Field(
+        50,
+        ge=2,
+        description="Minimum length of a repeated passage in words; 38 words are about 50 BPE tokens.",
+    )
     exclude: tuple[str, ...] = Field((), description="Buckets to skip; their passages are neither cut nor compared.")
 
 
 class Semantic(Frozen):
     """Semantic deduplication in chosen buckets, for reordered or lightly reworded documents that MinHash misses.
 
-    Without `vectors`, documents are compared by hashed TF-IDF of words, fitted on the same buckets, which ignores word
-    order and knows no synonyms. Supply vectors of an embedding model for better results. The longest document of each
-    cluster is kept; ties go to the smallest id.
+    Without `vectors`, documents are compared by hashed TF-IDF of words, fitted on the same buckets. TF-IDF ignores word
+    order and synonyms. Supply vectors of an embedding model for better results. The longest document of each cluster is
+    kept. If documents are equally long, the document with the smallest id is kept.
     """
 
     buckets: tuple[str, ...] = Field(
         min_length=1, description="Buckets to compare. Documents are compared within and across these buckets."
     )
-    threshold: float = Field(0.95, gt=0, le=1, description="Minimum cosine similarity of duplicates.")
-    dimensions: int = internal(512, ge=16, le=4096, description="Dimensions of the built-in vectors.")
-    min_words: int = internal(30, ge=1, description="Minimum words of compared documents.")
+    threshold: float = Field(
+        0.95,
+        gt=0,
+        le=1,
+        description="Minimum cosine similarity of two documents to count as duplicates.",
+    )
+    dimensions: int = internal(512, ge=16, le=4096, description="Number of dimensions of the built-in TF-IDF vectors.")
+    min_words: int = internal(30, ge=1, description="Minimum number of words of a document to be compared.")
     recall: float = internal(
-        0.99, gt=0, lt=1, description="Expected recall of the search at the threshold."
+        0.99, gt=0, lt=1, description="Expected share of the pairs at the similarity threshold that the search finds."
     )
     vectors: str | None = Field(
         None,
@@ -173,17 +200,22 @@ class Semantic(Frozen):
 
 
 class MinHash(Frozen):
-    """MinHash-LSH over shingles. Defaults are FineWeb's: word 5-grams, 14 bands of 8 rows.
+    """Parameters of MinHash-LSH over shingles. Defaults are FineWeb's: word 5-grams, 14 bands of 8 rows.
 
     `preset` selects a published setting; `hashes` derives bands and rows from the threshold. Both are resolved when the
-    recipe is loaded: bands and rows are recorded.
+    recipe is loaded, and the resulting bands and rows are recorded.
     """
 
     preset: Literal["fineweb", "marin", "nemo", "redpajama", "text-dedup"] | None = spelling(
-        None, description="Published setting (docs/deduplication.md); explicit fields override it."
+        None,
+        description="Name of a published setting (docs/deduplication.md); fields set in the recipe override its "
+        "values.",
     )
     hashes: int | None = Field(
-        None, ge=2, exclude=True, description="Number of hashes, divided into bands and rows automatically."
+        None,
+        ge=2,
+        exclude=True,
+        description="Number of hashes per signature, which is divided into bands and rows automatically.",
     )
     target_recall: float | None = internal(
         None,
@@ -194,15 +226,30 @@ class MinHash(Frozen):
         "false positives and negatives have equal weight, as in datasketch.",
     )
     shingle_words: int = Field(5, ge=1, description="Words per shingle.")
-    shingle_characters: int | None = internal(None, ge=1, description="Characters per shingle, instead of words.")
-    max_characters: int | None = internal(
-        500_000, ge=1, description="Maximum characters of a text to compare. If `null`, all characters are compared."
+    shingle_characters: int | None = internal(
+        None,
+        ge=1,
+        description="Number of characters per shingle; if null, shingles consist of words.",
     )
-    bands: int = Field(14, ge=1, description="Number of bands; more bands find less similar pairs.")
-    rows: int = Field(8, ge=1, description="Hashes per band; with more hashes, only more similar pairs are found.")
-    threshold: float = Field(0.8, gt=0, le=1, description="Minimum similarity of duplicates.")
+    max_characters: int | None = internal(
+        500_000, ge=1, description="Number of characters to compare from the beginning of each text; if `null`, all."
+    )
+    bands: int = Field(14, ge=1, description="Number of bands; with more bands, pairs of lower similarity are found.")
+    rows: int = Field(
+        8,
+        ge=1,
+        description="Number of hashes per band; with more hashes, only pairs of higher similarity are found.",
+    )
+    threshold: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Minimum Jaccard similarity of two documents to count as duplicates.",
+    )
     verify: Literal["text", "signature"] = Field(
-        "text", description="Compare the exact Jaccard similarity (`text`), or its estimate (`signature`)."
+        "text",
+        description="Similarity to compare: the exact Jaccard similarity (`text`), or its estimate from signatures "
+        "(`signature`).",
     )
     seed: int = internal(1, description="Seed of the hash permutations.")
 
@@ -242,17 +289,29 @@ class Dedup(Frozen):
 
     minhash: MinHash = MinHash()
     keep: Literal["smallest_id", "longest", "earliest", "best_quality"] = Field(
-        "longest", description="Cluster member that survives; ties go to the smallest id."
+        "longest",
+        description="Document of a cluster that survives; if several qualify, the document with the smallest id.",
     )
     quality: str | None = Field(
-        None, pattern=r"^[^.]+\..+$", description="For `best_quality`: annotation column, such as `quality.score`."
+        None,
+        pattern=r"^[^.]+\..+$",
+        description="Annotation column that `keep: best_quality` compares, such as `quality.score`.",
     )
     prefer: tuple[str, ...] = Field(
         (), max_length=255, description="Buckets whose documents are preferred as survivors, in order of preference."
     )
-    semantic: Semantic | None = Field(None, description="Deduplication by vectors, in chosen buckets. `null`: off.")
-    lines: LineParameters | None = Field(None, description="Cut repeated lines and paragraphs. `null`: off.")
-    substring: Substring | None = Field(None, description="Cut repeated passages. `null`: off.")
+    semantic: Semantic | None = Field(
+        None,
+        description="Semantic deduplication by vectors, in chosen buckets. If `null`, the stage is disabled.",
+    )
+    lines: LineParameters | None = Field(
+        None,
+        description="Cuts of repeated lines and paragraphs. If `null`, the stage is disabled.",
+    )
+    substring: Substring | None = Field(
+        None,
+        description="Cuts of repeated passages. If `null`, the stage is disabled.",
+    )
 
     @model_validator(mode="after")
     def _has_quality(self) -> Self:
@@ -261,5 +320,5 @@ class Dedup(Frozen):
         return self
 
     def survivors(self) -> dict[str, Any]:
-        """Return the parameters that the choice of survivors depends on."""
+        """Return the parameters that determine the survivor of a cluster."""
         return {"keep": self.keep, "quality": self.quality, "prefer": list(self.prefer)}

@@ -1,5 +1,5 @@
-"""Tree of sorted runs with one leaf per part of documents. Runs are merged if there are too many, so that no reduce
-task opens one file per part of the corpus.
+"""Tree of sorted runs with one leaf per part of documents. If there are too many runs, they are merged. Therefore a
+reduce task opens only a few files, even if the corpus has many parts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ MERGE_ROWS = 2_000_000
 
 
 def keyed(parts: Iterable[Part]) -> str:
-    """Return one digest for many parts, for tasks that depend on all of them. With one digest per part in every task's
-    key, the total size would grow with the square of the number of parts.
+    """Return one digest over many parts, for tasks that depend on all of them. If every task's key listed the digest of
+    every part, the total size of the keys would grow with the square of the number of parts.
     """
     return fingerprint.digest([part.blob.sha256 for part in parts])
 
@@ -48,7 +48,7 @@ def narrow(ctx: Context, kind: str, columns: int, runs: Sequence[Part], label: s
     """Merge sorted runs until at most `MOST_RUNS` are left, and return the merged runs.
 
     Args:
-        kind, columns: kind of the runs, and their number of columns.
+        kind, columns: kind of the sorted runs, and their number of columns.
         label: name shown in the progress display.
     """
     step = Step(name="dedup/narrow", version=LEVEL_VERSION, params={"kind": kind})
@@ -98,8 +98,8 @@ def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tup
 
 
 def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
-    """Return half-open ranges of keys with about `rows` rows each, for any distribution of keys. A key is never split
-    between ranges.
+    """Return half-open key ranges with about `rows` rows each, for any distribution of keys. Rows with the same key are
+    always in the same range.
     """
     firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
@@ -125,8 +125,8 @@ FAN, WIDEST = 8, 32
 
 @dataclass(frozen=True)
 class Branch:
-    """Sorted run over several parts of documents. `slots` are the numbers of these parts; addresses in the run refer to
-    them by position.
+    """Sorted run over several parts of documents. `slots` are the numbers of these parts. An address in the run refers
+    to a part by its position in `slots`.
     """
 
     part: Part
@@ -134,7 +134,7 @@ class Branch:
 
 
 def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[Branch]:
-    """Return at most `MOST_RUNS` sorted runs over all leaves. The number is larger only if runs cannot be merged."""
+    """Return at most `MOST_RUNS` sorted runs over all leaves. More runs are returned only if runs cannot be merged."""
     branches = [Branch(leaf, (number,)) for number, leaf in enumerate(leaves)]
     while len(branches) > MOST_RUNS:
         groups = list(_groups(branches))
@@ -161,8 +161,8 @@ def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[
 
 
 def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
-    """Yield groups of sorted runs to merge. The digest of a run decides if its group ends there, on average after `FAN`
-    runs.
+    """Yield groups of sorted runs to merge. Whether a group ends after a run depends on the run's digest; on average, a
+    group has `FAN` runs.
     """
     group: list[Branch] = []
     for branch in branches:
@@ -204,8 +204,8 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class RangeReader:
-    """Reader for a key range over all parts of documents. The reader is pickled for tasks, and its size does not grow
-    with the number of parts.
+    """Reader of key ranges from the sorted runs of all parts of documents. The reader is pickled for tasks, and its
+    size does not grow with the number of parts.
 
     Args:
         branches: for each branch, its sorted run, and a flat column with the first document number of each part.
@@ -231,7 +231,7 @@ class RangeReader:
 
     @property
     def key(self) -> str:
-        """Digest of the data that is read."""
+        """Digest of the runs and columns that the reader reads."""
         return keyed(part for branch in self.branches for part in branch)
 
     @property
@@ -240,8 +240,8 @@ class RangeReader:
         return sum(run.rows for run, _ in self.branches)
 
     def read(self, store: Store, low: int, high: int, mask: U8 | None = None) -> list[U64]:
-        """Return the key, document number and further columns of the rows with low <= key < high. If there is a mask,
-        only documents with a nonzero mask value are included.
+        """Return the key, the document number and the other columns of all rows with low <= key < high. If `mask` is
+        set, only documents with a nonzero mask value are included.
         """
         found: list[list[U64]] = []
         for run, first in self.branches:
@@ -259,7 +259,7 @@ class Range:
     """Range of keys that one reduce task reads. A range can be pickled.
 
     Args:
-        mask: flat column of bytes that selects documents, if not all are considered.
+        mask: flat column of bytes that selects documents; if None, all documents are included.
         given: other parts that the task reads.
     """
 
@@ -270,8 +270,8 @@ class Range:
     given: tuple[Part, ...] = ()
 
     def read(self, store: Store) -> tuple[Bools, list[U64]]:
-        """Return [N] True for the first row of each key, and the columns, sorted by key, document number and the other
-        columns.
+        """Return a mask of the rows in which a new key begins, and the columns of the range. Rows are sorted by key,
+        document number and the other columns.
 
         If there are three columns or more, the third column is the other half of the key.
         """

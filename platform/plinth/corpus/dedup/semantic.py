@@ -2,14 +2,15 @@
 
     vectors   hashed TF-IDF fitted on the same buckets, or the user's own vectors       `vectors`
     pairs     SimHash candidates, by keys and sketches
-    verify    exact cosines and clusters; the longest document of each cluster is kept (ties: smallest id)
+    verify    exact cosines and clusters; the longest document of each cluster is kept (in a tie, the smallest id)
     sidecar   per part: the columns of `SCHEMA`
 
-TF-IDF vectors match documents that use the same words about equally often, in any order: shuffled sentences, changed
-word order, some words exchanged. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. They also
-match forms that differ only in a few names, so choose the threshold with care.
+TF-IDF vectors match documents that use the same words about equally often in any order, such as copies with shuffled
+sentences or a few exchanged words. TF-IDF vectors miss paraphrases with synonyms, translations and summaries. TF-IDF
+vectors match filled-in forms that differ only in a few names. Therefore choose the threshold with care.
 
-Memory is the vectors of one part or of one partition of pairs, plus 8 bytes for each document of the buckets.
+The stage keeps in memory the vectors of one part or of one partition of pairs, and 8 bytes for each document of the
+buckets.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ class Search:
     """Parameters of the search for candidate pairs.
 
     Args:
-        mean: mean of the vectors, rounded; all SimHash planes go through it.
+        mean: mean of the vectors, rounded to integers; all SimHash planes go through this point.
         bits, tables: number of bits per key, and number of keys per vector.
-        differing: maximum number of differing bits between two sketches.
+        differing: maximum number of differing bits between the two sketches of a pair.
     """
 
     mean: tuple[int, ...]
@@ -157,7 +158,9 @@ def simhash(vectors: I16, shape: Search) -> U64:
 
 
 def sketched(vectors: I16, shape: Search) -> U64:
-    """Return the sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions]. Sketches use different planes than keys."""
+    """Return the sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions]. Sketches and keys use different random
+    planes.
+    """
     out = np.empty((vectors.shape[0], _WORDS), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, MAX_BITS * MAX_TABLES, SKETCH_BITS):
         out[first : first + 4096] = np.packbits(sides, axis=1).view("<u8")
@@ -165,8 +168,8 @@ def sketched(vectors: I16, shape: Search) -> U64:
 
 
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
-    """Yield, for batches of 4,096 vectors, the first row, and a mask of the planes that each vector is above. The
-    products are exact whole numbers, so their signs do not depend on the processor.
+    """Yield, for batches of 4,096 vectors, the first row of the batch, and a mask of the planes that each vector is
+    above. The products are exact whole numbers, so their signs do not depend on the processor.
     """
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
     planes = np.empty((vectors.shape[1], count), dtype=np.float32)
@@ -177,19 +180,21 @@ def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tupl
 
 @compiled
 def random_planes(first: int, row_factor: int, column_factor: int, out: F32) -> None:
-    """Write random signs [dimensions, count] to `out`, for planes from `first` on. Each sign depends only on its
-    position.
+    """Write random signs [dimensions, count] for the planes from number `first` on to `out`. Each sign depends only on
+    its position.
     """
 
 
 @compiled
 def pack_sides(sides: Bools, bits: int, out: U64) -> None:
-    """Write the keys [N, tables] of vectors to `out`. Each key packs the sides of `bits` planes."""
+    """Write the keys [N, tables] of vectors to `out`. Each key packs `bits` bits, which are the vector's sides of as
+    many planes.
+    """
 
 
 def nominate(key: U64, at: U64) -> tuple[U64, U64]:
-    """Return the candidate pairs (smaller address first) of rows sorted by key and address. A pair may occur more than
-    once.
+    """Return the candidate pairs among rows that share a key; rows are sorted by key and address. In a pair, the
+    smaller address is first. A pair may occur more than once.
     """
     starts = np.append(np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: key.size]), key.size)
     sizes = np.diff(starts)
@@ -201,7 +206,7 @@ def nominate(key: U64, at: U64) -> tuple[U64, U64]:
 
 @compiled
 def nominate_pairs(key: U64, at: U64, starts: I64, left: U64, right: U64) -> int:
-    """Write the pairs of all groups to `left` and `right`, and return their number."""
+    """Write the pairs of rows in each group of equal keys to `left` and `right`, and return the number of pairs."""
 
 
 def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
@@ -219,7 +224,7 @@ def _pairs(differing: int, store: Store, task: Range) -> tuple[Part, ...]:
 
 
 def _differing(sketches: U64, pairs: U64) -> I64:
-    """Return [P] the number of bits that differ between the two sketches of each pair."""
+    """Return, for each pair, the number of bits that differ between its two sketches."""
     out = np.zeros(pairs.shape[0], dtype=np.int64)
     for first in range(0, out.size, 2**20):
         left, right = pairs[first : first + 2**20].T
@@ -229,7 +234,7 @@ def _differing(sketches: U64, pairs: U64) -> I64:
 
 @compiled
 def hash_pairs(left: U64, right: U64, out: U64) -> None:
-    """Write a hash of each pair; a collision costs one extra comparison."""
+    """Write a hash of each pair to `out`. If two hashes collide, one extra comparison is made."""
 
 ASSET = "dedup/semantic"
 VERSION = "2"
@@ -262,19 +267,19 @@ def run(
     vectors: Manifest | None = None,
     range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
-    """Find semantic duplicates among the survivors of the stage before.
+    """Find semantic duplicates among the survivors of the previous stage.
 
     Args:
         documents: `{b}/documents` by bucket.
-        before: a manifest over all buckets with columns `survivor` and `text_bytes`.
-        vectors: the user's vectors, if `params.vectors` names them.
-        range_rows: keys per reduce task; affects memory only.
+        before: manifest of the previous stage over all buckets, with the columns `survivor` and `text_bytes`.
+        vectors: manifest of the user's vectors, if `params.vectors` names a list.
+        range_rows: keys per reduce task; affects memory use only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `STATS`, `buckets`, `bits` and `tables` of the search.
 
     Raises:
-        RecipeError: a chosen bucket does not exist.
+        RecipeError: a bucket named in the parameters does not exist.
         SourceError: the user's vectors cannot be used.
         IntegrityError: `before` does not belong to the documents.
     """
@@ -357,7 +362,7 @@ def _batches(store: Store, task: _Emit, stats: dict[str, int]) -> Iterator[pa.Re
 
 
 def _count(stats: dict[str, int], considered: Any, alive: Any, survivor: Any, company: Any, text_bytes: Any) -> None:
-    """Add the documents and bytes of a batch to the statistics. All other arguments have one value per row."""
+    """Add the documents and bytes of a batch to the statistics. The arrays have one value per row of the batch."""
     for name, mask in (("considered", considered), ("survivors", survivor), ("removed", alive & ~survivor)):
         stats[name] += int(mask.sum())
         stats[{"survivors": "survivor"}.get(name, name) + "_bytes"] += int(text_bytes[mask].sum())

@@ -1,12 +1,12 @@
-"""Sorted runs: tables of 64-bit columns sorted by their first column, the key. Any range of keys is read in one
-operation.
+"""Sorted runs: tables of 64-bit columns, sorted by their first column, the key. One operation reads any range of keys.
 
     blocks    4,096 rows each, column after column; the last block may be shorter
     footer    first key and CRC-32 of every block, then JSON: kind, identity, columns
     tail      number of rows, length and CRC-32 of the footer, magic bytes
 
-Global steps shuffle runs: thousands of parts can be read by range without a Parquet reader for each. A range is one
-read of adjacent bytes, and a single key is one block. In both cases a damaged block is an error.
+Steps over the whole corpus exchange data as sorted runs, because thousands of parts can be read by range without a
+Parquet reader for each part. Reading a range takes one read of adjacent bytes, and reading a single key takes one
+block. If a block that is read is damaged, an error is raised.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SortedRunWriter:
         self._crcs: list[int] = []
 
     def append(self, *columns: U64) -> None:
-        """Append rows."""
+        """Append rows, given as columns of equal length."""
         if len(columns) != self.columns or len({column.size for column in columns}) != 1:
             raise ValueError(f"expected {self.columns} columns of equal length")
         self._waiting.append([np.asarray(column, dtype="<u8") for column in columns])
@@ -103,9 +103,9 @@ def write(
     """Write a sorted run from chunks of rows, each a sequence of columns, in order of the key.
 
     Args:
-        kind: kind of its rows; a reader must name the same kind.
+        kind: kind of the rows; a reader must name the same kind.
         columns: number of columns, including the key.
-        identity: version and parameters that its values depend on; a reader may require the same identity.
+        identity: version and parameters that the values depend on; a reader may require the same identity.
 
     Raises:
         DiskFullError, WorkspaceError: writing failed; no part of the run is stored.
@@ -129,7 +129,7 @@ class SortedRun:
     """Sorted run that is open for reading.
 
     Args:
-        kind, identity: required kind and identity of the run; None accepts any.
+        kind, identity: required kind and identity of the run; if None, every kind or identity is accepted.
 
     Raises:
         MissingError, IntegrityError: the run is missing, incomplete or damaged, or has a different kind or identity.
@@ -153,7 +153,7 @@ class SortedRun:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the run."""
         with suppress(OSError):
             os.close(self._file)
 
@@ -241,7 +241,9 @@ class SortedRun:
 
 
 def in_order(key: U64, *ties: U64) -> I64:
-    """Return the positions that sort by key, then by the ties. The result is the same on any processor."""
+    """Return the row positions that sort the rows by key, and rows with equal keys by the other columns. The order does
+    not depend on the processor.
+    """
     order = np.argsort(key)
     ordered = key[order]
     equal = ordered[1:] == ordered[:-1]
@@ -266,7 +268,7 @@ RANGE_ROWS = 4_000_000
 
 def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
     """Split the key space into half-open ranges of equal width. If keys are uniformly distributed, each range has about
-    `range_rows` of `rows`.
+    `range_rows` rows.
     """
     count = max(1, -(-rows // range_rows))
     cuts = [END * i // count for i in range(count + 1)]
@@ -276,7 +278,8 @@ def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
 def iter_rows(
     store: Store, part: Part, columns: Sequence[str], rows: I64
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the given rows of a part (ascending), batch by batch. Row groups without any of these rows are not read.
+    """Yield the rows of a part whose numbers are in `rows` (ascending), batch by batch. Row groups without any of these
+    rows are not read.
 
     Raises:
         MissingError, IntegrityError: the part is missing, incomplete, too short, or not Parquet.

@@ -6,9 +6,9 @@
 
 A word is cut if it is in a window of n words that occurred earlier, in the order of bucket, part, row and word.
 Therefore the first occurrence of every repeated passage is kept. Lee et al. 2022 find the same passages with a suffix
-array over the whole corpus in memory; here, memory is bounded by one part or one range of keys. Words are compared in
-lower case and without punctuation. Cuts consist of whole words with the punctuation attached to them, in code points.
-Text that earlier stages cut is ignored.
+array over the whole corpus in memory. This stage needs no more memory than one part or one range of keys. Words are
+compared in lower case and without punctuation. A cut consists of whole words and the punctuation attached to them, and
+is measured in code points. Text that earlier stages cut is ignored.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ def run(
     *,
     range_rows: int = sorted_runs.RANGE_ROWS,
 ) -> Manifest:
-    """Find repeated passages among the survivors of the stage before.
+    """Find repeated passages in the documents that survived the previous stage.
 
     Args:
         documents: `{b}/documents` by bucket.
-        before: a manifest over all buckets with columns `survivor` and `text_bytes`, and `edits` if that stage cuts.
-        range_rows: rows per reduce task; affects memory only.
+        before: manifest of the previous stage over all buckets, with the columns `survivor` and `text_bytes`, and
+            `edits` if that stage cuts text.
+        range_rows: rows per reduce task; affects memory use only.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`. Statistics: `edits.STATS`, `spans` and `span_bytes` by reason,
         `buckets`, and `differing`: passages with equal hashes but different words, which are not cut.
 
     Raises:
-        IntegrityError: `before` does not belong to the documents; a part is damaged.
+        IntegrityError: `before` does not belong to the documents, or a part is damaged.
     """
     places = slots(documents, before=before)
     compared = [slot for slot in places if slot.bucket not in params.exclude]
@@ -130,7 +131,7 @@ class _Cuts:
     Args:
         doc: row of the document in the batch.
         runs: passages of the document, in order.
-        earlier: cuts of earlier stages. These cuts are blank in the text in which the passages were found.
+        earlier: cuts of earlier stages. Spaces replaced the cut text before the passages were searched.
     """
 
     def __init__(self, doc: int, runs: list[dict[str, int]], earlier: list[dict[str, Any]]) -> None:
@@ -195,7 +196,7 @@ SPANS = pa.schema([*_SPAN, ("own", pa.bool_()), *_DIGEST, *_PLACE])
 
 
 def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], layout: SlotNumbers) -> list[Part]:
-    """Return the verified passages of every part of documents, built from its repeated word windows.
+    """Return the verified repeated passages of every part of documents, built from its repeated windows of words.
 
     Returns:
         Parts of `SPANS`. In their statistics, `differing` counts passages with equal hashes but different words.
@@ -218,7 +219,7 @@ def verify(ctx: Context, sources: Sequence[SlotTexts], later: Sequence[Part], la
 def _each(
     ctx: Context, name: str, fn: Callable[[Store, Any], tuple[Part, ...]], tasks: Sequence[tuple[Part | int, ...]]
 ) -> list[tuple[Part, ...]]:
-    """Run a step once per part of documents; each task consists of parts and numbers."""
+    """Run a step once per part of documents. Each task is a tuple of parts and numbers."""
     step = Step(name=f"dedup/substring/{name}", version=VERIFY_VERSION)
     items = [
         Item(tuple(one.blob.sha256 if isinstance(one, Part) else str(one) for one in task), task) for task in tasks
@@ -242,11 +243,11 @@ def _join(store: Store, task: tuple[Part, int, int]) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class Runs:
-    """Repeated passages sorted by position. R is their number; all arrays are [R].
+    """Repeated passages, sorted by position. R is the number of passages; all arrays are [R].
 
     Args:
         at, word: document and first word of the passage.
-        first, first_word: document and first word of its first occurrence.
+        first, first_word: document and first word of the earliest occurrence of the passage.
         length: number of words.
     """
 
@@ -258,8 +259,8 @@ class Runs:
 
 
 def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> Runs:
-    """Join repeated windows (`LATER`) to passages if they follow one another both in their document and in their
-    source.
+    """Join repeated windows (`LATER`) to passages. Two windows are joined if one follows the other both in their
+    document and at their earliest occurrence.
     """
     order = np.lexsort((word, at))
     at, word, first, first_word = at[order], word[order], first[order], first_word[order]
@@ -271,7 +272,9 @@ def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> 
 
 
 def _spans(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
-    """Return the distinct spans in order. The last column is 1 if the span belongs to this part's own passages."""
+    """Return the distinct spans of words to hash, in order. The last column is 1 if the span is a repeated passage of
+    this part, and 0 if another part repeats it.
+    """
     own, asked = _all(store, task[0], OWN), _all(store, task[1], ASKED)[:3]
     mine = np.repeat(np.array([1, 0], dtype=np.uint64), [own[0].size, asked[0].size])
     columns = [*(np.concatenate(both) for both in zip(own, asked, strict=True)), mine]
@@ -310,7 +313,9 @@ def _digest(words: WordPositions, first: int, length: int) -> bytes:
 
 
 def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int, int, int, int]:
-    """Return start and end of a passage with its punctuation and white space, in code points and then in bytes."""
+    """Return the start and end of a passage with its punctuation and white space, first in code points and then in
+    bytes.
+    """
     inner = int(words.start_cp[first]), int(words.end_cp[last])
     start, end = widened(
         text,
@@ -325,9 +330,10 @@ def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int,
 def widened(text: str, low: int, start: int, end: int, high: int) -> tuple[int, int]:
     """Extend a span by attached punctuation and the white space after it, but never into another word.
 
-    At the start, the span is extended by punctuation (such as an opening quote) if white space or the start of the text
-    precedes it. At the end, it is extended by punctuation if white space or the end of the text follows it, and then by
-    this white space. If the span does not start a line, line ends and the white space after them are kept.
+    At the start, the span is extended by punctuation, such as an opening quote, if white space or the start of the text
+    precedes the punctuation. At the end, the span is extended by punctuation if white space or the end of the text
+    follows the punctuation, and then by this white space. If the span does not start a line, line ends and the white
+    space after them are kept.
 
     Args:
         low, high: end of the previous word, and start of the next word.

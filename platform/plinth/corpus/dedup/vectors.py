@@ -1,14 +1,15 @@
 """Vectors of documents: hashed TF-IDF fitted on the same buckets, or the user's own vectors.
 
     frequencies   per part of `training_documents`: number of documents that contain each word
-    weights       sum of the frequencies
+    weights       sum of the frequencies over these parts
     vectors       per part: a vector for each document that is long enough, aligned with the documents
 
-Word weights are fitted on the oldest parts of each bucket, which contain at least half of its documents: as many as the
-largest power of two. Therefore vectors stay the same until a bucket grows past the next power of two; then they are
-recomputed. Vectors are computed for all documents; a mask selects the documents to compare.
+Word weights are fitted on the first parts of each bucket. These parts are chosen so that they contain at least P
+documents, where P is the largest power of two that is not above the bucket's number of documents. Therefore vectors are
+recomputed only if a bucket grows past the next power of two. Vectors are computed for all documents. A mask selects the
+documents to compare.
 
-Memory is the vectors of one part, 2 bytes per number.
+The stage keeps the vectors of one part in memory, with 2 bytes per number.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def make(ctx: Context, params: Semantic, places: Sequence[Slot], files: Manifest
     """Return the vectors of all documents in the chosen buckets.
 
     Args:
-        files: the user's vectors.
+        files: manifest of the user's vectors; None for built-in vectors.
         range_rows: number of addresses per reduce task.
 
     Raises:
@@ -88,8 +89,8 @@ _LABEL = "dedup/semantic"
 
 
 def training_documents(places: Sequence[Slot]) -> list[int]:
-    """Return the indices of each bucket's first parts, until they contain the largest power of two of the bucket's
-    documents.
+    """Return the indices of the first parts of each bucket, as many as are needed to contain the largest power of two
+    that is not above the bucket's number of documents.
     """
     found = []
     for bucket in sorted({slot.bucket for slot in places}):
@@ -104,8 +105,8 @@ def training_documents(places: Sequence[Slot]) -> list[int]:
 
 
 def raw(column: pa.Array) -> U64:
-    """Return the vectors [rows, dimensions / 4] as uint64, each with four packed numbers. Values of rows without a
-    vector are undefined.
+    """Return the vectors in a column as uint64 [rows, dimensions / 4], in which each value packs four numbers. Rows
+    without a vector contain undefined values.
     """
     width = column.type.byte_width // 8
     values = np.frombuffer(column.buffers()[1], dtype="<u8") if len(column) else np.empty(0, np.uint64)
@@ -113,7 +114,7 @@ def raw(column: pa.Array) -> U64:
 
 
 def values(store: Store, part: Part, rows: I64) -> Iterator[U64]:
-    """Yield the vectors of the given rows, for `near.candidates`."""
+    """Yield the vectors of the rows in `rows`, as `near.candidates` needs them."""
     for batch in sorted_runs.iter_rows(store, part, ["vector"], rows):
         yield from raw(batch.column("vector"))
 
@@ -152,7 +153,7 @@ def _frequencies(store: Store, task: _Learn) -> tuple[Part, ...]:
 
 
 def numbers(store: Store, part: Part) -> I64:
-    """Return int64 numbers that were stored as bytes."""
+    """Return the int64 numbers that are stored in a part as bytes."""
     return np.frombuffer(store.open_path(part.blob).read_bytes(), dtype="<i8").astype(np.int64)
 
 
@@ -161,7 +162,7 @@ def _numbers(store: Store, total: I64, rows: int) -> Part:
 
 
 def _sum(ctx: Context, parts: Sequence[Part]) -> Part | None:
-    """Add up columns of numbers and their row counts, a few columns per task."""
+    """Add up columns of numbers and their row counts. Each task adds a few columns."""
     step, found = Step(name="dedup/semantic/sum", version=VERSION), list(parts)
     while len(found) > 1:
         some = [tuple(found[at : at + run_tree.LEVEL_FAN]) for at in range(0, len(found), run_tree.LEVEL_FAN)]
@@ -192,8 +193,8 @@ def _vectors(store: Store, task: _Learn) -> tuple[Part, ...]:
 def _written(
     store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
 ) -> tuple[Part, ...]:
-    """Write the vectors of a part of documents, and their sum; `rows` of the sum is the number of documents with a
-    vector.
+    """Write the vectors of a part of documents, and the sum of these vectors. In the sum, `rows` is the number of
+    documents that have a vector.
     """
     width = -(-dimensions // 4) * 4
     schema = pa.schema([("has", pa.bool_()), ("vector", pa.binary(2 * width))])
@@ -249,7 +250,7 @@ class Given:
     """Locations of the user's vectors for one part of documents.
 
     Args:
-        rows: run of `ROWS`.
+        rows: sorted run of kind `ROWS`.
         files: files that `rows` refers to by position.
     """
 
@@ -259,7 +260,7 @@ class Given:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Digests of the data that is read."""
+        """Digests of the rows and files that `read` reads."""
         return (str(self.documents.rows), self.rows.blob.sha256, *(file.blob.sha256 for file in self.files))
 
 
@@ -323,7 +324,7 @@ def _sources(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
 
 
 def read(store: Store, given: Given) -> tuple[F64, I64]:
-    """Return the vectors [found, dimensions], and for every document of the part the row of its vector, or -1.
+    """Return the user's vectors [found, dimensions], and for every document of the part the row of its vector, or -1.
 
     Raises:
         SourceError: vectors differ in length, or cannot be used.
@@ -343,8 +344,8 @@ def read(store: Store, given: Given) -> tuple[F64, I64]:
 
 
 def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
-    """Yield the vectors of the given rows of a file (ascending, may contain repeats), because several documents may use
-    the same row.
+    """Yield the vectors in the rows `wanted` of a file. Row numbers ascend and may be repeated, because several
+    documents may use the same row.
     """
     first = 0
     for batch in _batches(store, file, ["embedding"]):
@@ -357,7 +358,7 @@ def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
                 raise SourceError(
                     f"{file.name}: vectors cannot be used",
                     found="lists of several lengths, nulls, or numbers that are not finite",
-                    expected="one length, finite numbers, none missing",
+                    expected="vectors of one length with finite numbers and no nulls",
                 )
             yield flat.reshape(len(lists), width)
         first += batch.num_rows

@@ -1,5 +1,5 @@
-"""Stage from sources to documents: read, extract, normalize, identify, write, check the counts. Every failure becomes a
-counted reject.
+"""Stage that reads sources and writes documents. The stage extracts and normalizes text, gives each document an id, and
+checks the counts. Every record that fails becomes a counted reject.
 
     groups of files -> records -> main content -> normal form -> exclusions -> `part-*` and `rejects-*`
 
@@ -77,19 +77,19 @@ def run(
     read: Mapping[str, Manifest] | None = None,
     exclusions: Sequence[Exclusion] = (),
 ) -> Manifest:
-    """Extract and write the documents of a bucket and the rejects of its sources.
+    """Write the documents of a bucket, and the rejects of its sources.
 
     Args:
         gate: illegal-content gate (`corpus.illegal`); its matches become rejects and `quarantine-*`
             (`illegal_gate.SCHEMA`).
-        read: manifests of the gate's lists and of generated text, by key.
+        read: manifests of the gate's lists and of generated texts, by key.
         exclusions: the exclusion list. Entries that remove documents are an input of the manifest (`takedown`), and its
             statistics `takedown` count the documents per entry. Other entries do not change the manifest.
 
     Raises:
         SourceError: a file cannot be read, or the bucket has no documents.
         IntegrityError: a file changed since the inventory.
-        StageError: the counts show that files or records were lost (`account`).
+        StageError: the counts in `account` show that files or records were lost.
         RejectRateError: the reject rate is above `params.max_reject_rate`, or above twice that rate in the sample.
     """
     label = f"{name}/documents"
@@ -129,8 +129,8 @@ def run(
 def _items(
     name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
 ) -> list[Item]:
-    """Return one item per group of files. The key of an item covers only what affects its source, so other changes do
-    not re-run the item.
+    """Return one item per group of files. The key of an item covers only what affects its source; other changes to the
+    recipe do not re-run the item.
     """
     items = []
     for group in groups(bucket, inventory, params.part_bytes):
@@ -152,8 +152,8 @@ def _items(
 
 
 def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
-    """Write the documents of one group, its rejects, and its reports if there is a gate. Memory is one batch of pages
-    and one row group.
+    """Write the documents of one group of files, its rejects, and its reports if there is a gate. The task keeps one
+    batch of pages and one row group in memory.
     """
     _require_reader(work)
     fingerprint.require_libraries(f"{work.bucket}/documents", work.libraries)
@@ -177,7 +177,7 @@ def document_id(bucket: str, uri: str, text: bytes) -> bytes:
 
 
 def libraries(bucket: Bucket, params: Documents) -> dict[str, str]:
-    """Return the libraries that parse and repair the records of a bucket, with their installed versions."""
+    """Return the installed versions of the libraries that parse and repair the records of a bucket."""
     return {name: found for source in bucket.sources for name, found in _libraries(source, params).items()}
 
 
@@ -188,7 +188,7 @@ def fingerprint_ready(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts(source: Source, params: Documents) -> dict[str, Any]:
-    """Return everything about a source that affects its documents, except its location."""
+    """Return all parameters and properties of a source that affect its documents, except its location."""
     facts: dict[str, Any] = source.model_dump(mode="json", exclude={"path"})
     facts["max_bytes"] = params.extraction.max_bytes
     reader = identity(source.kind)
@@ -201,7 +201,7 @@ def _facts(source: Source, params: Documents) -> dict[str, Any]:
 
 
 def _libraries(source: Source, params: Documents) -> dict[str, str]:
-    """Return the libraries that parse and repair the records of a source."""
+    """Return the installed versions of the libraries that parse and repair the records of a source."""
     names = {"unicode"}
     if params.normalisation.repair_mojibake:
         names.add("ftfy")
@@ -214,7 +214,9 @@ def _libraries(source: Source, params: Documents) -> dict[str, str]:
 
 
 def _require_reader(work: FileGroupTask) -> None:
-    """Check that this worker, possibly on another machine, has the reader that the step's identity names."""
+    """Check that this worker, possibly on another machine, has the version of the source reader that is part of the
+    step's identity.
+    """
     found = identity(work.source.kind)
     if found != work.reader:
         raise StageError(
@@ -226,8 +228,8 @@ def _require_reader(work: FileGroupTask) -> None:
 
 
 def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
-    """Yield the records and rejects of all readers. A link becomes a reject. `counts` receives the number of opened
-    files and of records.
+    """Yield the records and rejects of all files in a group. A link becomes a reject. `counts` receives the number of
+    files opened and of records read.
     """
 
     def read_and_counted(file: SourceFile, licence: str) -> Iterator[RawRecord | Reject]:
@@ -246,7 +248,7 @@ def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterato
 
 
 def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Iterator[RawRecord | Reject]:
-    """Normalize the text of records. Records that cannot be written become rejects."""
+    """Normalize the text of each record. A record that is empty or cannot be encoded becomes a reject."""
     for item in items:
         if isinstance(item, Reject):
             yield item
@@ -270,7 +272,9 @@ def _normalised(items: Iterable[RawRecord | Reject], work: FileGroupTask) -> Ite
 def _identified(
     items: Iterable[RawRecord | Reject], work: FileGroupTask, counts: Counter[str]
 ) -> Iterator[tuple[Any, ...] | Reject]:
-    """Yield rows of DOCUMENT_SCHEMA. `counts` receives the text bytes before normalization."""
+    """Yield rows of DOCUMENT_SCHEMA, each with the document's id. `counts` receives the bytes of repeated documents,
+    and the numbers of repeated record ids and of unreadable dates.
+    """
     seen: set[bytes] = set()
     for item in items:
         if isinstance(item, Reject):
@@ -316,7 +320,9 @@ def _divert(
 
 
 def _metadata(extra: Mapping[str, Any]) -> str:
-    """Return metadata as valid JSON. An unpaired surrogate, which can end a truncated title, becomes `?`."""
+    """Return metadata as valid JSON. An unpaired surrogate, which may be left at the end of a truncated title, becomes
+    `?`.
+    """
     written = json.dumps(extra, sort_keys=True)
     if "\\ud" not in written:  # nor a whole pair
         return written
@@ -329,7 +335,9 @@ def _clean(name: str) -> str:
 
 
 def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
-    """Return the counts of all parts. `reject_rate` is the share of damaged records, without exclusions."""
+    """Return the counts over all parts. `reject_rate` is the share of damaged records; excluded records are not
+    included.
+    """
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
     damaged = damage(total["rejects"])
     seen = damaged + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]
@@ -339,7 +347,7 @@ def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
 def require_whole(
     store: Store, label: str, params: Documents, made: Sequence[tuple[Part, ...]], tolerance: float = 1.0
 ) -> None:
-    """Raise an error if the reject rate of the parts exceeds the limit times `tolerance`."""
+    """Raise RejectRateError if the reject rate of the parts exceeds the limit times `tolerance`."""
     stats = counted((part for one in made for part in one[:2]), 0)
     if stats["reject_rate"] <= params.max_reject_rate * tolerance:
         return
@@ -358,7 +366,7 @@ def require_whole(
 
 
 def require_documents(label: str, stats: Mapping[str, Any]) -> None:
-    """Raise an error if the bucket has no documents."""
+    """Raise SourceError if the bucket has no documents."""
     if not stats["documents"]:
         raise SourceError(
             f"{label}: no documents",

@@ -1,9 +1,9 @@
-"""Normal form of text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank lines; and
-boundaries (`boundaries`) for sources that request it.
+"""Normal form of text: line ends, mojibake, invisible and control characters, NFC, trailing spaces, blank lines. For
+sources that request it, wrong line and page boundaries are repaired.
 
 Normalization is idempotent. Wording and indentation are unchanged, and no letter is lost. Control characters that only
-reorder the displayed text ("Trojan Source", CVE-2021-42574) and invisible tag characters that hide ASCII are removed,
-so that a text means what it shows.
+reorder the displayed text ("Trojan Source", CVE-2021-42574) and invisible tag characters that hide ASCII are removed.
+Therefore a text contains only what a reader sees.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _MAX_ROUNDS = 8
 def normalize(text: str, params: Normalisation, repair_boundaries: bool = False) -> str:
     """Return the normal form of a text. The function is pure and idempotent.
 
-    Mojibake is repaired line by line, and only if ftfy's own detector finds damage. Clean text is unchanged, including
-    quotes, ligatures and entities.
+    Mojibake is repaired line by line, and only if ftfy's detector finds damage in the line. Text without damage is not
+    changed, including its quotes, ligatures and entities.
     """
     for _ in range(_MAX_ROUNDS):
         settled = _once(text, params, repair_boundaries)
@@ -175,7 +175,9 @@ def _fix_pages(pages: list[str]) -> str:
 
 
 def _trimmed(lines: list[str]) -> list[str]:
-    """Return the lines without the blank lines at the beginning, and without one page number among them."""
+    """Return the lines of a page without the blank lines at its beginning. If a page number is among them, it is
+    removed as well.
+    """
     start, numbers = 0, 0
     while start < len(lines):
         word = lines[start].strip().strip("-").strip()
@@ -187,8 +189,8 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 
 def _joint(before: str, after: str) -> str:
-    """Return the separator of two lines: a space inside a sentence, a line end next to code or after a hyphen,
-    otherwise a blank line.
+    """Return the separator of two lines: a space inside a sentence, a line end next to code or after a hyphen, or else
+    a blank line.
     """
     before = before.rstrip()
     if _CODE.search(before) or _CODE.search(after):
@@ -220,7 +222,9 @@ BATCH_BYTES = 16 * 2**20
 
 
 def document_batches(rows: Iterable[tuple[Any, ...]], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of documents as batches of DOCUMENT_SCHEMA. `counts` receives documents, text and source bytes."""
+    """Yield rows of documents as batches of DOCUMENT_SCHEMA. `counts` receives the numbers of documents, text bytes and
+    source bytes.
+    """
     held: list[tuple[Any, ...]] = []
     size = 0
     counts.update(documents=0, text_bytes=0, source_bytes=0)
@@ -249,8 +253,8 @@ def _data_bytes(text: pa.LargeStringArray) -> int:
 
 
 class RejectSpill:
-    """Rejects that wait to be written to a part. Rejects are kept on disk, because a hostile file may cause more
-    rejects than fit into memory.
+    """Rejects that are waiting to be written to a part. The rejects are kept on disk, because a hostile file may cause
+    more rejects than fit into memory.
     """
 
     def __init__(self, store: Store) -> None:
@@ -279,7 +283,7 @@ class RejectSpill:
             self._flush()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all stored rejects in order. No rejects can be added afterward."""
+        """Yield all stored rejects in order. After this call, no rejects can be added."""
         self._flush()
         self._writer.close()
         self._sink.close()
@@ -287,7 +291,7 @@ class RejectSpill:
             yield from reader
 
     def stats(self) -> dict[str, Any]:
-        """Return the number of rejects by reason, and the number of their source bytes."""
+        """Return the number of rejects by reason, and the number of source bytes of all rejects."""
         return {"rejects": dict(sorted(self._counts.items())), "rejected_bytes": self._bytes}
 
     def _flush(self) -> None:

@@ -1,7 +1,7 @@
 """Removal of documents that an exclusion matches, or that an earlier part of the bucket already contains.
 
-Removed documents become rejects. A part without removed documents stays the same blob, and so does everything derived
-from it.
+Removed documents become rejects. A part from which no document is removed stays the same blob, and everything derived
+from the part stays valid.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ Hit = tuple[int, int]
 
 @dataclass(frozen=True)
 class ColumnRules:
-    """Exclusion rules for the columns `id`, `uri` and `licence`. Each value maps to its first entry."""
+    """Exclusion rules for the columns `id`, `uri` and `licence`. Each excluded value maps to the number of the first
+    entry that excludes it.
+    """
 
     documents: dict[bytes, int]
     urls: dict[str, int]
@@ -52,7 +54,7 @@ class ColumnRules:
 
     @classmethod
     def of(cls, entries: Sequence[Exclusion]) -> ColumnRules:
-        """Compile the column rules of all entries."""
+        """Compile the column rules of all entries of the exclusion list."""
         ids = {value: one.number for one in reversed(entries) for value in one.documents}
         values = {
             kind: {one.value: one.number for one in reversed(entries) if one.kind == kind}
@@ -66,12 +68,14 @@ class ColumnRules:
 
     @property
     def digest(self) -> str:
-        """Digest of the rules."""
+        """Digest of the column rules."""
         named = {key.hex(): number for key, number in self.documents.items()}
         return fingerprint.digest([named, self.urls, self.domains, self.licences])
 
     def look(self, batch: pa.RecordBatch) -> Iterator[Hit]:
-        """Yield the rows that a rule matches, with the entry. Reads `id`, `uri` and `licence`."""
+        """Yield each row that a column rule matches, with the number of the entry. The batch needs `id`, `uri` and
+        `licence`.
+        """
         found: dict[int, int] = {}
         for row, key in enumerate(batch.column("id").to_pylist() if self.documents else ()):
             if key in self.documents:
@@ -90,13 +94,13 @@ class ColumnRules:
 
 @dataclass(frozen=True)
 class TextRules:
-    """Exclusion rules for text: signatures with the number of their entry, grouped by the definition of similarity."""
+    """Exclusion rules for text: signatures with the number of their entry, grouped by the criterion for similarity."""
 
     groups: tuple[tuple[Alike, tuple[tuple[TextSignature, int], ...]], ...]
 
     @classmethod
     def of(cls, entries: Iterable[Exclusion]) -> TextRules:
-        """Compile the signatures of all entries."""
+        """Compile the text signatures of all entries of the exclusion list."""
         listed = [(one.alike, text, one.number) for one in entries for text in one.texts]
         listed.sort(key=lambda each: (each[0].model_dump_json(), each[2]))
         grouped = groupby(listed, key=lambda each: each[0])
@@ -107,7 +111,7 @@ class TextRules:
 
     @property
     def digest(self) -> str:
-        """Digest of the rules."""
+        """Digest of the text rules."""
         plain = [
             [alike.model_dump(), [[text.digest, text.shingles, number] for text, number in own]]
             for alike, own in self.groups
@@ -115,7 +119,7 @@ class TextRules:
         return fingerprint.digest(plain)
 
     def look(self, texts: pa.Array) -> Iterator[Hit]:
-        """Yield the rows whose text is similar to one of the signatures, with the entry."""
+        """Yield each row whose text is similar to one of the signatures, with the number of the entry."""
         same = {text.digest: number for _, own in self.groups for text, number in reversed(own)}
         found = {row: same[key.hex()] for row, key in enumerate(digests(texts).to_pylist()) if key.hex() in same}
         for alike, own in self.groups:
@@ -125,8 +129,8 @@ class TextRules:
 
 
 def _alike(alike: Alike, own: Sequence[tuple[TextSignature, int]], sets: Sequence[U64]) -> Iterator[Hit]:
-    """Yield the rows whose set of shingles overlaps a signature. Rows that share too few shingles with all signatures
-    are skipped early.
+    """Yield each row whose set of shingles overlaps a signature beyond the threshold. Rows that share too few shingles
+    with all signatures together are skipped early.
     """
     wanted = [(text.set, number) for text, number in own if text.shingles]
     if not wanted:
@@ -148,11 +152,12 @@ def drop_rows(
     dropped: I64,
     refuse: Callable[[int, dict[str, Any]], Reject],
 ) -> tuple[Part, Part, int]:
-    """Write a part again without the given rows, and add their rejects.
+    """Write a part without the rows in `dropped`, and add their rejects to the rejects of the part.
 
     Args:
         dropped: rows to drop, ascending.
-        refuse: returns the reject of a row, given its number in the part and its id, uri, source_bytes and text.
+        refuse: function that returns the reject of a row, given its number in the part and its id, uri, source_bytes
+            and text.
 
     Returns:
         The part, its rejects, and the number of text bytes removed.
@@ -202,7 +207,7 @@ Pair = tuple[Part, Part]
 
 @dataclass(frozen=True)
 class Dropped:
-    """Parts with their rejects, after the excluded documents were removed.
+    """Parts and their rejects after excluded documents were removed.
 
     Args:
         taken: number of removed documents by entry number.
@@ -215,7 +220,9 @@ class Dropped:
 
 
 def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Exclusion]) -> Dropped:
-    """Return the parts and rejects of a bucket without the documents that an exclusion matches."""
+    """Remove the documents that an exclusion matches from the parts of a bucket, and return the parts with their
+    rejects.
+    """
     found = look(ctx, label, [part for part, _ in pairs], entries)
     items, affected = [], [at for at, own in enumerate(found) if any(taken.rows for taken in own)]
     for at in affected:
@@ -234,7 +241,9 @@ def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Excl
 def look(
     ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]
 ) -> list[tuple[Part, ...]]:
-    """Return, for each part, the tables (`TAKEN`) of rows excluded by column rules and by text rules."""
+    """Return for each part the tables (`TAKEN`) of excluded rows. One table is from column rules, the other from text
+    rules.
+    """
     columns, texts = ColumnRules.of(entries), TextRules.of(entries)
     looks: list[tuple[Step, TaskFn, str]] = []
     if columns:
@@ -252,7 +261,7 @@ def look(
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Task: a part, its rejects, and the rows to remove."""
+    """Task that removes rows from a part and adds them to its rejects."""
 
     part: Part
     rejects: Part
@@ -260,8 +269,8 @@ class Rewrite:
 
 
 def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
-    """Return one part without the excluded documents, and its rejects. In its statistics, `taken` counts documents by
-    entry.
+    """Return one part without the excluded documents, and its rejects. In the part's statistics, `taken` is the number
+    of removed documents by entry.
     """
     by_row = taken_rows(store, task.taken)
 
@@ -276,8 +285,8 @@ def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
 
 
 def taken_rows(store: Store, taken: Sequence[Part]) -> dict[int, int]:
-    """Return the entry of each excluded row, with rows ascending. If several tables contain a row, the first table
-    counts.
+    """Return the entry that excludes each row, with rows ascending. If several tables contain a row, the entry in the
+    first table is used.
     """
     rows: dict[int, int] = {}
     for table in taken:
@@ -332,7 +341,7 @@ def drop_repeats(
     """Return the parts and rejects of a bucket without documents that an earlier part already contains.
 
     Args:
-        range_rows: ids per reduce task; affects memory only.
+        range_rows: ids per reduce task; affects memory use only.
     """
     found = [(part, rejects) for part, rejects in pairs]
     if len(found) < 2:

@@ -1,10 +1,10 @@
-"""Main content of HTML and text of PDF and LaTeX, extracted in a process that can be killed.
+"""Extraction of main content from HTML, and of text from PDF and LaTeX, in a process that can be killed.
 
     page           pages and answers, and their serialization; title, canonical URL, date, language and opt-outs, read
                    in one scan of the page's head
-    worker         resiliparse and trafilatura: HTML text to main content and title; blocks of pages under a CPU limit
-                   per page
-    readable       lists and formulas as a reader sees them
+    worker         extraction of main content and title from HTML by resiliparse or trafilatura; handler for blocks of
+                   pages, with a CPU limit per page
+    readable       conversion of lists and formulas to text as a reader sees them
     pdf            text of PDF, page by page, by PDFium
     latex          text of LaTeX, with math and tables, by pylatexenc
     extractor      `Extractor`: sends batches of pages to the worker and receives the answers

@@ -1,4 +1,4 @@
-"""`Extractor`, which sends batches of pages to a worker, and the reasons why a page has no text."""
+"""`Extractor`, which sends batches of pages to a worker and converts a worker's death to a failure of the page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Extractor:
         self._stream.__exit__(kind, error, tb)
 
     def extract(self, pages: Sequence[Page]) -> list[Answer]:
-        """Return the answer to each page of one batch, in order; see `map`."""
+        """Return the answers to the pages of one batch, in order."""
         return next(self.map([pages]))
 
     def map(self, batches: Iterable[Sequence[Page]]) -> Iterator[list[Answer]]:
@@ -80,10 +80,10 @@ Records = Sequence[RawRecord | Reject]
 
 
 def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iterator[RawRecord | Reject]:
-    """Yield records with their text. HTML pages are replaced by their main content; a page without main content becomes
-    a reject.
+    """Yield all records with their text. HTML pages are replaced by their main content. A page without main content
+    becomes a reject.
 
-    Memory is two batches: the extractor works on the next batch while the answers to the current batch are used.
+    Two batches are in memory: the extractor works on the next batch while the answers to the current batch are used.
     """
     sent: deque[Records] = deque()
 
@@ -97,8 +97,8 @@ def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iter
 
 
 def _batches(items: Iterable[RawRecord | Reject]) -> Iterator[Records]:
-    """Group records so that each group has one batch of pages. If no page is waiting, a record is yielded alone and at
-    once.
+    """Group records so that each group has one batch of pages. While no page is waiting, each record is yielded at once
+    as a group of one.
     """
     waiting: list[RawRecord | Reject] = []
     pages = size = 0

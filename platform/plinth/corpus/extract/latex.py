@@ -1,8 +1,8 @@
 r"""Text from LaTeX, extracted by pylatexenc: math as written, tables as rows of cells, code verbatim.
 
 The preamble, comments, pictures, labels and index entries are removed. Headings and captions become paragraphs. A
-footnote becomes a paragraph after the paragraph that contains it. References are removed because their keys are not
-text; of a citation, only the place in the cited work is kept. Macros that the file defines are expanded. Files that a
+footnote becomes a paragraph after the paragraph that contains it. References are removed because their keys are
+not text. A citation is replaced by its note, such as `p. 5`. Macros that the file defines are expanded. Files that a
 source includes (`\input`) are separate records and are not opened here.
 """
 
@@ -106,7 +106,7 @@ def _plain(source: str) -> str:
 
 
 def _terms_in_place(source: str, terms: dict[str, str]) -> str:
-    """Replace glossary keys by the terms that the file itself defines. Keys without a definition in the file are
+    """Replace glossary keys by the terms that the file defines for them. Keys without a definition in the file are
     removed.
     """
     if "\\gls" not in source and "\\acr" not in source and "\\Gls" not in source:
@@ -124,7 +124,9 @@ def _without_keys(text: str) -> str:
 
 
 def _notes_in_place(text: str) -> str:
-    """Move footnotes to paragraphs after the paragraph that contains them, inner footnotes first."""
+    """Move each footnote to a paragraph after the paragraph that contains it. Footnotes inside footnotes are moved
+    first.
+    """
     if _NOTE not in text:
         return text
     out = list[str]()
@@ -235,8 +237,8 @@ _PLACE = re.compile(r"##|#(\d)")
 
 @dataclass(frozen=True)
 class Macro:
-    """Definition of a macro: number of arguments, default of the first argument, and body. For an environment, `end` is
-    the text at its end.
+    """Definition of a macro: number of arguments, default of the first argument, and body. If it is an environment,
+    `end` is the text inserted at its end.
     """
 
     count: int
@@ -246,7 +248,7 @@ class Macro:
 
 
 def expanded(source: str, known: Collection[str]) -> str:
-    """Return a LaTeX source without its macro definitions, and with these macros expanded.
+    """Return a LaTeX source without its macro definitions, and with the defined macros expanded.
 
     Args:
         known: names that must not be redefined.
@@ -304,7 +306,7 @@ class _Expansion:
         return written + (" " if joins else ""), end
 
     def _filled(self, body: str, arguments: list[str], depth: int) -> str:
-        """Return a macro body with its arguments inserted and expanded; an empty text if a limit of the expansion is
+        """Return a macro body with its arguments inserted and expanded, or an empty text if a limit of the expansion is
         exceeded.
         """
         self.expansions -= 1
@@ -334,7 +336,9 @@ class _Expansion:
         return self._filled(macro.body, arguments, depth), at
 
     def _define(self, source: str, definer: str, at: int) -> int | None:
-        """Record a definition, and return the position after it. Return None if there is no definition."""
+        """Record the macro definition at position `at`, and return the position after it. Return None if there is no
+        definition there.
+        """
         if definer in _DEFINERS or definer == "DeclareMathOperator":
             name, at = _group(source, at)
             count, default, at = _signature(source, at) if definer in _DEFINERS else (0, None, at)
@@ -379,7 +383,7 @@ class _Expansion:
 
 
 def _signature(source: str, at: int) -> tuple[int, str | None, int]:
-    """Return the number of arguments, the default of the first argument, and the position after them."""
+    """Return a definition's number of arguments, the default of the first argument, and the position after them."""
     number, at = _optional(source, at)
     default, at = _optional(source, at) if number is not None else (None, at)
     return int(number) if number and number.strip().isdecimal() else 0, default, at
@@ -397,7 +401,7 @@ def _arguments(source: str, at: int, macro: Macro) -> tuple[list[str], int]:
 
 
 def _skipped(source: str, at: int, form: str) -> int:
-    """Return the position after the arguments that `form` describes."""
+    """Return the position after the arguments in the source, whose format is `form`."""
     for one in "*" + form:
         if one == "*":
             at += source[at : at + 1] == "*"
@@ -409,8 +413,8 @@ def _skipped(source: str, at: int, form: str) -> int:
 
 
 def _group(source: str, at: int) -> tuple[str, int]:
-    """Return the next argument, and the position after it. An argument is a group in braces, a macro, or a character;
-    at the end of the source it is empty.
+    """Return the next argument, and the position after it. An argument is a group in braces, a macro, or a character.
+    At the end of the source the argument is empty.
     """
     start = _SPACE.match(source, at).end()  # type: ignore[union-attr]
     if source[start : start + 1] == "*":
@@ -436,7 +440,7 @@ _BRACKETS = re.compile(r"\\.|%[^\n]*|[{}\]]", re.S)
 
 
 def _closing(source: str, at: int, mark: str) -> int:
-    """Return the position of the mark that closes the group around `at`, or the end of the source."""
+    """Return the position of the bracket that closes the group around `at`, or the end of the source."""
     depth = 0
     for found in (_GROUP if mark == "}" else _BRACKETS).finditer(source, at):
         if found[0] == mark and not depth:

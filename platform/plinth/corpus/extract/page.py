@@ -1,6 +1,4 @@
-"""Pages, the answers to them, and their serialization between the process that reads pages and its worker; facts from a
-page's head.
-"""
+"""Pages and the worker's answers, and their serialization between processes; metadata that a page's head declares."""
 
 from __future__ import annotations
 
@@ -37,7 +35,9 @@ KIND_OF = {"application/pdf": "pdf", "text/x-tex": "latex"}
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Undecoded HTML with the character set that its server declared, if any; or a whole file of another kind."""
+    """Undecoded HTML page with the character set that its server declared, if any. A page can also be a whole file of
+    another kind, such as a PDF.
+    """
 
     body: bytes
     charset: str = ""
@@ -46,7 +46,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Main content, with title, canonical URL, date, language and usage signals if the page declares them."""
+    """Main content of a page. Title, canonical URL, date, language and usage signals are included if the page declares
+    them.
+    """
 
     text: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -54,7 +56,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ExtractionFailure:
-    """Failed extraction: the reason and detail of the reject."""
+    """Failed extraction, with the reason and the detail for the reject."""
 
     reason: str
     detail: str
@@ -161,9 +163,9 @@ _JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
 
 
 def page_facts(html: str, title: str | None) -> dict[str, str]:
-    """Return the facts that a page declares: `title` (as given, otherwise `og:title`), `canonical` (URL as written,
-    resolved against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), the license link,
-    and its usage signals (`signals`).
+    """Return the metadata that a page declares: `title` (the argument `title`, otherwise `og:title`), `canonical` (URL
+    as written, resolved against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), the
+    license link, and the usage signals in `signals`.
     """
     end = html.find("<body", 0, HEAD_CHARACTERS)
     end = end if end >= 0 else HEAD_CHARACTERS
@@ -184,7 +186,7 @@ def page_facts(html: str, title: str | None) -> dict[str, str]:
 
 
 def _add_tags(facts: dict[str, str], html: str, end: int) -> None:
-    """Add the values of `link`, `meta` and `base` elements. If a name is repeated, the first value is used."""
+    """Add to `facts` values of `link`, `meta` and `base` elements. If a name is repeated, the first value is used."""
     metas: dict[str, str] = {}
     several: list[tuple[str, str]] = []
     canonical = base = ""
@@ -246,7 +248,7 @@ def _published(html: str) -> str | None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes by lower-case name. If a name is repeated, the first value is used."""
+    """Return an element's attributes by lower-case name. If a name is repeated, the first value is used."""
     found: dict[str, str] = {}
     for name, *values in _ATTRIBUTE.findall(text):
         found.setdefault(name.lower(), unescape("".join(values)))
@@ -254,7 +256,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _address(base: str, address: str) -> str:
-    """Return the URL cleaned as browsers do; empty if it is too long."""
+    """Return the URL cleaned as browsers do, or an empty text if the URL is too long."""
     address = "".join(address.strip().split("\n")).replace("\t", "").replace("\r", "").replace(" ", "%20")
     try:
         address = urljoin(base.strip(), address) if base and address else address
@@ -264,5 +266,5 @@ def _address(base: str, address: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the text as one line of bounded length."""
+    """Return the text as a single line of bounded length."""
     return " ".join(text[: 4 * FACT_CHARACTERS].split())[:FACT_CHARACTERS]

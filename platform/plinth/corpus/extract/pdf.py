@@ -1,5 +1,5 @@
-"""Text of PDF, extracted by PDFium. Lines are joined to paragraphs by their position on the page, pages are separated,
-and tables become rows of words.
+"""Text of PDF files, extracted by PDFium. Lines are joined to paragraphs by their position on the page. Page boundaries
+are marked, and tables become rows of words.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DAY = re.compile(r"D:(\d{4})(\d{2})(\d{2})")
 
 
 def pdf_text(body: bytes, begins: Callable[[], None]) -> Text | ExtractionFailure:
-    """Return the text of all pages, the title and the day of creation.
+    """Return the text of all pages of a PDF file, with its title and its day of creation.
 
     Args:
         begins: called before every page, so that each page has its own time limit.
@@ -86,8 +86,8 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 @dataclass
 class Line:
-    """Line of text and its box in points. `hyphen` is True if the line ends inside a word; `row` is True if it has wide
-    gaps.
+    """Line of text and its bounding box in points. `hyphen` is True if the line ends inside a word; `row` is True if
+    the line has wide gaps.
     """
 
     text: str
@@ -117,8 +117,8 @@ def page_text(page: Any) -> str:
 
 
 def without_breaks(text: str) -> str:
-    """Replace the marked hyphens at line ends: keep a hyphen if the word also occurs with it in the text, otherwise
-    remove it.
+    """Resolve the hyphens at line ends that `HYPHEN` marks. A hyphen is kept if the word also occurs with it in the
+    text, and removed otherwise.
     """
     if HYPHEN not in text:
         return text
@@ -172,8 +172,8 @@ def _spacing(lines: Sequence[Line]) -> float:
 
 
 def _between(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> str:
-    """Return the separator of two lines. Inside a paragraph it is a hyphen, a space or nothing, otherwise one or two
-    line ends.
+    """Return the separator of two lines. Inside a paragraph the separator is a hyphen, a space or nothing, otherwise
+    one or two line ends.
     """
     step = before.bottom - line.bottom
     if _is_one(before, line, lines, spacing):
@@ -201,7 +201,9 @@ def _is_one(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> 
 
 
 def _edge(line: Line, lines: Sequence[Line]) -> float | None:
-    """Return the right edge of the line's column, or None if fewer than two lines end near the same edge."""
+    """Return the right edge of the column that contains the line, or None if fewer than two lines end near the same
+    edge.
+    """
     rights = sorted(one.right for one in lines if not one.row and abs(one.left - line.left) < INDENT * line.height)
     if len(rights) < 2 or rights[-1] - line.left < MIN_WIDTH * line.height:
         return None

@@ -1,4 +1,4 @@
-"""HTML prepared so that an extraction engine keeps what a reader sees: lists with their numbers, formulas as text."""
+"""Preparation of HTML so that an extraction engine keeps list numbers and bullets, and formulas as text."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _LETTERS = "m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"
 
 
 def with_lists(tree: Any) -> bool:
-    """Label the lists of a Resiliparse tree that Resiliparse would drop or number incorrectly. Return True if there are
-    any.
+    """Label the lists that Resiliparse would drop or number incorrectly, in a Resiliparse tree. Return True if a list
+    was labeled.
     """
     body, labeled = tree.body, False
     if body is None:
@@ -55,7 +55,7 @@ def with_lists(tree: Any) -> bool:
 
 
 def labels_in_place(text: str) -> str:
-    """Replace the labels in the text of a tree that `with_lists` has labeled by list numbers and bullets."""
+    """Replace the labels that `with_lists` added by list numbers and bullets, in the text of the tree."""
     return _LABEL.sub(lambda found: f"{found[1]} " if found[1] and found[2] is None else "", text)
 
 
@@ -64,7 +64,7 @@ def _is_content(ul: Any) -> bool:
 
 
 def _linked(element: Any) -> bool:
-    """Return True if the links of an element are more than the share `MAX_LINKS` of its text."""
+    """Return True if links make up more than the share `MAX_LINKS` of an element's text."""
     links = element.get_elements_by_tag_name("a").values()
     left = MAX_LINKS * len(" ".join(element.text.split())) if links else 0
     return any((left := left - len(" ".join(a.text.split()))) < 0 for a in links)
@@ -92,8 +92,8 @@ def _has_prose(element: Any) -> bool:
 
 
 def _keep(tree: Any, ul: Any) -> bool:
-    """Replace a list that Resiliparse would drop by an `ol` with bullets, which it keeps. Return True if the list was
-    replaced.
+    """Replace a list that Resiliparse would drop by an `ol` with bullets, because Resiliparse keeps `ol`. Return True
+    if the list was replaced.
     """
     if _depth(ul) >= DEPTH and not _linked(ul):
         return False
@@ -127,8 +127,8 @@ def _number(tree: Any, ol: Any) -> bool:
 
 
 def _kind(element: Any) -> str:
-    """Return the number style in an element's attributes: `1`, `a`, `A`, `i`, `I` or `none`. Return an empty text if
-    there is no style.
+    """Return the number style in a list element's attributes: `1`, `a`, `A`, `i`, `I` or `none`. Return an empty text
+    if the element has no number style.
     """
     style = _STYLE.search(element.getattr("style") or "")
     if style:
@@ -227,12 +227,12 @@ def readable_formulas(html: str) -> str:
 
 
 def raised(text: str) -> str:
-    """Return superscript text: as Unicode characters if all of them exist, otherwise as `^(…)`."""
+    """Return the text as superscript, in Unicode characters if all of them exist, otherwise as `^(…)`."""
     return _script_text(text, _RAISED, "^")
 
 
 def lowered(text: str) -> str:
-    """Return subscript text: as Unicode characters if all of them exist, otherwise as `_(…)`."""
+    """Return the text as subscript, in Unicode characters if all of them exist, otherwise as `_(…)`."""
     return _script_text(text, _LOWERED, "_")
 
 
@@ -273,7 +273,7 @@ def _formula(found: re.Match[str]) -> str:
 
 
 def _parsed(markup: str) -> _Element:
-    """Parse the elements of a formula. Nesting deeper than in real formulas is flattened."""
+    """Parse the elements of a formula. Elements that are nested deeper than in real formulas are flattened."""
     root = _Element("math")
     stack = [root]
     for token in _TOKEN.finditer(markup):

@@ -1,5 +1,5 @@
-"""Extraction worker: the engines (HTML text to main content and title), and the handler that runs them on blocks of
-pages.
+"""Extraction worker: the engines, which extract main content and title from HTML, and the handler that runs an engine
+on blocks of pages.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _has_gutters(html: str) -> bool:
 
 
 def with_listings(text: str, listings: list[str]) -> str:
-    """Return main content in which every code listing has its text from the page."""
+    """Return the main content with the text of every code listing restored to its form in the page."""
     at = 0
     for listing in listings:
         squeezed = "\n".join(line.rstrip() for line in listing.splitlines() if line.strip())
@@ -134,7 +134,7 @@ def with_listings(text: str, listings: list[str]) -> str:
 
 
 def _unwrap(table: Any) -> None:
-    """Replace a table that contains only code listings by these listings."""
+    """Replace a table that contains only code listings by the listings themselves."""
     pres = table.findall(".//pre")
     words = "".join("".join(pre.text_content() for pre in pres).split())
     parent = table.getparent()
@@ -146,9 +146,10 @@ def _unwrap(table: Any) -> None:
 
 
 def _flat(pre: Any) -> str:
-    """Return the text of a `pre`, and replace its content by this text. Elements that end a line become line ends.
+    """Return the text of a `pre` element, and replace its content by this text. Elements that end a line become line
+    ends.
 
-    Some highlighters begin a `pre` with an empty element, and Trafilatura would drop the text after it.
+    Some highlighters begin a `pre` with an empty element, and Trafilatura would drop the text after the empty element.
     """
     pieces: list[str] = []
     todo = [(pre, False)]  # elements, and whether their inside is written

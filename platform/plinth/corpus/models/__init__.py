@@ -1,16 +1,16 @@
 """Models trained on buckets of the corpus itself. Each model is an asset with a version: `models/NAME`.
 
-    examples           training examples: a sample of documents or of a labeled list, as features, divided into
-                       splits; linear models of hashed words; the mark of generated labeled sets
-    artefact           files of a classifier; its trees; probabilities from margins
+    examples           training examples: features of sampled documents or of a labeled list, divided into splits;
+                       linear models of hashed words; the mark of generated labeled sets
+    artefact           files of a classifier; its trees; calibration of margins to probabilities
     classifier         classifiers and taggers
     ngram_counts       vocabulary, counts and smoothing of n-gram models
     ngram              Kneser-Ney models, their files, and perplexity bands
-    given              pretrained models, given as files; fastText models; transformer classification heads
+    given              pretrained models, supplied as files; fastText models; transformer classification heads
 
-This module has the record that describes a trainer (a function from the documents of some buckets to a model's files),
-and all trainers by kind. To add a trainer, add a file in this folder that defines a `TRAINER`, a line in `_BUILT_IN`,
-and a test.
+This module has the class `ModelTrainer`, which describes a function that trains a model on the documents of some
+buckets, and all trainers by kind. To add a trainer, add a file in this folder that defines a `TRAINER`, a line in
+`_BUILT_IN`, and a test.
 
 The recipe names models under `corpus.models` and lists under `corpus.lists`. An annotator names the models and lists
 that it needs (`Annotator.resources`), and reads their files once per process (`Annotator.prepare`); see
@@ -32,7 +32,9 @@ from plinth.records import Frozen, Manifest
 
 
 class Train(Protocol):
-    """Training function: from documents by bucket and lists by name to the model's files as parts, with statistics."""
+    """Function that trains a model from documents by bucket and lists by name. The function returns the manifest of the
+    model's files, with statistics.
+    """
 
     def __call__(
         self,
@@ -50,16 +52,16 @@ class ModelTrainer:
 
     Args:
         kind: name in the recipe (`corpus.models.NAME.kind`).
-        version: version of the code; raise it when the same text would give a different model.
+        version: version of the trainer's code; raise it when a change gives a different model for the same text.
         description: one sentence for the catalog.
-        source: the paper or project that it follows.
+        source: the paper or project that the trainer follows.
         params: frozen model of the parameters, without `kind`.
-        buckets: returns, for given parameters, the names of the buckets whose documents it reads.
-        lists: returns, for given parameters, the names of the lists that it reads.
-        train: training function; deterministic, with bounded memory.
+        buckets: function that returns the names of the buckets to read, for given parameters.
+        lists: function that returns the names of the lists to read, for given parameters.
+        train: training function; it must be deterministic and use bounded memory.
         libraries: names of third-party libraries that affect the model (`fingerprint.libraries`).
-        bounds: returns, for given parameters, triples `(statistic, minimum, maximum)`. A model is published only if
-            its statistics are within these bounds.
+        bounds: function that returns triples `(statistic, minimum, maximum)` for given parameters. A model is
+            published only if its statistics are within these bounds.
     """
 
     kind: str
@@ -91,7 +93,7 @@ def trainers() -> dict[str, ModelTrainer]:
 
 
 def trainer(name: str, raw: Mapping[str, Any]) -> ModelTrainer:
-    """Return the trainer of a model in the recipe.
+    """Return the trainer for a model in the recipe.
 
     Raises:
         RecipeError: the model has no `kind`, or an unknown kind.
@@ -110,7 +112,7 @@ def parameters(name: str, raw: Mapping[str, Any]) -> Frozen:
     """Return the parameters of a model from the recipe's mapping.
 
     Raises:
-        RecipeError: an unknown kind or parameter, or a value that is not allowed.
+        RecipeError: the kind or a parameter does not exist, or a value is not allowed.
     """
     model = trainer(name, raw).params
     return validated(model, {key: value for key, value in raw.items() if key != "kind"}, f"corpus.models.{name}")
@@ -123,7 +125,7 @@ def train(
     documents: Mapping[str, Manifest],
     lists: Mapping[str, Manifest],
 ) -> Manifest:
-    """Train `models/{name}` with the recipe's parameters."""
+    """Train the model `models/{name}` with the recipe's parameters, and return the manifest of its files."""
     return trainer(name, raw).train(ctx, f"models/{name}", parameters(name, raw), documents, lists)
 
 __all__ = ["ModelTrainer", "parameters", "train", "trainer"]

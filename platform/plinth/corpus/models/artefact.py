@@ -1,5 +1,5 @@
 """Files of a trained classifier (`model.json`, `table.npy`; for the second stage `nodes.npy`, `starts.npy`), and the
-code that evaluates it: probabilities from margins, and trees over a few features.
+code that evaluates the classifier: calibration of margins to probabilities, and trees over a few features.
 
 Files are plain arrays and JSON. The same model always has the same bytes, and reading a model runs no code.
 """
@@ -43,8 +43,8 @@ _STEPS, _ENOUGH = 100, 1e-10
 
 
 class Curve(Frozen):
-    """Calibration curve from margins to probabilities: linear between knots and constant outside them, or a logistic
-    curve.
+    """Calibration curve from margins to probabilities. The curve is either logistic, or linear between knots and
+    constant outside them.
 
     Args:
         slope, intercept: parameters of Platt's curve, 1 / (1 + exp(-(slope x + intercept))).
@@ -57,7 +57,7 @@ class Curve(Frozen):
     values: tuple[float, ...] = ()
 
     def __call__(self, margins: F64) -> F64:
-        """Return the probabilities, [N]."""
+        """Return the probability of each margin, [N]."""
         if self.knots:
             return np.asarray(np.interp(margins, self.knots, self.values))
         return sigmoid(self.slope * margins + self.intercept)
@@ -69,13 +69,14 @@ def sigmoid(x: F64) -> F64:
 
 
 def fit_curve(method: Method, margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
-    """Fit the calibration curve by the given method."""
+    """Fit a calibration curve with the method `platt` or `isotonic`."""
     return platt(margins, truth, weights) if method == "platt" else isotonic(margins, truth, weights)
 
 
 def platt(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
     """Fit Platt's sigmoid (1999), with targets inside (0, 1), by Newton's method with step halving (Lin, Lin and Weng
-    2007). The slope is never negative, so the order of documents is kept. A model without any skill gets a flat curve.
+    2007). The slope is never negative, so the curve does not change the order of documents. If the margins do not
+    predict the class, the curve is flat.
 
     BLAS is not used, because its order of summation depends on the processor and the curve is part of a data version.
     """
@@ -130,8 +131,8 @@ ECE_BINS = 15
 
 
 def auc(truth: npt.NDArray[Any], scores: F64, weights: F64) -> float:
-    """Return the probability that a positive document scores above a negative one; ties count half (Mann and Whitney
-    1947).
+    """Return the probability that a positive document has a higher score than a negative document; equal scores count
+    half (Mann and Whitney 1947).
 
     Raises:
         ValueError: one of the two classes has no documents.
@@ -161,13 +162,14 @@ def average_precision(truth: npt.NDArray[Any], scores: F64, weights: F64) -> flo
 
 
 def brier(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
-    """Return the mean squared difference between probability and truth (Brier 1950)."""
+    """Return the mean squared difference between predicted probability and true class (Brier 1950)."""
     return float(np.average((probabilities - truth) ** 2, weights=weights))
 
 
 def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64, bins: int = ECE_BINS) -> float:
-    """Return the expected calibration error: the difference between mean probability and share of positive documents in
-    bins of equal width, averaged by the bins' weight (Naeini et al. 2015; Guo et al. 2017).
+    """Return the expected calibration error: the difference between the mean probability and the share of positive
+    documents in each of several bins of equal width, averaged by the weight of the bins (Naeini et al. 2015; Guo et al.
+    2017).
     """
     place = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
     said = np.bincount(place, weights * probabilities, bins)
@@ -176,21 +178,21 @@ def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64,
 
 
 def log_loss(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
-    """Return the mean negative log likelihood, in nats. Probabilities are clipped to at least 1e-12 from 0 and 1."""
+    """Return the mean negative log likelihood in nats. Probabilities are clipped to [1e-12, 1 - 1e-12]."""
     p = np.clip(probabilities, 1e-12, 1 - 1e-12)
     return float(-np.average(np.where(truth == 1, log(p), log1p(-p)), weights=weights))
 
 
 def balanced(labels: npt.NDArray[Any], classes: int) -> F64:
-    """Return weights that give every class the same total weight; all weights add up to N."""
+    """Return one weight per document, such that every class has the same total weight and all weights add up to N."""
     found = np.bincount(labels, minlength=classes)
     share: F64 = np.divide(len(labels), found * np.count_nonzero(found), out=np.zeros(classes), where=found > 0)
     return np.asarray(share[labels])
 
 
 def quality(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> dict[str, float]:
-    """Return all quality measures by their names in statistics. Values are rounded, so that they do not depend on the
-    order of summation.
+    """Return all quality measures of a classifier by their names in statistics. Values are rounded, so that they do not
+    depend on the order of summation.
     """
     measured = {
         "auc": auc(truth, probabilities, weights),
@@ -254,8 +256,8 @@ def fit_trees(features: F32, truth: I64, weights: F64) -> Forest:
 
 
 def _exported(model: Any) -> Forest:
-    """Return the trees of a fitted model as arrays. The layout is internal to scikit-learn; a test compares it with
-    `decision_function`.
+    """Return the trees of a fitted model as arrays. scikit-learn does not document the layout that is read here, so a
+    test compares the arrays with `decision_function`.
     """
     trees = [stage[0].nodes for stage in model._predictors]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in trees])]).astype(np.int64)
@@ -271,8 +273,8 @@ def _exported(model: Any) -> Forest:
 
 
 def problem(forest: Forest, features: int) -> str | None:
-    """Return the fault of a forest read from a file, or None. In a valid forest, every walk ends and stays inside the
-    arrays.
+    """Return the first defect of a forest that was read from a file, or None if the forest is valid. In a valid forest,
+    every walk from a root ends and stays inside the arrays.
     """
     nodes, starts = forest.nodes, forest.starts
     size = len(nodes)
@@ -282,7 +284,7 @@ def problem(forest: Forest, features: int) -> str | None:
     at = np.flatnonzero(inner)
     for side in ("left", "right"):
         if (nodes[side][at] <= at).any() or (nodes[side][at] >= size).any():
-            return "a node's child does not come after it"
+            return "a node's child does not come after the node"
     if (nodes["feature"] < 0).any() or (nodes["feature"] >= features).any():
         return f"a node reads a feature beyond {features}"
     if not (np.isfinite(nodes["value"]).all() and np.isfinite(forest.base) and not np.isnan(nodes["threshold"]).any()):
@@ -295,7 +297,7 @@ def add_margins(
     features: F64, feature: I32, left: I32, right: I32, threshold: F64, value: F64, starts: I64,
     out: F64,
 ) -> None:  # fmt: skip
-    """Add the sum of all trees for every document to `out`."""
+    """Add the sum of all trees to `out`, for every document."""
 
 #: Raised when files of an older version would be read wrongly, or features mean something else.
 FORMAT = "plinth-linear/1"
@@ -303,7 +305,7 @@ HEAD, TABLE, NODES, STARTS = "model.json", "table.npy", "nodes.npy", "starts.npy
 
 
 class Second(Frozen):
-    """Second stage: its features, and the calibration of its margins."""
+    """Second stage of a classifier: the names of its features, and the calibration of its margins."""
 
     features: tuple[str, ...]
     base: float
@@ -311,7 +313,7 @@ class Second(Frozen):
 
 
 class Head(Frozen):
-    """All data of a model except its arrays."""
+    """All data of a classifier except its arrays."""
 
     format: str
     kind: str
@@ -340,7 +342,7 @@ class ClassifierModel:
         return np.stack(columns, axis=1), margins
 
     def second(self, margins: F64, look: F32) -> F64:
-        """Return the probabilities of the second stage, [documents].
+        """Return the probability of each document according to the second stage.
 
         Args:
             margins: margins of the first stage, [documents].
@@ -358,19 +360,19 @@ class ClassifierModel:
 
 
 def second_features(margins: F64, look: F32) -> F32:
-    """Return the features of the second stage, [documents, 1 + N]: the first stage's margin, and the features of the
-    text.
+    """Return the features of the second stage, [documents, 1 + N]: the margin of the first stage, and the features of
+    the text.
     """
     return np.concatenate([margins.astype(np.float32)[:, None], look], axis=1)
 
 
 def second_names(more: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the names of the second stage's features; `more` are the names of a lexicon's features."""
+    """Return the names of the second stage's features. `more` contains the names of a lexicon's features."""
     return ("margin", *scoring.NAMES, *more)
 
 
 def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:
-    """Write the files of a model as parts."""
+    """Write the files of a classifier as parts."""
     arrays: dict[str, npt.NDArray[Any]] = {TABLE: model.table}
     if model.forest is not None:
         arrays |= {NODES: model.forest.nodes, STARTS: model.forest.starts}
@@ -379,7 +381,7 @@ def write(store: Store, model: ClassifierModel) -> tuple[Part, ...]:
 
 
 def read(files: Mapping[str, Path], key: str, kind: str) -> ClassifierModel:
-    """Read a model from its files.
+    """Read a classifier from its files.
 
     Args:
         key: name of the asset (`models/NAME`), for error messages.
@@ -397,7 +399,7 @@ def read(files: Mapping[str, Path], key: str, kind: str) -> ClassifierModel:
         table = np.load(files[TABLE], allow_pickle=False)
         forest = _forest(files, head)
     except KeyError as error:
-        raise _refused(key, f"no file {error.args[0]}", f"{HEAD}, {TABLE} and what they name") from error
+        raise _refused(key, f"no file {error.args[0]}", f"{HEAD}, {TABLE} and the files that they name") from error
     except (ValueError, OSError, EOFError, ValidationError) as error:
         raise _refused(key, error, f"a model of kind {kind}, {FORMAT}") from error
     _require(key, head, table, forest)
@@ -426,7 +428,10 @@ def _require(key: str, head: Head, table: npt.NDArray[Any], forest: Forest | Non
 
 def _refused(key: str, found: object, expected: object) -> IntegrityError:
     return IntegrityError(
-        f"{key} cannot be used", found=found, expected=expected, remedy=f"train it again: `plinth run --select {key}`"
+        f"{key} cannot be used",
+        found=found,
+        expected=expected,
+        remedy=f"train the model again: `plinth run --select {key}`",
     )
 
 

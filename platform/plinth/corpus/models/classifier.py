@@ -1,4 +1,6 @@
-"""Classifiers of two classes and taggers of several labels: hashed words, linear models, a second stage of trees."""
+"""Classifiers with two classes and taggers with several labels: linear models of hashed words, and boosted trees for
+uncertain texts.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,48 @@ from plinth_text.scoring import NAMES
 
 
 class Learning(Frozen):
-    """Parameters for training a linear model."""
+    """Parameters for training a linear model of hashed words."""
 
-    documents: int = Field(20_000, ge=100, le=200_000, description="Maximum number of documents per bucket or list.")
-    max_words: int = internal(1000, ge=16, le=5000, description="Maximum words per document to use for training.")
-    bits: int = internal(20, ge=8, le=24, description="Rows of the feature table: 2^bits, with 4 bytes per label.")
-    epochs: int = internal(20, ge=1, le=100, description="Passes over the examples; the best pass is kept.")
-    seed: int = internal(1, ge=0, description="Seed of the sample.")
+    documents: int = Field(
+        20_000,
+        ge=100,
+        le=200_000,
+        description="Maximum number of documents to sample per bucket or list.",
+    )
+    max_words: int = internal(
+        1000,
+        ge=16,
+        le=5000,
+        description="Number of words to use from the beginning of each document in training.",
+    )
+    bits: int = internal(
+        20,
+        ge=8,
+        le=24,
+        description="Size of the feature table, which has 2^bits rows of 4 bytes per label.",
+    )
+    epochs: int = internal(
+        20,
+        ge=1,
+        le=100,
+        description="Number of passes over the examples; the model of the best pass is kept.",
+    )
+    seed: int = internal(1, ge=0, description="Seed for the sample of documents.")
     calibration: Method = internal(
         "platt", description="Calibration method: `platt`, or `isotonic` if there are thousands of examples."
     )
     min_documents: int = Field(100, ge=20, description="Minimum number of examples per label.")
-    min_auc: float = internal(0.7, ge=0.5, le=1, description="Minimum held-out AUC to publish a model.")
-    max_ece: float = internal(0.15, gt=0, le=1, description="Maximum calibration error to publish a model.")
+    min_auc: float = internal(0.7, ge=0.5, le=1, description="Minimum AUC on the test split to publish a model.")
+    max_ece: float = internal(
+        0.15,
+        gt=0,
+        le=1,
+        description="Maximum calibration error on the test split to publish a model.",
+    )
 
     @property
     def drawing(self) -> Drawing:
-        """Sampling of the examples."""
+        """Parameters that the sample of examples depends on."""
         return Drawing(documents=self.documents, bits=self.bits, max_words=self.max_words, seed=self.seed)
 
 
@@ -66,13 +93,13 @@ def train_learner(
     sources: Sequence[ExampleSource],
     terms: Manifest | None = None,
 ) -> Manifest:
-    """Sample examples, then fit, evaluate and store the model.
+    """Sample examples, then fit, evaluate and store a model.
 
     Args:
         labels: names of the labels; sources refer to them by index.
 
     Raises:
-        StageError: a label, or a split of one, has too few examples.
+        StageError: a label has too few examples, or none in one of the splits.
     """
     drawn = tuple(examples.draw(ctx, asset, params.drawing, sources, terms))
     item = Item(tuple(part.blob.sha256 for part in drawn), _Task(fit, params, labels, asset, drawn), 1)
@@ -99,7 +126,7 @@ def _train(store: Store, task: _Task) -> tuple[Part, ...]:
 
 
 def _require(task: _Task, found: Examples) -> None:
-    """Raise an error if a label has too few examples, or none in one of the splits."""
+    """Raise StageError if a label has too few examples, or none in one of the splits."""
     counts = np.bincount(found.documents.labels, minlength=len(task.labels))
     lacking = {name: int(count) for name, count in zip(task.labels, counts, strict=True)}
     lacking = {name: count for name, count in lacking.items() if count < task.params.min_documents}
@@ -122,13 +149,13 @@ def _require(task: _Task, found: Examples) -> None:
 
 
 def fitted(params: Learning, found: Examples, outputs: int) -> examples.Linear:
-    """Fit the linear stage on the split `train`, and choose the best epoch on the split `validation`."""
+    """Fit the linear stage on the split `train`, and choose the epoch with the lowest loss on `validation`."""
     train, held = found.of("train").documents, found.of("validation").documents
     return examples.fit(train, held, outputs, params.bits, examples.Sgd(epochs=params.epochs))
 
 
 def training_metrics(stage: examples.Linear) -> dict[str, Any]:
-    """Return the training metrics of the linear stage."""
+    """Return the losses of the linear stage by epoch, and other training metrics."""
     return {
         "epoch": int(np.argmin(stage.losses)) + 1,
         "validation_loss": round(min(stage.losses), 6),
@@ -155,31 +182,44 @@ _ENOUGH, _ENOUGH_TO_PROVE = 60, 15
 class ClassifierParams(Learning):
     """Parameters of a classifier: sources of the two labels, and settings of the stages."""
 
-    reference: tuple[str, ...] = Field((), description="Buckets of good text, the positive examples.")
-    random: tuple[str, ...] = Field((), description="Buckets of arbitrary text, the negative examples.")
-    labelled: tuple[str, ...] = Field((), description="Alternatively, labeled lists: JSONL with `text` and `label`.")
-    positive: str = Field("bad", description="Value of `label` whose probability is predicted.")
-    lexicon: str | None = Field(None, description="List of terms; their matches are features of the second stage.")
+    reference: tuple[str, ...] = Field(
+        (),
+        description="Buckets with good text, whose documents are the positive examples.",
+    )
+    random: tuple[str, ...] = Field(
+        (),
+        description="Buckets with arbitrary text, whose documents are the negative examples.",
+    )
+    labelled: tuple[str, ...] = Field(
+        (),
+        description="Labeled lists to use instead of buckets: JSONL files with the fields `text` and `label`.",
+    )
+    positive: str = Field("bad", description="Value of the field `label` whose probability the classifier predicts.")
+    lexicon: str | None = Field(
+        None,
+        description="List of terms in `corpus.lists`; matches of its terms are features of the second stage.",
+    )
     window: int = Field(
         0,
         ge=0,
-        description="Words per passage; a document gets its highest passage score. If 0, whole documents are scored.",
+        description="Number of words per passage; a document's score is the highest score of its passages. If 0, "
+        "whole documents are scored.",
     )
     band: tuple[float, float] = internal(
-        (0.3, 0.7), description="Range of probabilities in which the second stage decides."
+        (0.3, 0.7), description="Range of the first stage's probability in which the second stage is used."
     )
     second_stage: bool = internal(True, description="Train a second stage.")
 
     @model_validator(mode="after")
     def _one_way(self) -> ClassifierParams:
         if bool(self.labelled) == bool(self.reference or self.random):
-            raise ValueError("needs either `labelled`, or `reference` and `random`")
+            raise ValueError("set either `labelled`, or `reference` and `random`")
         if not self.labelled and not (self.reference and self.random):
-            raise ValueError("needs both `reference` and `random`")
+            raise ValueError("set both `reference` and `random`")
         if set(self.reference) & set(self.random):
             raise ValueError("a bucket is both `reference` and `random`")
         if not 0 <= self.band[0] < self.band[1] <= 1:
-            raise ValueError("band: needs two ascending probabilities")
+            raise ValueError("`band` must be two ascending probabilities")
         return self
 
 
@@ -188,9 +228,9 @@ def train_classifier(
 ) -> Manifest:
     """Train a classifier and return the manifest of its files.
 
-    Statistics are `documents`, `label_documents`, `splits` and training metrics. For the first stage on the test split:
-    `auc`, `average_precision`, `brier`, `ece`; for both stages together: the same metrics as `final_…`. For uncertain
-    documents: `border_share`, `border_auc`, `border_second_auc`.
+    Statistics are `documents`, `label_documents`, `splits` and training metrics. `auc`, `average_precision`, `brier`
+    and `ece` measure the first stage on the test split. The same names with the prefix `final_` measure both stages
+    together. `border_share`, `border_auc` and `border_second_auc` describe uncertain documents.
 
     Raises:
         StageError: one of the two labels has too few examples.
@@ -215,7 +255,7 @@ def train_classifier(
 def fit_classifier(
     params: ClassifierParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
-    """Fit the model, and return it with its metrics. The result depends only on the arguments."""
+    """Fit a classifier to the examples, and return it with its metrics. The model depends only on the arguments."""
     stage = fitted(params, found, 1)
     calibration, test = found.of("calibration"), found.of("test")
     curve = artefact.fit_curve(params.calibration, *_judged(stage, calibration, params.window))
@@ -235,7 +275,7 @@ def fit_classifier(
 
 
 def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I64, F64]:
-    """Return the margins, true labels and weights of examples."""
+    """Return the margins, the true labels and the weights of the examples."""
     truth = some.documents.labels
     margins = examples.margins(some.documents, stage.table, stage.bias, window)[:, 0]
     return margins, truth, artefact.balanced(truth, 2)
@@ -244,8 +284,9 @@ def _judged(stage: examples.Linear, some: Examples, window: int) -> tuple[F64, I
 def _with_second(
     params: ClassifierParams, model: ClassifierModel, stage: examples.Linear, found: Examples
 ) -> ClassifierModel:
-    """Return the model with a second stage, if it helps. There must be enough uncertain documents, and the second stage
-    must beat the first stage on uncertain documents that neither of them was trained on.
+    """Return the model with a second stage if the second stage improves it. There must be enough uncertain documents,
+    and the second stage must have a lower loss than the first stage on uncertain documents that were not used for
+    training.
     """
     if not params.second_stage:
         return model
@@ -280,8 +321,8 @@ def _hits(terms: str | None, some: Examples) -> Bools | None:
 def _near(
     p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
 ) -> Bools | None:
-    """Return a mask of documents in and near the uncertainty band. If these are too few, return a mask of all
-    documents; if all are too few, return None.
+    """Return a mask of the documents in and near the uncertainty band. If there are too few, return a mask of all
+    documents. If all documents are too few, return None.
     """
     wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
     for chosen in (wide, np.ones_like(wide)):
@@ -295,8 +336,8 @@ def _both(truth: I64, least: int) -> bool:
 
 
 def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bools:
-    """Return a mask of probabilities in the uncertainty band. Probabilities below the band are included if the lexicon
-    has `hits`.
+    """Return a mask of the documents whose probability is in the uncertainty band. A document with a lower probability
+    is included if `hits` is True for it.
     """
     inside = (p >= band[0]) & (p <= band[1])
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
@@ -341,19 +382,25 @@ TAGGER_KIND, VERSION = "tagger", "2"
 
 
 class UriRule(Frozen):
-    """URI pattern, and the label of documents that match it."""
+    """URI pattern, and the label of documents whose URI matches it."""
 
-    uri: str = Field(min_length=1, description="Pattern with `*`, `?` and `[…]`; the whole URI must match.")
-    label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="Label of matching documents.")
+    uri: str = Field(
+        min_length=1,
+        description="Pattern with `*`, `?` and `[…]` that the whole URI of a document must match.",
+    )
+    label: str = Field(pattern=r"^[a-z][a-z0-9_-]*$", description="Label of documents whose URI matches the pattern.")
 
 
 class TaggerParams(Learning):
     """Parameters of a tagger: labels of documents, by bucket or by URI."""
 
     labels: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Buckets by label; all documents of a bucket get its label."
+        default_factory=dict, description="Buckets by label; all documents of a bucket get the label of the bucket."
     )
-    rules: tuple[UriRule, ...] = Field((), description="Patterns of URIs with labels; the first match applies.")
+    rules: tuple[UriRule, ...] = Field(
+        (),
+        description="URI patterns with labels; a document gets the label of the first pattern that matches.",
+    )
     rule_buckets: tuple[str, ...] = Field((), description="Buckets whose documents are labeled by the patterns.")
 
     @model_validator(mode="after")
@@ -361,14 +408,14 @@ class TaggerParams(Learning):
         if bool(self.rules) != bool(self.rule_buckets):
             raise ValueError("`rules` and `rule_buckets` require each other")
         if len(self.names) < 2:
-            raise ValueError("needs at least two labels")
+            raise ValueError("a tagger needs at least two labels")
         if len(self.names) > 100:
             raise ValueError("more than 100 labels")
         return self
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return all labels, sorted."""
+        """Return all labels of the tagger, sorted."""
         return tuple(sorted({*self.labels, *(rule.label for rule in self.rules)}))
 
 
@@ -377,9 +424,10 @@ def train_tagger(
 ) -> Manifest:
     """Train a tagger and return the manifest of its files.
 
-    Statistics are `documents`, `label_documents`, `splits` and training metrics. On the test split: `accuracy`,
-    `macro_f1` (labels with equal weight), `auc` (mean over labels), `worst_auc`, `ece` (of the most probable label),
-    and `labels`, which has `auc`, `average_precision`, `brier`, `ece`, `precision` and `recall` of each label.
+    Statistics are `documents`, `label_documents`, `splits` and training metrics. The following are measured on the test
+    split: `accuracy`, `macro_f1` (labels with equal weight), `auc` (mean over labels), `worst_auc`, `ece` (of the most
+    probable label), and `labels`, which has `auc`, `average_precision`, `brier`, `ece`, `precision` and `recall` of
+    each label.
 
     Raises:
         StageError: a label has too few examples.
@@ -403,7 +451,7 @@ def train_tagger(
 def fit_tagger(
     params: TaggerParams, found: Examples, labels: tuple[str, ...]
 ) -> tuple[ClassifierModel, dict[str, Any]]:
-    """Fit the model, and return it with its metrics. The result depends only on the arguments."""
+    """Fit a tagger to the examples, and return it with its metrics. The model depends only on the arguments."""
     outputs = len(labels) if len(labels) > 2 else 2
     stage = fitted(params, found, outputs)
     calibration, test = found.of("calibration").documents, found.of("test").documents

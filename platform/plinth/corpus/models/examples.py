@@ -1,5 +1,5 @@
-"""Training examples: a sample of documents or of a labeled list, as features, divided into splits; and the linear model
-trained on them.
+"""Training examples, and the linear model trained on them. Examples are the features of sampled documents, or of the
+texts in a labeled list, divided into splits.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from plinth_text.compiled import compiled
 # Memory is two tables and the sample. Letters: D documents, F features, R rows, K labels.
 
 class Sgd(Frozen):
-    """Settings of stochastic gradient descent."""
+    """Settings of stochastic gradient descent for a linear model."""
 
     epochs: int = 10
     rate: float = 0.5
@@ -49,14 +49,16 @@ class Sgd(Frozen):
 
 @dataclass(frozen=True)
 class Ragged:
-    """Features of documents. Document d has `rows[starts[d]:starts[d + 1]]`; `labels` [D] are below K."""
+    """Features of documents in one flat array. Document d has `rows[starts[d]:starts[d + 1]]`; `labels` [D] are below
+    K.
+    """
 
     starts: I64
     rows: I32
     labels: I64
 
     def take(self, chosen: I64) -> Ragged:
-        """Return the chosen documents, in the given order."""
+        """Return the features of the documents in `chosen`, in the order of `chosen`."""
         sizes = np.diff(self.starts)[chosen]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         at = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], sizes)
@@ -65,7 +67,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Linear:
-    """Linear model: table [R, K] and biases [K], with the loss on held-back documents after every epoch."""
+    """Linear model: table [R, K] and biases [K]. `losses` has the loss on held-back documents after every epoch."""
 
     table: F32
     bias: F32
@@ -73,8 +75,8 @@ class Linear:
 
 
 def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linear:
-    """Return the model of the best epoch. With one output, label 1 is positive; with several, output k separates label
-    k from the rest.
+    """Train a linear model and return the model of the best epoch. A model with one output predicts label 1. In a model
+    with several outputs, output k separates label k from the other labels.
     """
     classes = max(outputs, 2)
     table, bias = np.zeros((1 << bits, outputs), np.float32), np.zeros(outputs, np.float32)
@@ -96,7 +98,7 @@ def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linea
 
 
 def loss(held: Ragged, table: F32, bias: F32) -> float:
-    """Return the mean loss over outputs in nats. All classes have equal weight."""
+    """Return the mean loss over all outputs on held-back documents, in nats. All classes have equal weight."""
     outputs = bias.size
     probabilities = sigmoid(margins(held, table, bias))
     weights = balanced(held.labels, max(outputs, 2))
@@ -105,22 +107,20 @@ def loss(held: Ragged, table: F32, bias: F32) -> float:
 
 
 def truth(labels: I64, outputs: int) -> I64:
-    """Return the targets, [D, K]: 1 if the document has the label of the output, otherwise 0."""
+    """Return the targets, [D, K]. A target is 1 if the document has the label of the output, and 0 otherwise."""
     wanted = np.arange(outputs) if outputs > 1 else np.ones(1, np.int64)
     return np.asarray(labels[:, None] == wanted, dtype=np.int64)
 
 
 def margins(documents: Ragged, table: F32, bias: F32, window: int = 0) -> F64:
-    """Return the margins of documents, [D, K]. The margins equal those that `features.margins` computes from their
-    texts.
-    """
+    """Return the margins of documents, [D, K]. The margins equal those of `features.margins` on the texts."""
     out = np.empty((documents.labels.size, bias.size), np.float64)
     find_margins(documents.starts, documents.rows, table, bias, window, out)
     return out
 
 
 def _order(size: int, epoch: int) -> I64:
-    """Return a random permutation for one epoch. numpy guarantees that the generator (PCG64) stays the same."""
+    """Return a random permutation for one epoch. The generator is PCG64, because numpy guarantees its output."""
     return np.argsort(np.random.Generator(np.random.PCG64(epoch)).random(size), kind="stable")
 
 
@@ -129,12 +129,12 @@ def train_epoch(
     starts: I64, rows: I32, labels: I64, weights: F32, order: I64, rate: float, damping: float, table: F32, bias: F32,
     squares: F32, bias_squares: F64,
 ) -> None:  # fmt: skip
-    """Train on every document once, in the given order."""
+    """Train on every document once, in the sequence that `order` lists."""
 
 
 @compiled
 def find_margins(starts: I64, rows: I32, table: F32, bias: F32, window: int, out: F64) -> None:
-    """Write the margins to `out`. A document's rows are first those of its words, then those of its word pairs."""
+    """Write the margins of documents to `out`. The rows of a document's words come before those of word pairs."""
 
 # Examples to learn from: a sample of documents or of a labeled list, as features, cut into splits.
 #
@@ -164,7 +164,7 @@ SCHEMA = pa.schema(
 
 
 class Drawing(Frozen):
-    """Sampling of examples from texts."""
+    """Parameters of the sample of examples."""
 
     documents: int
     bits: int
@@ -178,10 +178,11 @@ class ExampleSource:
 
     Args:
         name: name of the bucket or list.
-        made: its manifest.
-        label: label of all its documents.
-        globs: used instead of `label`: URI patterns, each with the label of matching documents. The first match counts.
-        values: for a list, the label for each value of its field `label`. Other values get `label`.
+        made: manifest of the bucket or list.
+        label: label of all documents of the source.
+        globs: URI patterns, each with the label of matching documents. If set, they are used instead of `label`, and a
+            document gets the label of the first pattern that matches.
+        values: label number for each value of a list's field `label`. Other values get the argument `label`.
     """
 
     name: str
@@ -207,7 +208,9 @@ class _Task:
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples in the order of their hashes: features and labels [D], splits [D], and second-stage features [D, N]."""
+    """Examples in the order of their hashes: features and labels [D], splits [D], and features of the second stage [D,
+    N].
+    """
 
     documents: Ragged
     splits: npt.NDArray[np.int8]
@@ -222,7 +225,7 @@ class Examples:
 def draw(
     ctx: Context, asset: str, drawing: Drawing, sources: Sequence[ExampleSource], terms: Manifest | None
 ) -> list[Part]:
-    """Return the sampled examples as parts, at most about `drawing.documents` per source.
+    """Sample examples and return them as parts, at most about `drawing.documents` per source.
 
     Args:
         terms: lexicon whose matches become features.
@@ -246,7 +249,7 @@ def draw(
 
 
 def load(store: Store, parts: Sequence[Part], documents: int) -> Examples:
-    """Load the examples of parts, at most `documents` per source. Parts of the same source have the source's name."""
+    """Load the examples in parts, at most `documents` per source. The name of a part is the name of its source."""
     tables = []
     for name in dict.fromkeys(part.name for part in parts):
         own = pa.concat_tables([read_table(store, part) for part in parts if part.name == name])
@@ -294,7 +297,7 @@ def _by_uri(uri: str, patterns: Sequence[tuple[re.Pattern[str], int]]) -> int:
 
 
 def _listed(store: Store, task: _Task) -> Iterator[Found]:
-    """Yield texts, ranks and labels sampled from a list, which has lines of JSON with `text` and `label`."""
+    """Yield the texts, ranks and labels of examples sampled from a list of JSON lines with `text` and `label`."""
     values = dict(task.values)
     smallest = Smallest(task.drawing.documents)
     lines = read_labelled(store.open_path(task.part.blob).read_bytes(), f"lists/{task.source}, {task.part.name}")
@@ -311,10 +314,10 @@ def _listed(store: Store, task: _Task) -> Iterator[Found]:
 
 
 def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the lines of a labeled set: objects with `text` and `label`, both strings, and other fields.
+    """Yield the lines of a labeled set. Each line is an object with the strings `text` and `label`, and other fields.
 
     Raises:
-        SourceError: a line is malformed; the error names it.
+        SourceError: a line is malformed; the error names the line.
     """
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
@@ -350,7 +353,7 @@ def _batch(
 
 
 def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
-    """Return the features of the second stage except the margin, [texts, N]: surface statistics of the text, and
+    """Return the features of the second stage, [texts, N], without the margin: surface statistics of the text, and
     matches of a lexicon.
     """
     counts = scoring.counts(texts)
@@ -376,16 +379,16 @@ MARK = "generated"
 
 
 def line(text: str, label: str, slice_name: str) -> str:
-    """Return one row of a generated labeled set, marked as generated."""
+    """Return one line of a generated labeled set. The line is marked as generated."""
     return json.dumps({"text": text, "label": label, "slice": slice_name, MARK: True}, ensure_ascii=False) + "\n"
 
 
 def require_real(store: Store, lists: Mapping[str, Manifest], user: str) -> None:
-    """Raise an error if a labeled set has generated rows.
+    """Raise SourceError if a labeled set has generated rows.
 
     Args:
         lists: labeled sets by asset key.
-        user: asset that reads them, such as `models/toxicity`.
+        user: asset that reads the labeled sets, such as `models/toxicity`.
 
     Raises:
         SourceError: a set has generated rows, or cannot be read; the error names the set.
@@ -404,7 +407,7 @@ def marked_rows(path: Path, where: str) -> int:
 
 
 def refused(where: str, marked: int, user: str) -> SourceError:
-    """Return the error for a generated set in a recipe that is not a test recipe."""
+    """Return the error for a labeled set with generated rows in a recipe that is not a test recipe."""
     return SourceError(
         f"{user} may not read {where}",
         found=f"{marked:,} generated examples (`plinth corpus slices --write`)",

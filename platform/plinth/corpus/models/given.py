@@ -1,4 +1,6 @@
-"""Pretrained models: a third-party fastText model or transformer head, and models given as files."""
+"""Pretrained models that the user supplies as files: fastText models, transformer heads, and models exported from a
+workspace.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,18 @@ def read_fasttext(files: Mapping[str, Path], asset: str) -> FastTextModel:
         raise IntegrityError(
             f"{asset} cannot be used",
             found=", ".join(sorted(files)) or "no file",
-            expected="one file: a fastText model",
+            expected="one file that is a fastText model",
             remedy="set the file itself in `corpus.lists`, not its folder",
         )
     return model_file.read(next(iter(files.values())))
 
 
 def fasttext_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Return facts about the model for the catalog.
+    """Return properties of the fastText model for the catalog.
 
     Raises:
-        IntegrityError, ModelFileError: as `read_fasttext`.
+        IntegrityError: there is more than one file.
+        ModelFileError: the file is not a supervised fastText model.
     """
     model = read_fasttext(files, asset)
     labels = ", ".join(model.labels[:20]) + (", …" if len(model.labels) > 20 else "")
@@ -83,10 +86,10 @@ class HeadScores:
 
 
 def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, Any]:
-    """Return facts about the classification head for the catalog, read from the files without loading the model.
+    """Return properties of the classification head for the catalog, read from its files without loading the model.
 
     Raises:
-        IntegrityError: the folder is not a classification head, has its own code, or has no safetensors.
+        IntegrityError: the folder is not a classification head, contains code, or has no safetensors.
     """
     config = _config(files, asset)
     names = _labels(config)
@@ -94,12 +97,12 @@ def transformer_described(files: Mapping[str, Path], asset: str) -> dict[str, An
 
 
 class TransformerHead:
-    """Classification head in memory, on a GPU if there is one.
+    """Transformer model with a classification head, loaded into memory, on a GPU if there is one.
 
     Args:
         files: files of the folder, by name.
         asset: name of the asset, for error messages.
-        max_tokens: maximum tokens to read per text, limited by the model's maximum sequence length.
+        max_tokens: maximum number of tokens to read per text, limited by the model's maximum sequence length.
 
     Raises:
         IntegrityError: the files are not a classification head.
@@ -136,7 +139,7 @@ class TransformerHead:
         self._model = model.eval().to(self._device)
 
     def score(self, texts: Sequence[str]) -> HeadScores:
-        """Return the scores of texts. Each batch has texts of similar length, so little of it is padding."""
+        """Return the scores of texts. A batch contains texts of similar length, so that there is little padding."""
         ids = self._ids(texts)
         lengths = np.array([len(one) for one in ids], np.int32)
         scores = np.zeros((len(texts), len(self.labels)), np.float32)
@@ -173,7 +176,9 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _batches(lengths: I32) -> Iterator[I64]:
-    """Yield batches of row indices, longest texts first. A batch has at most `BATCH_TOKENS` tokens with padding."""
+    """Yield batches of row indices, beginning with the longest texts. A batch has at most `BATCH_TOKENS` tokens,
+    including padding.
+    """
     order = np.argsort(-lengths, kind="stable")
     at = 0
     while at < order.size:
@@ -184,7 +189,7 @@ def _batches(lengths: I32) -> Iterator[I64]:
 
 @contextmanager
 def _folder(files: Mapping[str, Path]) -> Iterator[str]:
-    """Yield a temporary folder with links to the files that may be opened, under their names."""
+    """Yield a temporary folder with links to the model's files that may be opened, under the names of the files."""
     with TemporaryDirectory(prefix="plinth-head-") as folder:
         for name, path in files.items():
             if name.endswith(OPENED):
@@ -223,8 +228,8 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _regression(config: Mapping[str, Any]) -> bool:
-    """Return True if the model has one output, which is used as a number (FineWeb-Edu), even if it is not declared as a
-    regression.
+    """Return True if the model has a single output that is used as a number (FineWeb-Edu). The model's configuration
+    may declare another problem type.
     """
     return config.get("problem_type") == "regression" or len(_labels(config)) == 1
 
@@ -281,7 +286,8 @@ class GivenModelParams(Frozen):
 def train(
     ctx: Context, asset: str, params: GivenModelParams, documents: Mapping[str, Manifest], lists: Mapping[str, Manifest]
 ) -> Manifest:
-    """Publish the files unchanged. The files are opened once to check that they are a model of this kind.
+    """Publish the model's files unchanged. The files are opened once to check that they are a model of the declared
+    kind.
 
     Returns:
         Manifest of the files under their names. Statistics: `kind`, and the header of the model.
@@ -304,15 +310,17 @@ def train(
 
 
 def opened(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the files that a model is read from: the files that the shell's `*` matches in a folder. A cloned
-    repository has other files as well, hidden or nested.
+    """Return the files that a model is read from. In a folder, these are the files that the shell's `*` matches,
+    because a cloned repository also has hidden and nested files.
     """
     visible = (part for part in parts if "/" not in part.name and not part.name.startswith("."))
     return tuple(parts) if len(parts) == 1 else tuple(visible)
 
 
 def digest(parts: Sequence[Part]) -> str:
-    """Return the SHA-256 of the only file, or of the output of `sha256sum` for all files, sorted by name."""
+    """Return the SHA-256 of a single file. If there are several files, return the SHA-256 of the output of `sha256sum`
+    for all files, sorted by name.
+    """
     parts = opened(parts)
     if len(parts) == 1:
         return parts[0].blob.sha256
@@ -345,7 +353,7 @@ TRAINER = ModelTrainer(
     kind=KIND,
     version=VERSION,
     description="Pretrained model, loaded from its files.",
-    source="The model's author; see the files.",
+    source="The author of the model; see the model's files.",
     params=GivenModelParams,
     buckets=lambda params: (),
     lists=lambda params: (params.files,),

@@ -1,8 +1,8 @@
 """Modified Kneser–Ney n-gram model of reference buckets, its files, and perplexity bands for other text.
 
-CCNet (Wenzek et al. 2020) trains such a model on clean reference text. CCNet then divides a corpus into head, middle
-and tail at the 30th and 60th percentiles of perplexity. Here, the percentiles are measured on documents of
-`bands_from`.
+CCNet (Wenzek et al. 2020) trains an n-gram model on clean reference text. CCNet then divides a corpus into head, middle
+and tail at the 30th and 60th percentiles of perplexity. This module measures the percentiles on documents of the
+buckets in `bands_from`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class NgramModel:
     """Loaded n-gram model.
 
     Args:
-        head: all data except arrays: order, words by number, perplexity bands, metrics.
-        words: [vocabulary - 3] hashes of the words, by number from 3.
+        head: all data except arrays: order, words in the order of their numbers, perplexity bands, metrics.
+        words: [vocabulary - 3] hashes of the words. The first word has number 3.
         keys: keys of the n-grams, by order from 1.
         values: [n, 2] log10 probability and log10 back-off, by order from 1.
     """
@@ -64,14 +64,14 @@ class NgramModel:
         return vocabulary, scoring.NGramTables(list(self.keys[1:]), list(self.values[1:]))
 
     def score(self, texts: pa.Array) -> tuple[F64, I64]:
-        """Return log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""
+        """Return the log10 probability of each text, and counts [documents, 3]: tokens, sentences, unknown tokens."""
         (table, numbers), tables = self._tables
         hashes, _, offsets = scoring.tokens(texts)
         return scoring.score(hashes, offsets, table, numbers, self.values[0], tables)
 
     def perplexity(self, texts: pa.Array) -> tuple[F64, I64]:
-        """Return the perplexity per token of each text, and the counts from `score`. Sentence ends count as tokens. A
-        text without tokens has NaN.
+        """Return the perplexity per token of each text, and the counts from `score`. A sentence end is one token. The
+        perplexity of a text without tokens is NaN.
         """
         total, counts = self.score(texts)
         predicted = counts[:, 0] + counts[:, 1]
@@ -80,7 +80,7 @@ class NgramModel:
 
 
 def write(store: Store, model: NgramModel) -> tuple[Part, ...]:
-    """Write the files of a model as parts."""
+    """Write the files of an n-gram model as parts."""
     files: dict[str, bytes] = {HEAD: fingerprint.canonical(dict(model.head)), WORDS: _npy(model.words)}
     for order, (keys, values) in enumerate(zip(model.keys, model.values, strict=True), start=1):
         files |= {f"keys-{order}.npy": _npy(keys), f"values-{order}.npy": _npy(values)}
@@ -88,7 +88,7 @@ def write(store: Store, model: NgramModel) -> tuple[Part, ...]:
 
 
 def read(files: Mapping[str, Path], key: str) -> NgramModel:
-    """Read a model from its files.
+    """Read an n-gram model from its files.
 
     Args:
         key: name of the asset (`models/NAME`), for error messages.
@@ -110,7 +110,7 @@ def read(files: Mapping[str, Path], key: str) -> NgramModel:
 
 
 def arpa(model: NgramModel) -> Iterator[str]:
-    """Yield the model in ARPA format, line by line. `<s>` has probability one as in lmplz, because it is never
+    """Yield the model in ARPA format, line by line. As in lmplz, `<s>` has probability one, because it is never
     predicted.
     """
     yield "\\data\\"
@@ -146,7 +146,7 @@ def _require(
         fits = fits and own.dtype == np.uint64 and pair.dtype == np.float32 and pair.shape == (own.size, 2)
         fits = fits and bool(np.isfinite(pair).all())
     if not fits:
-        raise _refused(key, "arrays that do not fit together")
+        raise _refused(key, "arrays whose lengths do not match")
 
 
 def _refused(key: str, found: object) -> IntegrityError:
@@ -154,7 +154,7 @@ def _refused(key: str, found: object) -> IntegrityError:
         f"{key} cannot be used",
         found=found,
         expected=f"an n-gram model, {FORMAT}",
-        remedy=f"train it again: `plinth run --select {key}`",
+        remedy=f"train the model again: `plinth run --select {key}`",
     )
 
 
@@ -174,9 +174,13 @@ LEAST_TOKENS = 1000
 class NgramParams(Frozen):
     """Parameters of an n-gram model."""
 
-    reference: tuple[str, ...] = Field(min_length=1, description="Buckets to train on.")
+    reference: tuple[str, ...] = Field(
+        min_length=1,
+        description="Buckets with the reference text that the model is trained on.",
+    )
     bands_from: tuple[str, ...] = Field(
-        (), description="Buckets whose perplexities set the bands; by default, the reference buckets."
+        (),
+        description="Buckets on which the percentiles of perplexity are measured; by default, the reference buckets.",
     )
     order: int = internal(4, ge=2, le=4, description="Number of words in the longest n-grams.")
     vocabulary: int = internal(
@@ -185,13 +189,15 @@ class NgramParams(Frozen):
     max_bytes: int = internal(
         256 * 2**20,
         gt=0,
-        description="Maximum bytes of training text; training needs about 12 bytes of memory per byte of text.",
+        description="Maximum size of the training text in bytes; training needs about 12 bytes of memory per byte of "
+        "text.",
     )
     prune: tuple[int, ...] = internal(
-        (0, 0, 1, 1), description="Pruning limit by order; n-grams with at most this count are dropped."
+        (0, 0, 1, 1),
+        description="Pruning limits by order; an n-gram is dropped if its count is not above the limit of its order.",
     )
     percentiles: tuple[float, float] = internal(
-        (30.0, 60.0), description="Percentiles of perplexity that are the upper bounds of head and middle (CCNet)."
+        (30.0, 60.0), description="Percentiles of perplexity at which the bands head and middle end, as in CCNet."
     )
 
 
@@ -205,8 +211,8 @@ def train(
     """Count n-grams, estimate the model, and measure perplexities on held-back text.
 
     Returns:
-        Manifest of the model's files. Statistics: n-grams by order, discounts, tokens, words, `perplexity` of the
-        held-back reference text (median over documents), the perplexity of each bucket, and the bands.
+        Manifest of the model's files. Statistics: numbers of n-grams by order, discounts, tokens, words, `perplexity`
+        of the held-back reference text (median over documents), the perplexity of each bucket, and the bands.
 
     Raises:
         StageError: the reference buckets have too little text.
@@ -217,7 +223,7 @@ def train(
     if words.rows + RESERVED < 10 or int(words.stats["tokens"]) < LEAST_TOKENS:
         raise StageError(
             f"{asset} has too little training text",
-            found=f"{words.stats['tokens']} tokens, {words.rows} words that occur twice",
+            found=f"{words.stats['tokens']} tokens, {words.rows} words that occur at least twice",
             expected=f"at least {LEAST_TOKENS} tokens",
             remedy="use larger reference buckets",
         )
@@ -265,8 +271,8 @@ def _estimate(store: Store, task: tuple[Part, tuple[Part, ...], list[int]]) -> t
 
 
 def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[list[U64], list[I64]]:
-    """Return keys and counts by order. Unigrams include every word of the vocabulary; words that do not occur have
-    count 0.
+    """Return the keys and counts of n-grams by order. Unigrams include every word of the vocabulary; a word that does
+    not occur has count 0.
     """
     tables = [read_table(store, part) for part in counted]
     keys, counts = [one["key"].to_numpy() for one in tables], [one["count"].to_numpy() for one in tables]
@@ -284,7 +290,7 @@ def _measure(
     documents: Mapping[str, Manifest],
     kept: HashRange,
 ) -> tuple[dict[str, float], tuple[float, float]]:
-    """Return the median perplexity by bucket, and the upper bounds of head and middle."""
+    """Return the median perplexity of each bucket, and the perplexities at which the bands head and middle end."""
     found: dict[str, np.ndarray[Any, Any]] = {}
     for name, one in documents.items():
         size = int(one.stats["text_bytes"])

@@ -42,15 +42,15 @@ _GRAMS = pa.schema([("key", pa.uint64()), ("count", pa.int64())])
 
 @dataclass(frozen=True)
 class HashRange:
-    """Sample of documents: those whose hashed id is in [low, high) of 2^32."""
+    """Sample of documents: all documents whose 32-bit hash of the id is in the range [low, high)."""
 
     low: int
     high: int
 
 
 def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
-    """Return two disjoint samples: the training sample, with at most about `max_bytes` of text including held-back
-    text, and the held-back sample for measurement.
+    """Return two disjoint samples for training and for measurement. Both samples together have at most about
+    `max_bytes` of text, and the second sample has the share `held_back` of it.
     """
     size = sum(int(one.stats["text_bytes"]) for one in documents.values())
     share = min(1.0, max_bytes / size) if size else 1.0
@@ -66,7 +66,7 @@ def sampled(store: Store, part: Part, chosen: HashRange) -> Iterator[pa.Array]:
 
 
 def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, size: int, label: str) -> Part:
-    """Return at most `size` of the most frequent tokens of the sample, by rank. Each token occurs at least twice."""
+    """Return the most frequent tokens of the sample, at most `size`, by rank. Each token occurs at least twice."""
     step = Step(
         name="ngram/words",
         version=VERSION,
@@ -84,7 +84,7 @@ def vocabulary(ctx: Context, documents: Mapping[str, Manifest], chosen: HashRang
 def grams(
     ctx: Context, documents: Mapping[str, Manifest], chosen: HashRange, words: Part, order: int, label: str
 ) -> tuple[Part, ...]:
-    """Return the distinct n-grams of the sample, by order from 1: sorted keys and their counts."""
+    """Return the distinct n-grams of the sample as sorted keys with counts, one part per order from 1."""
     step = Step(name="ngram/grams", version=VERSION, params={"low": chosen.low, "high": chosen.high, "order": order})
     parts = [part for name in sorted(documents) for part in documents[name].named("part-")]
     items = [Item((part.blob.sha256, words.blob.sha256), (part, chosen, words, order), part.rows) for part in parts]
@@ -158,7 +158,7 @@ def with_begins(stream: U16) -> U16:
 
 
 def windows(stream: U16, n: int) -> U64:
-    """Return the keys of all n-grams inside sentences. `BEGIN` alone does not count as a unigram."""
+    """Return the keys of all n-grams inside sentences. `BEGIN` is not counted as a unigram."""
     size = stream.size - n + 1
     if size <= 0:
         return np.empty(0, dtype=np.uint64)
@@ -215,7 +215,9 @@ LEAST = 1e-30
 
 @dataclass(frozen=True)
 class OrderEstimate:
-    """Estimates for one order: sorted keys, log10 probabilities and log10 back-offs, [n] each, and the discounts."""
+    """Estimates for one n-gram order: sorted keys, log10 probabilities and log10 back-offs, [n] each, and the
+    discounts.
+    """
 
     keys: U64
     logp: F64
@@ -224,7 +226,7 @@ class OrderEstimate:
 
 
 def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list[OrderEstimate]:
-    """Estimate the model from raw counts.
+    """Estimate the n-gram model from raw counts.
 
     Args:
         keys, counts: sorted keys and their counts, by order from 1. The keys of order 1 are all words of the
@@ -252,7 +254,7 @@ def estimate(keys: list[U64], counts: list[I64], prune: tuple[int, ...]) -> list
 
 
 def _adjusted(keys: list[U64], counts: list[I64], n: int) -> I64:
-    """Return the adjusted counts of order n + 1."""
+    """Return the adjusted counts of the n-grams of order n + 1."""
     if n + 1 == len(keys):
         return counts[n]
     found = np.zeros(keys[n].size, dtype=np.int64)
@@ -271,8 +273,8 @@ def _discounts(adjusted: I64) -> tuple[float, float, float]:
 
 
 def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[Bools]:
-    """Return a mask of the n-grams to keep: those above the threshold, and those that a longer kept n-gram needs as
-    suffix or context.
+    """Return a mask of the n-grams to keep, by order. An n-gram is kept if its count is above the limit, or if it is
+    the suffix or context of a longer n-gram that is kept.
     """
     kept = [count > limit for count, limit in zip(adjusted, prune, strict=True)]
     for n in range(len(keys) - 1, 0, -1):
@@ -284,7 +286,7 @@ def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[
 
 
 def _contexts(keys: U64, n: int) -> tuple[U64, I64]:
-    """Return the sorted distinct contexts, and the index of each key's context."""
+    """Return the sorted distinct contexts of n-grams, and for each key the index of its context."""
     if n == 0:
         return np.zeros(1, dtype=np.uint64), np.zeros(keys.size, dtype=np.int64)
     distinct, where = np.unique(keys & _mask(n), return_inverse=True)
@@ -300,5 +302,5 @@ def _mask(words: int) -> np.uint64:
 
 
 def _find(keys: U64, wanted: U64) -> I64:
-    """Return the positions of the wanted keys, all of which must be present."""
+    """Return the positions in `keys` of the keys in `wanted`, all of which must be present."""
     return np.searchsorted(keys, wanted)

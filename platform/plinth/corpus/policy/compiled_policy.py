@@ -1,4 +1,4 @@
-"""Compiled policies: parsed and checked rules, the columns that they read, and the license gate in front of them."""
+"""Compiled policies: parsed and checked rules, the columns that they read, and the license gate that runs first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ TEXTS = {
 
 
 class Rights(Frozen):
-    """Permitted licenses by use, and the sources of a bucket whose terms forbid a use.
+    """License gate of a recipe: the licenses that are permitted for each use, and the sources of a bucket whose terms
+    forbid a required use.
 
     Args:
         licences: permitted lists and required uses, from the recipe.
@@ -53,8 +54,9 @@ class Rights(Frozen):
     withheld: tuple[tuple[str, str], ...] = ()
 
     def within(self, documents: Manifest) -> Rights:
-        """Return the rights with the sources of these documents whose terms forbid a use. If two sources have the same
-        domain and snapshot, their documents cannot be distinguished, so the stricter terms apply to both.
+        """Return this license gate with the sources of the given documents whose terms forbid a required use. If two
+        sources have the same domain and snapshot, their documents cannot be distinguished, so the stricter terms apply
+        to both.
         """
         uses = ("train", *self.licences.uses)
         withheld = {
@@ -66,17 +68,17 @@ class Rights(Frozen):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons that the gate may give."""
+        """Reasons for which the license gate may drop a document."""
         return (LICENCE, TERMS) if self.withheld else (LICENCE,)
 
     @property
     def columns(self) -> frozenset[str]:
-        """Document columns that the gate reads."""
+        """Document columns that the license gate reads."""
         return frozenset(column for reason in self.reasons for column in COLUMNS[reason])
 
     def stops(self, columns: Mapping[str, Any]) -> dict[str, Bools]:
-        """Return, by reason, a mask [rows] of the documents that must not be curated. String columns may be
-        dictionaries.
+        """Return, for each reason, a mask [rows] of the documents that the license gate drops. String columns may be
+        dictionary-encoded.
         """
         found = {LICENCE: _by_value(columns["documents.licence"], lambda one: not is_permitted(one, self.licences))}
         if self.withheld:
@@ -93,15 +95,15 @@ class Rights(Frozen):
         return mask
 
     def rule(self, reason: str) -> StatedRule | None:
-        """Return the license gate's rule for a reason in readable form: its text and the columns that it reads."""
+        """Return the license gate's rule for a reason as readable text, with the columns that the rule reads."""
         if reason not in self.reasons:
             return None
         return StatedRule(TEXTS[reason], frozenset(COLUMNS[reason]))
 
 
 def _by_value(column: pa.Array, holds: Any) -> Bools:
-    """Return a mask [rows] of the strings for which a condition is true. The condition is evaluated once per distinct
-    value.
+    """Return a mask of the rows whose string satisfies a condition. The condition is evaluated once per distinct
+    string.
     """
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column)
@@ -122,13 +124,13 @@ DOCUMENT_COLUMNS = ("uri", "captured_at", "snapshot", "licence", "mime", "source
 
 @dataclass(frozen=True)
 class CompiledPolicy:
-    """Compiled policy: parsed rules, edits, and the license gate before them.
+    """Compiled policy: parsed rules, edits, and the license gate that runs before the rules.
 
     Args:
-        rules: reason and expression, in order.
-        edits: reason and span column.
+        rules: reason and expression of each rule, in order.
+        edits: reason and span column of each edit.
         labels: string columns that the rules read.
-        stored: reasons of rules whose results are published, so that their columns need not be read.
+        stored: reasons of rules whose results are published; the columns of these rules need not be read.
         rights: the license gate; None only if no document is judged.
         shared: comparisons that occur in several rules; each is evaluated once per batch.
     """
@@ -142,8 +144,8 @@ class CompiledPolicy:
 
     @property
     def reasons(self) -> list[str]:
-        """Return the names of the license gate's rules, and then of the policy's rules in order. A name that both have
-        appears once.
+        """Return the names of the license gate's rules, followed by the names of the policy's rules in order. A name
+        that occurs in both is listed once.
         """
         own = [reason for reason, _ in self.rules]
         gate = self.rights.reasons if self.rights else ()
@@ -160,8 +162,8 @@ class CompiledPolicy:
         """Return a mask [rules, rows] of the documents that each rule matches.
 
         Args:
-            columns: arrays of the columns of `sidecars`, by `sidecar.column`; string columns may be dictionaries.
-            published: for each row, the names of the rules that matched when the policy was run; used for `stored`.
+            columns: arrays of the columns in `sidecars`, by `sidecar.column`; strings may be dictionary-encoded.
+            published: for each row, the names of the rules that matched in the published run; used for `stored`.
         """
         lines_of = {reason: index for index, reason in enumerate(self.reasons)}
         out = np.zeros((len(lines_of), rows), dtype=np.bool_)
@@ -181,8 +183,8 @@ class CompiledPolicy:
         return out
 
     def reusing(self, before: Policy) -> CompiledPolicy:
-        """Return the same policy, set to reuse published results of rules that are unchanged since `before`. Rules
-        whose reason the license gate has as well are not reused, because the gate's lists may have changed.
+        """Return a copy of this policy that reuses the published results of rules that are the same in `before`. A rule
+        whose reason is also a reason of the license gate is not reused, because the gate's lists may have changed.
         """
         have = {rule.reason: rule.drop for rule in before.rules if rule.reason not in GATE_REASONS}
         stored = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
@@ -190,8 +192,8 @@ class CompiledPolicy:
         return replace(self, stored=stored, edits=() if same else self.edits)
 
     def rule(self, reason: str) -> StatedRule | None:
-        """Return the rule of a reason, or None if there is no such rule. If both the license gate and the policy have
-        one, return the gate's rule.
+        """Return the rule with the given reason, or None. If both the license gate and the policy have a rule with this
+        reason, return the gate's rule.
         """
         stated = self.rights.rule(reason) if self.rights else None
         return stated or dict(self.rules).get(reason)
@@ -230,7 +232,7 @@ def compile_policy(
 
 
 def columns_of(annotators: tuple[str, ...]) -> dict[str, pa.DataType]:
-    """Return all columns that a policy may use, with their types."""
+    """Return all columns that a policy may use, with their Arrow types."""
     found = {f"{DOCUMENTS}.{name}": DOCUMENT_SCHEMA.field(name).type for name in DOCUMENT_COLUMNS}
     for name in annotators:
         found |= {f"{name}.{field.name}": field.type for field in annotator(name).schema}
@@ -247,7 +249,7 @@ def by_sidecar(columns: frozenset[str] | set[str]) -> dict[str, list[str]]:
 
 
 def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, Manifest]:
-    """Return the annotators' sidecars that belong to these documents, by annotator."""
+    """Return the sidecars that annotators wrote for these documents, by annotator."""
     named = ((ref.asset.removeprefix(f"{bucket}/"), ref.digest) for ref in ctx.refs.all(bucket))
     found = {annotator: ctx.refs.load(digest) for annotator, digest in named if annotator in ANNOTATORS}
     return {one: made for one, made in found.items() if made.inputs.get(f"{bucket}/documents") == documents.digest}
@@ -256,7 +258,7 @@ def annotations_of(ctx: Context, bucket: str, documents: Manifest) -> dict[str, 
 def rule_values(
     store: Store, rule: StatedRule, documents: Manifest, annotations: Mapping[str, Manifest], part: int, row: int
 ) -> dict[str, Any]:
-    """Return the values of the columns that a rule reads, for one row of a part."""
+    """Return the values of the columns that a rule reads, for one row of a part of documents."""
     found: dict[str, Any] = {}
     for sidecar, columns in by_sidecar(rule.columns).items():
         made = documents if sidecar == DOCUMENTS else annotations[sidecar]

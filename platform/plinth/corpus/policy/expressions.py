@@ -4,10 +4,10 @@
     language.label not in ["en", "de"] and language.score > 0.5
     licence.permitted is False
 
-Names are `sidecar.column`. Allowed: comparisons (chained too), `and`, `or`, `not`, `in` a list, `is None`,
-`+ - * /` and numbers, strings, True, False. Calls and imports are not allowed. A comparison with a missing
-value is false, so its `not` is true. Arithmetic uses 64-bit floats; division by zero gives infinity or NaN,
-which compare as usual.
+Names are `sidecar.column`. Expressions may use comparisons, chained comparisons, `and`, `or`, `not`, `in` with a
+list, `is None`, `+ - * /`, numbers, strings, True and False. Calls and imports are not allowed. A comparison with a
+missing value is false, so its negation is true. Arithmetic uses 64-bit floats. Division by zero gives infinity or
+NaN, and comparisons with them follow IEEE 754.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_CHARACTERS = 2000  # bounds the depth of the tree, too
 
 @dataclass(frozen=True)
 class StatedRule:
-    """Rule as text, and the columns that it reads."""
+    """Rule as text, with the columns that the rule reads."""
 
     text: str
     columns: frozenset[str]
@@ -45,16 +45,17 @@ NOTHING: dict[ast.expr, Bools | None] = {}
 
 @dataclass(frozen=True)
 class Expression(StatedRule):
-    """Checked expression."""
+    """Expression that was parsed and checked."""
 
     tree: ast.expr
 
     def evaluate(self, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING) -> Bools:
-        """Return a mask [rows] of the rows for which the expression is true.
+        """Return a mask of the rows for which the expression is true.
 
         Args:
-            columns: an Arrow array with `rows` rows for each name in `columns`; string columns may be dictionaries.
-            known: see `evaluate_condition`.
+            columns: an Arrow array with `rows` rows for each column that the expression reads; strings may be
+                dictionary-encoded.
+            known: results of shared comparisons, as in `evaluate_condition`.
         """
         return evaluate_condition(self.tree, columns, rows, known)
 
@@ -88,8 +89,8 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
 
 
 def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
-    """Return the error for an unknown column. The error suggests the most similar column, from the same annotator if
-    the recipe has this annotator.
+    """Return the error for an unknown column. The error suggests the most similar column, if possible from the same
+    annotator.
     """
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
@@ -101,10 +102,11 @@ def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str
 
 
 def syntax(text: str) -> ast.expr:
-    """Return the unchecked syntax tree of an expression.
+    """Return the syntax tree of an expression without checking it.
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: it is not a Python expression, or is nested too deeply.
+        SyntaxError, ValueError, RecursionError, MemoryError: the text is not a Python expression, or is too deeply
+            nested.
     """
     while True:
         # CPython counts the depth of all parses of a process in one place: one in another thread, or one that the
@@ -129,7 +131,7 @@ def _tree(text: str, where: str) -> ast.expr:
 
 
 def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) -> None:
-    """Evaluate the expression on no rows, to find type errors before any document is read."""
+    """Evaluate the expression on zero rows, so that type errors are found before any document is read."""
     empty = {name: pa.nulls(0, schema[name]) for name in expression.columns}
     try:
         kind = evaluate_value(expression.tree, empty, 0).type
@@ -144,7 +146,7 @@ def _try(expression: Expression, schema: Mapping[str, pa.DataType], where: str) 
 
 
 def _names(tree: ast.expr, text: str, where: str) -> Iterable[ast.Attribute]:
-    """Return every column in the expression; raise an error for anything outside the language."""
+    """Yield every column in the expression. Raise RecipeError for syntax that is not part of the policy language."""
     if isinstance(tree, ast.Attribute):
         if not isinstance(tree.value, ast.Name):
             raise _refused(tree, text, where)
@@ -186,7 +188,7 @@ def _require_comparison(tree: ast.Compare, text: str, where: str) -> None:
 
 
 def _reads(op: ast.cmpop) -> bool:
-    """Return True if the right side of the operator is an expression; for `in` and `is`, it is a list or a constant."""
+    """Return True if the right operand is an expression. For `in` and `is`, it is a list or a constant."""
     return type(op) in COMPARISONS
 
 
@@ -241,7 +243,7 @@ def column_name(node: ast.Attribute) -> str:
 
 
 def shared_comparisons(trees: Sequence[ast.expr]) -> tuple[list[ast.expr], frozenset[ast.expr]]:
-    """Return the same trees with equal comparisons merged to one node, and the nodes that occur more than once."""
+    """Return the same trees with equal comparisons merged into one node, and the nodes that occur more than once."""
     sharing = _Sharing()
     made = [sharing.visit(tree) for tree in trees]
     return made, frozenset(sharing.nodes[text] for text, times in sharing.times.items() if times > 1)
@@ -260,10 +262,11 @@ class _Sharing(ast.NodeTransformer):
 def evaluate_condition(
     node: ast.expr, columns: Columns, rows: int, known: dict[ast.expr, Bools | None] = NOTHING
 ) -> Bools:
-    """Return a mask [rows] of the rows for which a condition is true.
+    """Return a mask of the rows for which a condition is true.
 
     Args:
-        known: results of shared comparisons on these columns. A value of None is computed and filled in.
+        known: results of shared comparisons on these columns. Where the value is None, the result is computed and
+            filled in.
 
     Raises:
         TypeError, pa.ArrowException: operand types do not match. After `parse` has checked the tree, they always match.
@@ -302,8 +305,8 @@ def evaluate_value(node: ast.expr, columns: Columns, rows: int) -> Any:
 
 
 def literals(values: Sequence[Any], kind: pa.DataType | None = None) -> Any:
-    """Return the literals as an Arrow array built from their bytes. pyarrow's own conversion of Python values would
-    import pandas.
+    """Return the literals as an Arrow array that is built from their bytes. pyarrow's conversion of Python values is
+    avoided because it would import pandas.
 
     Args:
         kind: type of the array; by default, the type of the literals.
@@ -347,9 +350,9 @@ def _comparison(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
-    """Compare a numeric column with a number; missing values give False.
+    """Compare a numeric column with a number. A missing value gives False.
 
-    Return None for other comparisons, and for empty columns, so that Arrow checks their types.
+    Return None for other comparisons and for empty columns, so that Arrow checks their types.
     """
     left, operator, right = node.left, COMPARISONS.get(type(node.ops[0])), node.comparators[0]
     if len(node.ops) > 1 or operator is None:
@@ -371,7 +374,7 @@ def _numbers(node: ast.Compare, columns: Columns) -> Bools | None:
 
 
 def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:
-    """Evaluate `a < b < c`, `a in [...]` and `a is None` with Arrow."""
+    """Evaluate comparisons such as `a < b < c`, `a in [...]` and `a is None` with Arrow."""
     found, left = None, evaluate_value(node.left, columns, rows)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if isinstance(op, ast.In | ast.NotIn):
@@ -391,14 +394,14 @@ def _chain(node: ast.Compare, columns: Columns, rows: int) -> Bools:
 
 
 def _float(values: Any) -> Any:
-    """Convert values to 64-bit floats, so that there is no overflow and no error on division by zero."""
+    """Convert values to 64-bit floats, so that arithmetic does not overflow and division by zero raises no error."""
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         raise TypeError(f"arithmetic needs numbers, not {values.type}")
     return pc.cast(values, pa.float64(), safe=False)
 
 
 def _mask(values: Any, rows: int) -> Bools:
-    """Return Arrow booleans as a mask, with missing values as False. The conversion is ten times as fast as Arrow's own
+    """Return Arrow booleans as a mask in which missing values are False. The function is ten times as fast as Arrow's
     conversion.
     """
     if not pa.types.is_boolean(values.type):

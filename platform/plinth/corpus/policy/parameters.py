@@ -9,32 +9,37 @@ from plinth.records import Frozen
 
 
 class Rule(Frozen):
-    """Drop a document when an expression over annotation columns is true.
+    """Rule that drops a document if an expression over annotation columns is true.
 
     Expressions compare columns (`gopher_quality.word_count < 50`) with `and`, `or`, `not`, `in`.
     """
 
     reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Reason recorded for the dropped document.")
-    drop: str = Field(description="Expression over annotation columns.")
+    drop: str = Field(description="Expression over annotation columns; if it is true, the document is dropped.")
 
 
 class EditRule(Frozen):
-    """Edit that replaces the spans found by an annotator in the text."""
+    """Edit that replaces the spans of text that an annotator found."""
 
-    reason: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Name of the edit.")
-    spans: str = Field(description="Span column, such as `pii.spans`.")
+    reason: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        description="Name of the edit, recorded as the reason of each replacement.",
+    )
+    spans: str = Field(description="Annotation column with the spans to replace, such as `pii.spans`.")
 
 
 class Policy(Frozen):
-    """Rules and edits that turn columns into verdicts. The first matching rule is the reason; all matches count."""
+    """Rules and edits that turn annotation columns into verdicts. The first rule that matches a document is its reason;
+    matches of all rules are counted.
+    """
 
     profiles: tuple[str, ...] = Field(
         (),
         description="Published rule sets by name, such as `gopher/datatrove`. Their rules and edits come first, in "
         "this order. Your rule replaces a profile's rule with the same reason and columns.",
     )
-    rules: tuple[Rule, ...] = Field((), description="Conditions that drop a document, in order.")
-    edits: tuple[EditRule, ...] = Field((), description="Replacements in the text of a kept document.")
+    rules: tuple[Rule, ...] = Field((), description="Rules that drop a document, in order.")
+    edits: tuple[EditRule, ...] = Field((), description="Edits that replace spans in the text of kept documents.")
 
     @field_validator("profiles")
     @classmethod
@@ -50,8 +55,8 @@ class Policy(Frozen):
 
     @model_validator(mode="after")
     def _resolved(self) -> Policy:
-        """Replace profile names by the rules and edits of the profiles, so that readers of a policy need not know
-        profiles.
+        """Replace profile names by the rules and edits of the profiles, so that code that reads a policy does not need
+        the profiles.
         """
         from plinth.corpus.policy.profiles import resolved
 

@@ -1,9 +1,10 @@
-"""Policy stage: annotation columns to verdicts, reasons and edits.
+"""Policy stage, which computes verdicts, reasons and edits from annotation columns.
 
-The stage reads sidecars in parallel and never reads text, so a changed threshold costs seconds. All rules are evaluated
-and all matches are counted. The first matching rule is a document's reason, so the order of rules changes reasons but
-never the decision. The license gate (`rights`) runs before the rules, and no rule can weaken it. Spans become edits,
-named by the policy's reason. If spans of several annotators overlap, one edit covers all of them.
+The stage reads sidecars in parallel and never reads text, so a re-run with a changed threshold takes seconds. All rules
+are evaluated, and all matches are counted. A document's reason is the first rule that matches it. Therefore the order
+of rules changes reasons but never the decision. The license gate (`rights`) runs before the rules, and no rule can
+weaken it. Spans become edits whose reason is the name of the policy's edit. If spans of several annotators overlap, one
+edit covers all of them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def run(
     annotations: Mapping[str, Manifest],
     rights: Rights,
 ) -> Manifest:
-    """Judge every document of a bucket.
+    """Decide for every document of a bucket whether it is kept, and write the verdicts, reasons and edits.
 
     Args:
         rights: license gate of the recipe. Terms of sources are taken from the documents' manifest.
@@ -93,7 +94,9 @@ def run(
 
 
 def published(made: Manifest) -> tuple[Policy, Rights | None]:
-    """Return the policy and the rights that produced a manifest. The rights are None for manifests before version 3."""
+    """Return the policy and the license gate that produced a manifest. The license gate is None for manifests before
+    version 3.
+    """
     rules = {key: value for key, value in made.params.items() if key != RIGHTS}
     rights = made.params.get(RIGHTS)
     return Policy.model_validate(rules), None if rights is None else Rights.model_validate(rights)
@@ -147,7 +150,7 @@ def _judged(
 
 
 def _named(names: list[str], numbers: pa.Array) -> pa.Array:
-    """Return the rule names for an array of rule numbers."""
+    """Return the names of the rules whose numbers are in an array."""
     return pa.array(names, pa.string()).take(numbers) if names else pa.nulls(len(numbers), pa.string())
 
 
@@ -185,7 +188,7 @@ def _edits(compiled: CompiledPolicy, columns: Mapping[str, pa.Array], keep: Bool
 
 
 def _disjoint(table: pa.Table) -> pa.Table:
-    """Return the sorted spans, with overlapping spans merged."""
+    """Return a table of sorted spans in which overlapping spans are merged."""
     spans: dict[int, list[dict[str, Any]]] = {}
     for span in table.to_pylist():
         spans.setdefault(span["row"], []).append(span)
@@ -193,9 +196,9 @@ def _disjoint(table: pa.Table) -> pa.Table:
 
 
 def merged(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return sorted, disjoint edits that cover the spans. An edit that covers several spans takes reason and
-    replacement of the longest span. If several spans are longest, it takes those of the earliest, and then of the span
-    that was given first.
+    """Return sorted, disjoint edits that cover the spans. An edit that covers several spans has the reason and
+    replacement of the longest span. If several spans are longest, the earliest of them is used, and then the first in
+    the list.
     """
     edits: list[dict[str, Any]] = []
     longest = 0
@@ -251,7 +254,7 @@ def tally(fires: Bools, size: I64) -> tuple[I64, I32, I64]:
 
 
 def rule_lists(fires: Bools, count: I32) -> tuple[I32, I32]:
-    """Return the rules that match each document as lists: offsets [D + 1], and rule numbers in order."""
+    """Return the numbers of the rules that match each document, as lists with offsets [D + 1]."""
     offsets = np.zeros(count.size + 1, dtype=np.int32)
     np.cumsum(count, out=offsets[1:])
     values = np.empty(offsets[-1], dtype=np.int32)
@@ -261,11 +264,13 @@ def rule_lists(fires: Bools, count: I32) -> tuple[I32, I32]:
 
 @compiled
 def count_rules(fires: Bools, size: I64, places: I64, first: I64, count: I32, counts: I64) -> None:
-    """Write the results of `tally` to `first`, `count` and `counts`. `places` is scratch memory, [D + 1]."""
+    """Write the first matching rule, the number of matching rules and the counts by rule to `first`, `count` and
+    `counts`, as `tally` returns them. `places` is scratch memory, [D + 1].
+    """
 
 
 @compiled
 def list_rules(fires: Bools, places: I64, cursor: I32, values: I32) -> None:
-    """Write the rule numbers of each document to `values` from its position in `cursor` on. `places` is scratch memory,
-    [D + 1].
+    """Write the numbers of the rules that match each document to `values`, beginning at the document's position in
+    `cursor`. `places` is scratch memory, [D + 1].
     """

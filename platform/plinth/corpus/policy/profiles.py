@@ -1,14 +1,15 @@
 """Published filter rules as named, versioned profiles: `policies: {default: {profiles: [gopher/datatrove, c4/dclm]}}`.
 
-    base        the record that describes a profile
+    base        the class that describes a profile
     gopher      Gopher's rules as datatrove, Dolma and RedPajama-v2 count them
     c4          C4's line and page rules: the paper's, datatrove's, FineWeb's, DCLM's, Dolma's
     web         FineWeb's rules, RefinedWeb's line rules, RedPajama-v2's signals, Dolma's repetitions, source code
     registry    all profiles by name
 
-"Gopher" is not one definition: projects count words, copies and stop words differently. A profile's name is
-`family/project`; tests/agreement compares it with that project. A profile is data: expressions over the columns of
-annotators. Not here: counting (annotators), and verdicts (the policy stage).
+There is no single definition of "Gopher", because projects count words, copies and stop words differently. A profile's
+name is `family/project`; tests/agreement compares the profile with that project. A profile contains no code, only
+expressions over the columns of annotators. Not here: the computation of columns (annotators), and verdicts (the policy
+stage).
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ class Profile:
 
     Args:
         name: `family/project`.
-        version: raise it when a rule changes. Rules are part of a policy's identity by themselves.
+        version: version of the profile; raise it when a rule changes. It is not part of a policy's identity, because
+            the rules are.
         description: one sentence for the catalog.
-        source: paper, and file of the project.
-        rules: `(reason, drop)` in the project's order.
-        edits: `(reason, spans)`: cuts from the text of a kept document.
-        annotators: annotators whose columns are read, each with parameters that count as the project does.
+        source: paper, and file in the project's repository.
+        rules: pairs `(reason, drop)` in the project's order.
+        edits: pairs `(reason, spans)` that cut spans from the text of kept documents.
+        annotators: annotators whose columns the rules read, each with parameters that count as the project does.
     """
 
     name: str
@@ -69,7 +71,7 @@ _TOP = {2: "0.20", 3: "0.18", 4: "0.16"}
 
 
 def _grams(column: str, top: tuple[int, ...] = (2, 3, 4)) -> tuple[tuple[str, str], ...]:
-    """Return the rules for repeated n-grams, on the columns of the sidecar `column`."""
+    """Return the rules for repeated n-grams, which read the columns of the sidecar `column`."""
     return (
         *((f"top_{n}_gram", f"{column}.top_{n}_gram > {_TOP[n]}") for n in top),
         *((f"duplicate_{n}_grams", f"{column}.duplicate_{n}_grams > {most}") for n, most in _REPEATED.items()),
@@ -112,7 +114,7 @@ GOPHER_WHITE_SPACE = _datatrove(
 GOPHER_DOLMA = Profile(
     name="gopher/dolma",
     version="1",
-    description="Gopher as Dolma counts it: median word length, all copies of a line, stop words each time.",
+    description="Gopher as Dolma counts it: median word length, all copies of a line, all occurrences of stop words.",
     source="Soldaini et al. 2024, section 4.1; dolma 1.2 taggers/gopher.py, configs/dolma-v1_6/mixing.",
     annotators={"gopher_dolma": {"join_blank_lines": False}},
     rules=(
@@ -212,7 +214,8 @@ def _lines(name: str, profile: str, sentences: int, more: tuple[tuple[str, str],
 
 PAPER = _lines(
     "c4/paper", "paper", 5,
-    description="C4 with the limits of the paper's first version: 3 words per line, 5 sentences; in its code's order.",
+    description="C4 with the limits of the paper's first version (3 words per line, 5 sentences), in the order of "
+    "its code.",
     source=f"{_PAPER} (first version); TensorFlow Datasets, text/c4_utils.py.",
 )  # fmt: skip
 DCLM = _lines(
@@ -254,10 +257,10 @@ def _fineweb(name: str, description: str, counting: str) -> Profile:
 
 
 WEB_FINEWEB = _fineweb(
-    "fineweb/datatrove", "FineWeb's own rules alone: line ends, short lines, repeated lines, lists.", "datatrove"
+    "fineweb/datatrove", "FineWeb's custom rules alone: line ends, short lines, repeated lines, lists.", "datatrove"
 )
 FINEWEB_WHITE_SPACE = _fineweb(
-    "fineweb/white-space", "FineWeb's own rules on words that white space separates.", "white-space"
+    "fineweb/white-space", "FineWeb's custom rules alone, on words that white space separates.", "white-space"
 )
 
 PIPELINE = Profile(
@@ -325,7 +328,8 @@ LANGUAGES = Profile(
 REFINEDWEB = Profile(
     name="refinedweb/dclm",
     version="1",
-    description="RefinedWeb's line rules: lines of capitals, numbers, counters, one word, navigation; at most 5%.",
+    description="RefinedWeb's line rules: drops pages with over 5% of words in lines of capitals, numbers or "
+    "navigation.",
     source="Penedo et al. 2023 (RefinedWeb), section G.2; DCLM baselines_configs/dclm_baseline_refinedweb.yaml.",
     annotators={"refinedweb_lines": {}},
     rules=(
@@ -367,7 +371,7 @@ def profile(name: str) -> Profile:
     """Return a profile by name.
 
     Raises:
-        RecipeError: no such profile; the error suggests the nearest name.
+        RecipeError: there is no profile with this name; the error suggests the nearest name.
     """
     if name not in PROFILES:
         remedy = nearest(name, PROFILES) or "profiles are named `family/project`"
@@ -380,14 +384,15 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 def resolved(names: Sequence[str], rules: Pairs, edits: Pairs) -> tuple[Pairs, Pairs]:
-    """Return the rules and edits of a policy, with those of the named profiles first.
+    """Return the rules and edits of a policy, preceded by the rules and edits of the named profiles.
 
-    If a reason is already used, the family's name is put in front (`c4_lorem_ipsum`), and then the project's name as
-    well. The policy's own rule replaces a profile's rule if it has the same reason and reads the same columns, so that
-    a threshold can be changed. If it reads other columns, both rules stay, and the profile's rule gets the longer name.
+    If a profile's reason is already used, it gets the family's name as a prefix (`c4_lorem_ipsum`), and if necessary
+    the project's name as well. A rule of the policy replaces a profile's rule that has the same reason and reads the
+    same columns, so that a threshold can be changed. If the policy's rule reads other columns, both rules stay, and the
+    profile's rule gets the longer name.
 
     Raises:
-        RecipeError: no such profile.
+        RecipeError: there is no profile with one of these names.
     """
     chosen = [profile(name) for name in dict.fromkeys(names)]
     return (
@@ -407,8 +412,8 @@ def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
 
 
 def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the shortest name that no earlier rule has. A policy's own rule may have the name only if it reads the
-    same columns.
+    """Return the shortest name for a profile's rule that no earlier rule has. The name may be that of a policy's rule
+    only if both rules read the same columns.
     """
     names = (reason, f"{one.family}_{reason}", f"{one.family}_{one.project}_{reason}")
     free = (name for name in names if name not in found)
@@ -416,8 +421,8 @@ def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given
 
 
 def _columns(expression: str) -> frozenset[str]:
-    """Return the columns that an expression names. If the expression cannot be parsed, return its text; `parse` reports
-    the error later.
+    """Return the columns that an expression names. If the expression cannot be parsed, return its text, because `parse`
+    reports the error later.
     """
     try:
         tree = syntax(expression)

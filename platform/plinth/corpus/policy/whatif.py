@@ -1,4 +1,4 @@
-"""Effect of a different policy, computed from stored columns. Text is read only for the displayed samples."""
+"""Effect of a changed policy on the corpus, computed from stored columns. Text is read only for displayed samples."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def compare(
     samples: int = 5,
     seed: int = 1,
 ) -> tuple[dict[str, Any], list[Flip]]:
-    """Count the changes that new policies would make, and choose sample documents.
+    """Count the documents whose verdict new policies would change, and choose sample documents.
 
     Args:
         buckets: published manifests, by bucket.
@@ -96,8 +96,8 @@ def compare(
         seed: key of the hash that chooses the samples.
 
     Returns:
-        Statistics by bucket and their `total`, in the form of `no_counts`; `rules_before` has the counts of the
-        published rules. Then the chosen flips, sorted by direction and hash.
+        Statistics by bucket and their `total`, in the form of `no_counts`, in which `rules_before` has the counts of
+        the published rules; and the chosen flips, sorted by direction and hash.
 
     Raises:
         RecipeError: a rule cannot be parsed, or names a column that is not stored.
@@ -130,13 +130,13 @@ def _tasks(
 
 
 def _same_sidecars(name: str, bucket: PublishedBucket) -> bool:
-    """Return True if the published policy was computed from the sidecars that are published now."""
+    """Return True if the published policy was computed from the currently published sidecars."""
     judged = {key.partition("/")[2]: digest for key, digest in bucket.policy.inputs.items()}
     return all(judged.get(one, made.digest) == made.digest for one, made in bucket.annotations.items())
 
 
 def _finished(bucket: PublishedBucket, policy: Policy, counts: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts with rules in the order of the policy, and with the counts of the published rules."""
+    """Return a bucket's counts with rules in the order of the policy, and with the counts of the published rules."""
     own = [rule.reason for rule in policy.rules]
     gate = [reason for reason in counts["rules"] if reason not in own]
     ordered = {reason: counts["rules"].get(reason, no_rule()) for reason in (*gate, *own)}
@@ -158,7 +158,9 @@ def shown(
     rights: Rights,
     flips: Sequence[Flip],
 ) -> list[dict[str, Any]]:
-    """Return the flips for display: source, excerpt, rule, and the values of the columns that the rule reads."""
+    """Return the flips for display, each with its source, an excerpt, the rule, and the values of the columns that the
+    rule reads.
+    """
     rows = []
     for flip in flips:
         bucket, policy = buckets[flip.bucket], policies[flip.bucket]
@@ -195,7 +197,7 @@ DIRECTIONS = ("newly_dropped", "newly_kept")
 
 @dataclass(frozen=True, order=True)
 class Flip:
-    """Document whose verdict changes: its position, and the rules that drop it before and after the change."""
+    """Document whose verdict changes, with its position and the rules that drop it before and after the change."""
 
     rank: int
     bucket: str = field(compare=False)
@@ -208,7 +210,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class CountTask:
-    """Part with its sidecars, and the new policy to evaluate on it."""
+    """Task that evaluates the new policy on one part with its sidecars."""
 
     slot: Slot
     part: int
@@ -222,7 +224,7 @@ class CountTask:
 
 @dataclass(frozen=True)
 class Answer:
-    """Counts of a part, in the form of `no_counts`, and its flips."""
+    """Counts of one part, in the form of `no_counts`, and its documents whose verdict changes."""
 
     bucket: str
     counts: dict[str, Any]
@@ -260,14 +262,16 @@ def judge(store: Store, task: CountTask) -> Answer:
 def rules_of(
     policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[str, ...], where: str
 ) -> CompiledPolicy:
-    """Return the new policy with the new rights. Rules that did not change reuse their published results."""
+    """Return the compiled new policy with the new license gate. Rules that did not change reuse their published
+    results.
+    """
     rules = compile_policy(policy, annotators, where, rights)
     return rules.reusing(before) if before else rules
 
 
 def _count_rules(counts: dict[str, Any], rules: CompiledPolicy, fired: Bools, size: I64) -> I64:
-    """Count all matches, first matches and sole matches of each rule. Return the first matching rule of each row, or
-    -1.
+    """Count all matches, first matches and sole matches of each rule. Return for each row the number of the first
+    matching rule, or -1.
     """
     first, _, tally = policy.tally(fired, size)
     for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
@@ -299,7 +303,9 @@ def _count_flips(
     verdicts: Callable[[], pa.RecordBatch],
     size: I64,
 ) -> None:
-    """Count documents and bytes whose decision changes, by the rule that drops them now or did before."""
+    """Count the documents and bytes whose decision changes, grouped by the rule that drops the documents after the
+    change or dropped them before it.
+    """
     new = pa.array(rules.reasons, pa.string())
     for direction, mask in masks.items():
         at = np.flatnonzero(mask)
@@ -325,7 +331,7 @@ def _count_flips(
 
 
 def _count_moved(counts: dict[str, Any], rules: CompiledPolicy, after: I64, mask: Bools, before: pa.Array) -> None:
-    """Count documents that stay dropped, but with a different first reason."""
+    """Count the documents that are dropped before and after the change, but with a different first reason."""
     at = np.flatnonzero(mask)
     if not at.size:
         return
@@ -349,7 +355,7 @@ def _chosen(
     after: I64,
     before: pa.Array,
 ) -> Iterator[Flip]:
-    """Yield the flips of a batch with the smallest hashes of their ids."""
+    """Yield the flips of a batch whose document ids have the smallest hashes, at most `task.samples` per direction."""
     if not any(mask.any() for mask in masks.values()):
         return
     ids = known.at(first).column("id")
@@ -365,12 +371,12 @@ def _chosen(
 
 
 def no_rule() -> dict[str, int]:
-    """Return zero counts for one rule: documents and bytes, by match, first match and sole match."""
+    """Return a dictionary of zeros for one rule: documents and bytes, by match, first match and sole match."""
     return dict.fromkeys(("fires", "marginal", "unique", "fires_bytes", "marginal_bytes", "unique_bytes"), 0)
 
 
 def no_counts() -> dict[str, Any]:
-    """Return zero counts for a part, a bucket or the corpus."""
+    """Return a dictionary in which all counts of a part, a bucket or the corpus are 0."""
     return {
         "documents": 0,
         "bytes": 0,
@@ -387,7 +393,7 @@ def no_counts() -> dict[str, Any]:
 
 
 def best(flips: list[Flip], samples: int) -> list[Flip]:
-    """Return the flips with the smallest ranks in each direction, in order."""
+    """Return the `samples` flips with the smallest ranks in each direction, in ascending order of rank."""
     directed = ([flip for flip in flips if flip.direction == direction] for direction in DIRECTIONS)
     return [flip for own in directed for flip in heapq.nsmallest(samples, own)]
 
@@ -402,7 +408,9 @@ Sides = dict[str, dict[str, pa.Array]]
 
 
 def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
-    """Yield the columns that the rules read, and columns of the published results. String columns are dictionaries."""
+    """Yield, batch by batch, the columns that the rules read, columns of the published results, and the number of rows.
+    String columns are dictionary-encoded.
+    """
     always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.stored else []))}
     wanted = {**rules.sidecars, **always}
     parts = {DOCUMENTS: slot.documents, **slot.sides}
@@ -417,7 +425,7 @@ def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[d
 def _reader(
     store: Store, part: Part, name: str, columns: Sequence[str], rules: CompiledPolicy
 ) -> Iterator[pa.RecordBatch]:
-    """Return the batches of one sidecar. Of span columns, only the starts are read, because spans are only counted."""
+    """Return the batches of one sidecar. Spans are only counted, so only the starts in span columns are read."""
     spans = {column for _, column in rules.edits}
     leaves = [f"{one}.list.element.{EDIT_NAMES[0]}" if f"{name}.{one}" in spans else one for one in columns]
     labels = _LABELS.get(name) or [one for one in columns if f"{name}.{one}" in rules.labels]
@@ -425,7 +433,7 @@ def _reader(
 
 
 def strings_at(column: pa.Array, rows: I64) -> pa.Array:
-    """Return the strings of the given rows of a dictionary column."""
+    """Return the strings at the given rows of a dictionary-encoded column."""
     return column.take(pa.array(rows)).dictionary_decode()
 
 
@@ -436,7 +444,7 @@ class Later:
         self._batches, self._row = iter_batches(store, part, columns, BATCH_ROWS, labels), 0
 
     def at(self, first: int) -> pa.RecordBatch:
-        """Return the batch that starts at a row; calls must be in ascending order of rows."""
+        """Return the batch whose first row has the number `first`. Calls must be in ascending order of `first`."""
         for batch in self._batches:
             here, self._row = self._row, self._row + batch.num_rows
             if here == first:

@@ -63,7 +63,7 @@ NAMES = pa.schema([pa.field("set", pa.string(), nullable=False), pa.field("item"
 
 @dataclass(frozen=True)
 class Tables:
-    """Inputs of the item table."""
+    """Task that writes the item table, with its inputs."""
 
     index: Part
     names: Part
@@ -79,15 +79,15 @@ def tally(pairs: pa.Table) -> pa.Table:
 
 
 def telling(alike: Any, close: Any, params: Protected) -> tuple[Bools, Bools]:
-    """Return two masks [items]: True if the alike documents of an item count as evidence, and True if its close
-    documents do. Documents do not count if there are too many of them.
+    """Return two masks over the items. The first is True if an item's `alike` documents count as evidence, the second
+    if its `close` documents do. Documents do not count if more documents than `boilerplate_documents` match the item.
     """
     limit = np.inf if params.boilerplate_documents is None else params.boilerplate_documents
     return alike <= limit, alike + close <= limit
 
 
 def write(store: Store, tables: Tables) -> tuple[Part, ...]:
-    """Write the item table, with statistics by set."""
+    """Write the table of all protected items with their matches and status, and statistics by set."""
     index = protected_index.read(store, tables.index)
     names = read_table(store, tables.names)
     held = {name: np.zeros(names.num_rows, np.float32 if name == "fuzzy" else np.int64) for name in ITEM_TABLE_PAIRS}
@@ -109,8 +109,8 @@ def write(store: Store, tables: Tables) -> tuple[Part, ...]:
 
 
 def _status(index: ProtectedIndex, params: Protected, held: Mapping[str, Any], rare: Bools) -> tuple[Any, Any]:
-    """Return the status of each item, and the reason if it is undecided. `rare` is True if few documents are alike or
-    close.
+    """Return the status of each item, and the reason if the item is undecided. `rare` is True for items with few alike
+    or close documents.
     """
     short, nothing = np.diff(index.starts) < params.min_words, index.without_evidence()
     cases = [held["leaked"] > 0, held["documents"] > 0, short | nothing | ~rare]
@@ -172,7 +172,7 @@ RUN, ALIKE, CLOSE = KINDS
 
 
 def found(store: Store, work: Work) -> tuple[Part, ...]:
-    """Return two parts: the matching pairs of a part's documents with items, and their counts by item."""
+    """Return two parts: the matching pairs of a document and an item, and the number of matches by item."""
     index, params = protected_index.read(store, work.index), work.params
     lookups, lengths, evident = index.lookups(), np.diff(index.starts), index.evident_words()
     tables, first = [PAIRS.empty_table()], 0
@@ -193,7 +193,9 @@ def found(store: Store, work: Work) -> tuple[Part, ...]:
 
 
 def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
-    """Return the kind of match of each pair, or an empty text if document and item share only some words."""
+    """Return the kind of match of each pair, or an empty text if the overlap of document and item is too small for a
+    match.
+    """
     needed = np.minimum(params.longest_words, lengths[pairs.items])
     # a few words occur everywhere: they match only as a run together with their neighbors
     enough = evident[pairs.items] >= params.min_words
@@ -206,7 +208,7 @@ def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
 
 @dataclass(frozen=True)
 class Judge:
-    """Part of documents with its sidecars, its matching pairs, and the item table."""
+    """Task that writes the sidecar of one part from its matching pairs and the item table."""
 
     slot: Slot
     params: Protected
@@ -215,7 +217,7 @@ class Judge:
 
 
 def judged(store: Store, task: Judge) -> tuple[Part, ...]:
-    """Write the sidecar of a part."""
+    """Write the sidecar of a part: the reason and the worst matching item of each document."""
     items = read_table(store, task.items)
     worst = _worst(read_table(store, task.pairs), items, task.params)
     stats = dict.fromkeys(STATS, 0)
@@ -234,8 +236,8 @@ def judged(store: Store, task: Judge) -> tuple[Part, ...]:
 
 
 def _worst(pairs: pa.Table, items: pa.Table, params: Protected) -> dict[int, dict[str, Any]]:
-    """Return, by row, the worst pair that counts as evidence: first leaks before suspects, then the larger share, the
-    longer run, and the first item.
+    """Return for each row the worst matching pair that counts as evidence. Leaks come before suspects, then larger
+    shares before smaller ones, longer runs before shorter ones, and earlier items before later ones.
     """
     alike, close = telling(items["alike"].to_numpy(), items["close"].to_numpy(), params)
     found: dict[int, dict[str, Any]] = {}
@@ -286,7 +288,7 @@ def _batch(
 
 
 class Found(NamedTuple):
-    """Verified candidate pairs, [pairs] each.
+    """Verified pairs of a document and an item; every array has one value per pair.
 
     Args:
         documents, items: indices of document and item.
@@ -303,7 +305,7 @@ class Found(NamedTuple):
 
 
 def find(texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLookup, HashLookup]) -> Found:
-    """Return all pairs of a document and an item that share enough n-grams to be compared."""
+    """Return the verified pairs of a document and an item. A pair is compared if it shares enough n-grams."""
     starts, words = ngram_hashes(texts, 1)
     gram_starts, grams = ngrams_of(words, starts, n)
     where = lookups[0].find(grams)
@@ -319,7 +321,7 @@ def find(texts: pa.Array, n: int, index: ProtectedIndex, lookups: tuple[HashLook
 
 
 def _pairs(owner: I64, places: I64, grams: I64, starts: I64, postings: I32) -> I64:
-    """Return (document, item, position) for each shared n-gram and each item that contains it."""
+    """Return a row (document, item, position) for each shared n-gram and each item that contains this n-gram."""
     out = np.empty((int((starts[grams + 1] - starts[grams]).sum()), 3), dtype=np.int64)
     hit_items(owner, places, grams, starts, postings, out)
     return out
@@ -343,7 +345,7 @@ def _verify(
 
 @compiled
 def hit_items(owner: I64, places: I64, grams: I64, starts: I64, postings: I32, out: I64) -> None:
-    """Write (document, item, position) to `out` for each shared n-gram and each item that contains it."""
+    """Write (document, item, position) to `out` for each shared n-gram and each item that contains this n-gram."""
 
 
 @compiled

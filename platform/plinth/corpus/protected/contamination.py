@@ -1,16 +1,16 @@
 """Overlap of training documents with the held-out set, by word n-grams.
 
     grams     per part: n-gram hashes of all documents that are or ever were held out
-    union     once: all these hashes, sorted, as raw little-endian uint64 that every worker memory-maps
+    union     once: the hashes of all parts, sorted, as raw little-endian uint64 that every worker memory-maps
     hits      per part: held-out n-grams in training documents, with their positions and numbers of documents
     common    once: n-grams that too many training documents contain
     sidecar   per part: the share of each document's n-grams that is held out, and the spans to cut (`cuts`)
 
 GPT-3 (Brown et al. 2020, appendix C) compares 13-grams of lower-cased words without punctuation. GPT-3's method ignores
-n-grams that match more than 10 training documents, because these are license headers and stock phrases instead of
-leaks. Remaining matches are cut with 200 characters around them; `remove: document` drops the whole document instead. A
-document with fewer than n words is one n-gram of all its words. Hashes are 64 bits: with G held-out n-grams, an
-unrelated n-gram matches with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
+n-grams that match more than 10 training documents, because they are usually license headers and stock phrases. Other
+matches are cut with 200 characters around them; `remove: document` drops the whole document instead. A document with
+fewer than n words gets one n-gram with all its words. Hashes have 64 bits: with G held-out n-grams, an unrelated n-gram
+matches with probability G / 2^64, which is 5e-12 for a hundred million n-grams.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(
 
     Args:
         documents: `{b}/documents` by bucket.
-        near: manifest of the last stage of deduplication. Its survivors are compared, with their unedited text.
+        near: manifest of the last deduplication stage. The unedited texts of its survivors are compared.
         holdout: manifest of `holdout`.
 
     Returns:
@@ -145,7 +145,7 @@ class _Hits:
 
 
 def _grams(store: Store, task: _Hits) -> tuple[Part, ...]:
-    """Write the distinct n-grams of all reserved (ever held-out) documents of one part."""
+    """Write the distinct n-grams of all documents of one part that are or ever were held out."""
     found = [np.empty(0, dtype=np.uint64)]
     for documents, holdout in iter_aligned(
         store, (task.slot.documents, ["text"]), (task.slot.sides["holdout"], ["reserved"])
@@ -277,8 +277,8 @@ def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
 
 
 def _cuts(store: Store, task: _Judge, rows: I64, words: I64) -> dict[int, list[Span] | None]:
-    """Return the spans to cut for each row with a match, or None for a row to drop. Only the texts of these rows are
-    read.
+    """Return the spans to cut for each row with a match. A row to drop gets None. Only the texts of rows with a match
+    are read.
     """
     affected = np.unique(rows)
     bounds = np.searchsorted(rows, affected), np.searchsorted(rows, affected, side="right")
@@ -313,7 +313,7 @@ Span = tuple[int, int]
 
 
 def cuts(text: str, matches: Iterable[Span]) -> list[Span] | None:
-    """Return the spans to cut, or None if the document must be dropped.
+    """Return the spans to cut from a document with matches, or None if the document must be dropped.
 
     Args:
         matches: half-open code point spans of the shared n-grams; at least one.

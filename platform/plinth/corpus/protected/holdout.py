@@ -1,14 +1,15 @@
-"""Held-out documents: chosen before training by a keyed hash of the id, among the survivors of deduplication.
+"""Held-out documents, which are chosen before training by a keyed hash of the id among the survivors of deduplication.
 
-Survivors with a hash below `fraction` are chosen: at least `min_documents` and at most `max_documents` per bucket, with
-the smallest hashes. **Held-out documents stay held out.** If a bucket grows, the limits cut at a different hash, and a
-document that was held out could enter training. No rule on hashes alone can prevent that and still hold out a fixed
-share. Therefore the manifest lists the ids of all documents that were ever held out (`RESERVED`), and the next manifest
-starts with this list; `max_documents` limits only new choices. A reserved document may lose against a new duplicate
-that is longer or earlier. Such a document is not evaluated, but its n-grams still protect it (`contamination`), so that
-the duplicate does not enter training either.
+In each bucket, the survivors with the smallest hashes are chosen: the share `fraction` of all hash values, but at least
+`min_documents` and at most `max_documents` documents. **Held-out documents stay held out.** If a bucket grows, the
+limits cut at a different hash, and a document that was held out could enter training. No rule on hashes
+alone can prevent this and still hold out a fixed share. Therefore the manifest lists the ids of all documents that were
+ever held out (`RESERVED`), and the next manifest starts with this list; `max_documents` limits only new choices. A
+reserved document may be removed as a duplicate of a new document that is longer or earlier. The reserved document is
+then not evaluated, but its n-grams are still compared with training text (`contamination`), so that the duplicate does
+not enter training either.
 
-The list of ids is part of the content, so rebuilding the set from the same documents changes nothing.
+The list of ids is part of the manifest's content, so rebuilding the set from the same documents changes nothing.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def run(
         documents: `{b}/documents` by bucket.
         near: manifest of the last stage of deduplication, over all buckets with `survivor` and `text_bytes`.
         earlier: the published `holdout`, whose documents stay held out. Its digest is not an input, because its
-            documents are part of the result; building the set again gives the same result.
+            documents are part of the new manifest. Building the set again gives the same manifest.
 
     Returns:
-        Manifest of `{b}/part-*` with `SCHEMA`, and `RESERVED`. Statistics: sums of parts; `carried`, the number of
-        reserved documents that the hash alone would not choose today.
+        Manifest of `{b}/part-*` with `SCHEMA`, and `RESERVED`. Statistics: sums over parts; `carried`, the number of
+        reserved documents that the hash alone would not choose now.
 
     Raises:
-        StageError: a bucket with survivors has fewer than `min_documents`.
+        StageError: a bucket with survivors has fewer survivors than `min_documents`.
     """
     places = slots(documents, near=near)
     step = Step(name="holdout/rank", version=VERSION, params=params.model_dump(mode="json"))
@@ -92,7 +93,7 @@ def rank(seed: int, identity: bytes) -> bytes:
 
 
 def below(fraction: float) -> bytes:
-    """Return the upper bound of the ranks of a share `fraction` of all documents."""
+    """Return an upper bound for ranks, such that the share `fraction` of all possible ranks is below it."""
     return min(2**64 - 1, int(fraction * 2**64)).to_bytes(8, "big") + bytes(16)
 
 
@@ -107,7 +108,7 @@ class _Rank:
 
 
 def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
-    """Write the smallest ranks of a part, at most the number that could be held out. Statistics count all survivors."""
+    """Write the smallest ranks of a part, as many as could be held out. The statistics count all its survivors."""
     ranks: list[bytes] = []
     survivors, limit = 0, below(task.params.fraction)
     for ids, near in iter_aligned(store, (task.slot.documents, ["id"]), (task.slot.sides["near"], ["survivor"])):
@@ -121,7 +122,7 @@ def _rank(store: Store, task: _Rank) -> tuple[Part, ...]:
 
 
 def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> list[bytes]:
-    """Return the ids of a bucket that are chosen by their hashes."""
+    """Return the ids of the documents in a bucket that are chosen by their hashes."""
     survivors = sum(int(part.stats["survivors"]) for part in ranked)
     if survivors == 0:
         return []
@@ -144,7 +145,7 @@ def _chosen(ctx: Context, params: Holdout, bucket: str, ranked: list[Part]) -> l
 
 
 def _ranks(store: Store, parts: Sequence[Part], most: int) -> list[bytes]:
-    """Return the smallest ranks of several parts, in order."""
+    """Return the `most` smallest ranks of several parts, in ascending order."""
     ranks: list[bytes] = []
     for part in parts:
         ranks = sorted([*ranks, *read_table(store, part).column("rank").to_pylist()])[:most]
@@ -157,7 +158,7 @@ def _smallest(store: Store, task: tuple[tuple[Part, ...], int]) -> tuple[Part, .
 
 
 def _carried(store: Store, earlier: Manifest | None) -> list[bytes]:
-    """Return the ids that an earlier manifest reserved. Manifests of version 1 have no list of these ids."""
+    """Return the ids that an earlier manifest reserved. A manifest of version 1 does not list these ids."""
     parts = earlier.named(RESERVED) if earlier else ()
     return [identity for part in parts for identity in read_table(store, part).column("id").to_pylist()]
 

@@ -13,18 +13,25 @@ from plinth.records import Frozen, Name, internal, spelling
 
 
 class ProtectedSet(Frozen):
-    """Protected set of items: one JSON object per line, or one HTML page per item, named by its path in the folder."""
+    """Protected set of items. The items are JSON objects, one per line, or HTML pages that are named by their path in
+    the folder.
+    """
 
-    path: str = Field(description="JSONL file, HTML page, or folder of them, relative to `input/`.")
+    path: str = Field(description="JSONL file, HTML page, or folder with such files, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
     deny: tuple[str, ...] = spelling(
-        (), description="Substrings of URLs where the set is published; documents with a matching `uri` are dropped."
+        (),
+        description="Parts of URLs where the set is published; documents whose `uri` contains one of them are "
+        "dropped.",
     )
     family: str = internal("", description="Name shared by sets with the same `deny`; by default, the name of the set.")
     fields: tuple[str, ...] = Field(
         ("text",), min_length=1, description="Fields that are joined to the text of an item, in order."
     )
-    id_field: str = internal("id", description="Field with the name of an item; by default, the line number.")
+    id_field: str = internal(
+        "id",
+        description="Field with the name of an item; by default, items are named by line number.",
+    )
     only: tuple[str, ...] = Field(
         (),
         exclude_if=lambda given: not given,
@@ -33,13 +40,15 @@ class ProtectedSet(Frozen):
 
 
 class Family(Frozen):
-    """URLs where a family of sets is published."""
+    """URLs where a family of protected sets is published."""
 
-    deny: tuple[str, ...] = Field(description="Substrings of URLs; documents with a matching `uri` are dropped.")
+    deny: tuple[str, ...] = Field(description="Parts of URLs; documents whose `uri` contains one of them are dropped.")
 
 
 class Protected(Frozen):
-    """Protected sets, and limits on the overlap of training text: longest common run of words, share of word weight."""
+    """Protected sets, and limits on the overlap of training text with their items: the longest common run of words, and
+    the share of an item's word weight.
+    """
 
     sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Protected sets by name.")
     families: Mapping[Name, Family] = internal({}, description="Families of sets that share `deny`, by name.")
@@ -47,10 +56,11 @@ class Protected(Frozen):
         3,
         ge=2,
         le=8,
-        description="Words of a short run; documents that share two such runs with an item are compared with it.",
+        description="Number of words in a short run; a document that shares two short runs with an item is compared "
+        "with it.",
     )
     longest_words: int = internal(
-        13, ge=4, description="Minimum words of a shared run that counts as a leak (GPT-3: 13)."
+        13, ge=4, description="Minimum number of words in a shared run that counts as a leak (GPT-3: 13)."
     )
     longest_share: float = internal(
         0.2,
@@ -60,11 +70,20 @@ class Protected(Frozen):
         "words.",
     )
     fuzzy: float = internal(
-        0.8, gt=0, le=1, description="Minimum share of an item's word weight in a passage of the document, for a leak."
+        0.8,
+        gt=0,
+        le=1,
+        description="Minimum share of an item's word weight in one passage of a document that counts as a leak.",
     )
-    suspect: float = internal(0.65, gt=0, le=1, description="Minimum share for a suspect, which is down-weighted.")
+    suspect: float = internal(
+        0.65,
+        gt=0,
+        le=1,
+        description="Minimum share of an item's word weight in a passage for a suspected document; only some "
+        "suspects are kept.",
+    )
     suspect_weight: float = internal(
-        0.25, ge=0, le=1, description="Share of suspects that are kept, by hash of the id."
+        0.25, ge=0, le=1, description="Share of suspected documents that are kept, chosen by a hash of the document id."
     )
     boilerplate_documents: int | None = internal(
         10,
@@ -72,11 +91,17 @@ class Protected(Frozen):
         description="Maximum number of training documents with a run of `longest_words` words; more common runs are "
         "ignored (GPT-3: 10), and items without other runs are undecided. `null`: no limit.",
     )
-    min_words: int = internal(8, ge=2, description="Minimum words of an item; shorter items are reported as undecided.")
+    min_words: int = internal(
+        8,
+        ge=2,
+        description="Minimum number of words in an item; shorter items are reported as undecided.",
+    )
 
     @model_validator(mode="after")
     def _denied(self) -> Protected:
-        """Add the URLs that sets deny as families, by family name, because `deny` of a set is not serialized."""
+        """Convert the URLs in `deny` of the sets to families, by family name, because `deny` of a set is not
+        serialized.
+        """
         denied = {name: Family(deny=one.deny) for name, one in self.sets.items() if one.deny}
         # within validation, before the record is in use
         object.__setattr__(self, "families", {**self.families, **denied})
@@ -86,23 +111,37 @@ class Protected(Frozen):
 class Holdout(Frozen):
     """Held-out documents per bucket, chosen by keyed hash before training."""
 
-    fraction: float = Field(0.01, gt=0, lt=1, description="Share of each bucket's documents.")
-    max_documents: int = internal(2000, ge=1, description="Maximum number chosen per bucket; earlier choices are kept.")
-    min_documents: int = Field(1, ge=1, description="Minimum number per bucket; the stage fails if there are fewer.")
-    seed: int = internal(1, description="Seed of the hash key.")
+    fraction: float = Field(0.01, gt=0, lt=1, description="Share of each bucket's documents to hold out.")
+    max_documents: int = internal(
+        2000,
+        ge=1,
+        description="Maximum number of documents chosen per bucket; documents held out earlier stay held out.",
+    )
+    min_documents: int = Field(
+        1,
+        ge=1,
+        description="Minimum number of documents to hold out per bucket; the stage fails if a bucket has fewer.",
+    )
+    seed: int = internal(1, description="Seed for the key of the hash that chooses documents.")
 
 
 class Contamination(Frozen):
-    """Training documents that share word n-grams with the held-out set (GPT-3 used 13)."""
+    """Removal of training documents, or passages in them, that share word n-grams with the held-out set (GPT-3:
+    13-grams).
+    """
 
     remove: Literal["match", "document"] = Field(
         "match",
         description="`match`: cut the shared passage with 200 characters around it, and drop documents of more than 10 "
         "pieces (GPT-3); `document`: drop the whole document.",
     )
-    ngram_words: int = Field(13, ge=1, description="Minimum words of a shared passage.")
+    ngram_words: int = Field(13, ge=1, description="Minimum number of words in a shared passage.")
     max_overlap: float = Field(
-        0.0, ge=0, le=1, description="Maximum share of shared n-grams, if `remove` is `document`."
+        0.0,
+        ge=0,
+        le=1,
+        description="Maximum share of a document's n-grams that may be shared with held-out text, if `remove` is "
+        "`document`.",
     )
     boilerplate_documents: int | None = Field(
         10,

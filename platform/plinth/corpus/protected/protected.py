@@ -44,14 +44,14 @@ MAX_BYTES = 2**30
 
 
 def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
-    """Read the items of a set.
+    """Read the items of a protected set.
 
     Returns:
         Manifest of one part with `ITEMS`. Statistics: `items`, `without_text` (lines without any of the fields).
 
     Raises:
-        SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item that `only`
-            names is missing, or no line has text.
+        SourceError: there are no files, a line is not a JSON object, a page cannot be read, an item named in `only` is
+            missing, or no line has text.
     """
     files, pages = _divided(inventory(ctx, given), set(given.only))
     if (size := sum(file.bytes for file in (*files, *pages))) > MAX_BYTES:
@@ -95,19 +95,19 @@ def read_set(ctx: Context, name: str, given: ProtectedSet) -> Manifest:
 
 
 def inventory(ctx: Context, given: ProtectedSet) -> list[SourceFile]:
-    """Return the files that a set reads. If the set names only pages, no other file in the folder is opened."""
+    """Return the files that a protected set reads. If the set names only pages, the other files are not opened."""
     pages = given.only if all(name.endswith(PAGES) for name in given.only) else ()
     return listing.inventory(given.path, ctx.workspace.input, suffixes=pages)
 
 
 def identity(ctx: Context, given: ProtectedSet) -> str:
-    """Return the digest of the files that a set reads: their names and contents."""
+    """Return one digest of the names and contents of the files that a protected set reads."""
     return fingerprint.digest([[file.name, file.sha256] for file in inventory(ctx, given)])
 
 
 def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFile], list[SourceFile]]:
-    """Return the JSONL files and the wanted HTML pages. Links to files that are read under a different name are left
-    out.
+    """Return the JSONL files, and the HTML pages that `only` names. A link to a file that is already read under another
+    name is left out.
     """
     pages = [file for file in files if file.name.endswith(PAGES)]
     lines = [file for file in files if not file.name.endswith(PAGES)]
@@ -115,7 +115,7 @@ def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFi
 
 
 def _page_texts(pages: Sequence[SourceFile]) -> Iterator[tuple[str, str]]:
-    """Yield name and main content of each page, in the same normal form as documents from HTML sources.
+    """Yield the name and the main content of each page, in the same normal form as documents from HTML sources.
 
     Raises:
         SourceError: a page cannot be read.
@@ -211,7 +211,7 @@ def run(
         survivors: manifest of the last deduplication stage that is enabled.
         holdout: manifest of `holdout`; held-out documents are not compared.
         sets: manifests of `protected/NAME`, by name.
-        probes: manifest of `probe_sets`; each part `NAME.parquet` is the set `probes/NAME`.
+        probes: manifest of `probe_sets`; each of its parts `NAME.parquet` is compared as the set `probes/NAME`.
 
     Returns:
         Manifest of `{b}/part-*` with `SCHEMA`, and `items.parquet`: every item with its status.
@@ -246,7 +246,7 @@ def run(
 
 
 def probe_parts(made: Manifest | None) -> dict[str, Part]:
-    """Return the parts of `probe_sets`, by their names among the protected sets."""
+    """Return the parts of `probe_sets`, by the names `probes/NAME` that they have among the protected sets."""
     if made is None:
         return {}
     held = {part.name: part for part in made.parts}
@@ -262,7 +262,7 @@ def _inputs(slot: Slot) -> tuple[str, ...]:
 
 
 def _indexed(ctx: Context, params: Protected, sets: Mapping[str, Part]) -> tuple[Part, Part]:
-    """Write the index before word frequencies of the training text are known, and the names of the items."""
+    """Write the index of items without word frequencies of the training text, and the names of the items."""
     step = Step(
         name="protected/index",
         version=VERSION,

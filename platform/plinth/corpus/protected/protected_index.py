@@ -34,13 +34,13 @@ COUNTED: How = {"documents": "sum"}
 
 
 def sparse(store: Store, name: str, counts: I64, documents: int = 0) -> Part:
-    """Write the counts above 0 by position, with the number of documents examined."""
+    """Write the positive counts with their positions, and the number of documents that were examined."""
     key = np.flatnonzero(counts)
     return write_table(store, name, pa.table({"key": key, "documents": counts[key]}), stats={"looked_at": documents})
 
 
 def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = None) -> I64:
-    """Return [size] the sums of the counts of all parts, at most `bound` each."""
+    """Add up the counts of all parts by position. In the returned array [size], sums are at most `bound`."""
     found = np.zeros(size, dtype=np.int64)
     for part in parts:
         table = read_table(store, part)
@@ -51,7 +51,7 @@ def dense(store: Store, parts: Sequence[Part], size: int, bound: int | None = No
 def narrowed(
     ctx: Context, step: Step, parts: Sequence[Part], label: str, how: How = COUNTED, bound: int | None = None
 ) -> tuple[Part, ...]:
-    """Merge tallies until one task can open all of them, and return the merged tallies.
+    """Merge tables of counts until one task can open all of them, and return the merged tables.
 
     Args:
         step: step of the merges; its parameters include the bound.
@@ -67,7 +67,7 @@ def narrowed(
 
 
 def merge(tables: Sequence[pa.Table], how: How = COUNTED, bound: int | None = None) -> pa.Table:
-    """Merge tables to one row per key, sorted by key."""
+    """Merge tables into one table with one row per key, sorted by key. Sums above `bound` are reduced to it."""
     table = pa.concat_tables(tables)
     found = table.group_by("key").aggregate(list(how.items())).sort_by("key")
     columns: dict[str, Any] = {"key": found["key"]}
@@ -111,11 +111,11 @@ class ProtectedIndex:
 
     Args:
         starts: [items + 1] index of each item's first word.
-        words: word hashes, in order.
-        numbers: the same words as indices into `vocabulary`.
+        words: hashes of the words of all items, in order.
+        numbers: the words of all items as indices into `vocabulary`.
         vocabulary: distinct word hashes, sorted.
         evidence: distinct hashes of the n-grams that count as evidence unless they are common, sorted.
-        evident: [words + 1] number of words before this word that count as evidence.
+        evident: [words + 1] for each word, the number of earlier words that count as evidence.
         grams: distinct hashes of the shorter n-grams that find candidates, sorted.
         posting_starts: [grams + 1] index of each n-gram's first posting.
         postings: items that contain each n-gram.
@@ -134,27 +134,27 @@ class ProtectedIndex:
     weights: F32
 
     def lookups(self) -> tuple[HashLookup, HashLookup]:
-        """Return lookups for the n-grams that find candidates, and for words."""
+        """Return two lookup tables: for the n-grams that find candidates, and for words."""
         return HashLookup(self.grams), HashLookup(self.vocabulary)
 
     def of_item(self, values: I64) -> I64:
-        """Return [items] the count inside each item, from running counts by word."""
+        """Return the count inside each item, computed from running counts by word."""
         return values[self.starts[1:]] - values[self.starts[:-1]]
 
     def evident_words(self) -> I64:
-        """Return [items] the number of words of each item that count as evidence."""
+        """Return for each item the number of its words that count as evidence."""
         return self.of_item(self.evident)
 
     def without_evidence(self) -> Bools:
-        """Return [items] True if an item has no n-gram that finds candidates, because it is too short or entirely
-        common.
+        """Return a mask of the items without an n-gram that finds candidates. The text of such an item is too short or
+        entirely common.
         """
         found: Bools = np.bincount(self.postings, minlength=self.starts.size - 1) == 0
         return found
 
 
 def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]], pa.Array]:
-    """Return (set, item) names of all items, in order of set and line, and their texts."""
+    """Return the (set, item) names of all items, in the order of set and line, and the texts of the items."""
     tables = {name: read_table(store, sets[name], ["item", "text"]) for name in sorted(sets)}
     names = [(name, item) for name, table in tables.items() for item in table["item"].to_pylist()]
     chunks = [chunk for table in tables.values() for chunk in table["text"].chunks]
@@ -162,8 +162,8 @@ def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]]
 
 
 def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
-    """Build the index of items; all their words count as evidence. Items shorter than `min_words` have words but no
-    n-grams.
+    """Build the index of items, in which all words count as evidence. Items with fewer than `min_words` words have no
+    n-grams in the index.
     """
     starts, words = ngram_hashes(texts, 1)
     vocabulary, numbers = np.unique(words, return_inverse=True)
@@ -186,10 +186,10 @@ def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
 def weighed(
     index: ProtectedIndex, params: Protected, documents: int, frequencies: I64, common: Bools
 ) -> ProtectedIndex:
-    """Return the index with measured word weights, and without common n-grams.
+    """Return the index with measured word weights and without common n-grams.
 
-    The weight of a word is log((D + 2) / (df + 1)), if `df` of `D` sampled documents contain it. No weight is 0;
-    otherwise an item could not be found if all its words are in the only sampled document.
+    The weight of a word is log((D + 2) / (df + 1)), if `df` of `D` sampled documents contain it. No weight is 0,
+    because otherwise an item could not be found if all its words are in the only sampled document.
 
     Args:
         common: [evidence] True for n-grams that too many training documents contain.
@@ -204,7 +204,9 @@ def weighed(
 
 
 def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
-    """Return the n-grams of texts with hashed words: starts [D + 1] and hashes, as in `hashes.ngram_hashes`."""
+    """Return the n-grams of texts whose words are already hashed: starts [D + 1] and hashes, as in
+    `hashes.ngram_hashes`.
+    """
     counts = np.diff(starts)
     gram_starts = np.concatenate([[0], np.cumsum(np.maximum(counts - n + 1, np.minimum(counts, 1)))]).astype(np.int64)
     out = np.empty(int(gram_starts[-1]), dtype=np.uint64)
@@ -213,13 +215,13 @@ def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
 
 
 def evidence_lengths(index: ProtectedIndex, params: Protected) -> list[int]:
-    """Return the lengths (in words) of all n-grams that count as evidence."""
+    """Return the lengths in words of all n-grams that count as evidence."""
     lengths = np.diff(index.starts)
     return [int(n) for n in np.unique(np.minimum(lengths[lengths >= params.min_words], params.longest_words))]
 
 
 def write(store: Store, index: ProtectedIndex) -> Part:
-    """Write the index as one part."""
+    """Write the index of protected items as one part."""
     out = io.BytesIO()
     for name in _fields(index):
         np.save(out, getattr(index, name), allow_pickle=False)
@@ -227,14 +229,14 @@ def write(store: Store, index: ProtectedIndex) -> Part:
 
 
 def read(store: Store, part: Part) -> ProtectedIndex:
-    """Read the index from its part."""
+    """Read the index of protected items from its part."""
     with store.open_path(part.blob).open("rb") as stream:
         return ProtectedIndex(*(np.load(stream, allow_pickle=False) for _ in fields(ProtectedIndex)))
 
 
 def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
-    """Return the index with the n-grams that find candidates. These n-grams come from items that are long enough, and
-    contain or touch a word that counts as evidence.
+    """Return the index with the n-grams that find candidates. These n-grams are from items that are long enough, and
+    they contain or touch a word that counts as evidence.
     """
     n, count = params.candidate_words, index.starts.size - 1
     gram_starts, grams = ngrams_of(index.words, index.starts, n)
@@ -256,7 +258,7 @@ def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
 
 
 def _evidence_of(starts: I64, words: U64, params: Protected) -> tuple[U64, Bools]:
-    """Return [words] the hash of the evidence n-gram that begins at each word, and [words] True if there is one."""
+    """Return for each word the hash of the evidence n-gram that begins at the word, and whether there is one."""
     hashes, valid = np.zeros(words.size, dtype=np.uint64), np.zeros(words.size, dtype=np.bool_)
     if params.boilerplate_documents is not None:
         find_evidence(starts, words, params.min_words, params.longest_words, hashes, valid)
@@ -269,12 +271,14 @@ def _fields(index: ProtectedIndex) -> dict[str, Any]:
 
 @compiled
 def hash_rolled(words: U64, starts: I64, n: int, gram_starts: I64, out: U64) -> None:
-    """Write the n-gram hashes of all texts to `out`; the hashes of each text begin at its `gram_starts`."""
+    """Write the n-gram hashes of all texts to `out`. The hashes of text i begin at `gram_starts[i]`."""
 
 
 @compiled
 def find_evidence(starts: I64, words: U64, least: int, most: int, hashes: U64, valid: Bools) -> None:
-    """Write the results of `_evidence_of` to `hashes` and `valid`."""
+    """Write to `hashes` the hash of the evidence n-gram that begins at each word, and to `valid` whether there is an
+    evidence n-gram.
+    """
 
 
 @compiled
@@ -294,7 +298,7 @@ SAMPLED = 8
 
 @dataclass(frozen=True)
 class Work:
-    """Part of documents with its sidecars, and the index of the items."""
+    """Task for one part of documents, with its sidecars and the index of protected items."""
 
     slot: Slot
     params: Protected
@@ -304,8 +308,8 @@ class Work:
 def considered(
     store: Store, slot: Slot, params: Protected, columns: Sequence[str] = ("id", "text", "uri")
 ) -> Iterator[tuple[pa.RecordBatch, Bools, Bools]]:
-    """Yield the batches of documents with two masks: documents that would be used for training, and documents from a
-    URL that a set denies.
+    """Yield batches of documents with two masks. The first marks documents that would be used for training, the second
+    documents from a URL that a protected set denies.
     """
     sources = ((slot.documents, list(columns)), (slot.sides["survivors"], ["survivor"]))
     for documents, near, held in iter_aligned(store, *sources, (slot.sides["holdout"], ["held_out"])):
@@ -322,8 +326,8 @@ def _denied(documents: pa.RecordBatch, params: Protected) -> Bools:
 
 
 def counted(store: Store, work: Work) -> tuple[Part, ...]:
-    """Return two tallies of a part: the number of sampled documents per word of the items, and the number of documents
-    per evidence n-gram, at most `boilerplate_documents` + 1.
+    """Return two tables of counts for a part: the number of sampled documents that contain each word of the items, and
+    the number of documents that contain each evidence n-gram. The second number is at most `boilerplate_documents` + 1.
     """
     index, limit = read(store, work.index), work.params.boilerplate_documents
     words, evidence = HashLookup(index.vocabulary), HashLookup(index.evidence)
@@ -354,4 +358,6 @@ def _drawn(ids: pa.Array) -> Bools:
 
 @compiled
 def count_once(starts: I64, where: I64, drawn: Bools, first: int, last: I32, counts: I64, most: int) -> None:
-    """Count each index once per document, up to `most`. `last` is the last document in which each index was counted."""
+    """Count each index in `where` once per document, up to `most`. `last` has the last document in which an index was
+    counted.
+    """

@@ -1,6 +1,6 @@
 """Evaluation of a gate on labeled documents, with the same annotators and rules as for the corpus.
 
-Labeled documents are generated, come from the user's lists, or are documents of the corpus that reviewers labeled.
+Labeled documents are generated, or come from the user's lists, or are documents of the corpus that reviewers labeled.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run(
     documents: Mapping[str, Manifest],
     reviews: Sequence[Review] = (),
 ) -> Manifest:
-    """Measure a gate: the asset `slices/{gate}`.
+    """Measure a gate on labeled documents, and write the asset `slices/{gate}`.
 
     Args:
         rule: rules by which the gate removes documents (`measured_gates.rule_of`).
@@ -86,7 +86,7 @@ def run(
 
     Raises:
         MissingError: a resource is missing.
-        SourceError: a labeled list cannot be read; names the line.
+        SourceError: a labeled list cannot be read; the error names the line.
     """
     needed = [key for name, raw in annotate.items() for key in annotator(name).needs(parameters(name, raw))]
     lists = [f"lists/{name}" for name in params.lists]
@@ -115,7 +115,9 @@ def run(
 
 
 def _step(task: _Task) -> Step:
-    """Return the step of the measurement. Bounds are not part of it, because they only judge its result."""
+    """Return the step of the measurement. The bounds are not part of the step, because they do not affect the measured
+    rates.
+    """
     annotators = {name: [annotator(name).version, dict(raw)] for name, raw in task.annotate}
     measured = task.params.model_dump(mode="json", exclude=set(BOUNDS))
     rule = list(task.rule.texts)
@@ -127,8 +129,8 @@ def _step(task: _Task) -> Step:
 
 
 def _identity(task: _Task) -> tuple[str, ...]:
-    """Return the digests of everything that the task reads: models and lists, documents that reviewers labeled, and
-    their labels.
+    """Return the digests of everything that the task reads: models, lists, documents that reviewers labeled, and the
+    labels.
     """
     return (
         *(f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources),
@@ -209,7 +211,7 @@ def _judged(task: _Task, prepared: Mapping[str, Any], origin: str, rows: Sequenc
 
 
 def _documents(rows: Sequence[Labelled]) -> pa.RecordBatch:
-    """Return labeled texts as document rows without a source."""
+    """Return labeled texts as rows of documents that have no source."""
     size = len(rows)
     columns = {
         "id": [hashlib.sha256(row.text.encode()).digest()[:16] for row in rows],
@@ -241,7 +243,7 @@ def _labelled(
 
 
 def _terms(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """Return the terms of the lexicons, largest weight first. If there are no lexicons, return invented terms."""
+    """Return the terms of all lexicons. If there are no lexicons, return invented terms."""
     found: list[Term] = []
     for key in sorted(files):
         if key.startswith("lists/"):
@@ -270,7 +272,7 @@ MAX_SHARED = 0.01
 
 
 def require_apart(store: Store, shown: Mapping[str, Manifest], learned: Mapping[str, Manifest], gate: str) -> None:
-    """Raise an error if labeled sets overlap with training data.
+    """Raise SourceError if a labeled set overlaps with the training data of a model.
 
     Args:
         shown: labeled sets that measure the gate, by asset key.

@@ -1,9 +1,9 @@
-"""Generated labeled documents from the words of several slices. The same seed gives the same documents on every
+"""Generator of labeled documents from the words of several slices. The same seed gives the same documents on every
 machine.
 
 Good documents of a slice contain words that a crude gate would remove: anatomy in medical text, crimes in legal text
-and news, insults between fictional people, violent words in programs. Inserted sentences for training differ from those
-for measurement.
+and news, insults between fictional people, violent words in programs. The sentences inserted for training and for
+measurement differ.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ _CLOSES = "bik dle fot gim lok mox nuk pash rint sk tof vik wix zle".split()  # 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Labeled document: True if a gate should remove it, and how the generator made it."""
+    """Generated document with its label. `bad` is True if a gate should remove the document; `made_as` is the kind of
+    document.
+    """
 
     text: str
     bad: bool
@@ -180,7 +182,7 @@ def invented(seed: int, count: int = 60) -> tuple[Term, ...]:
 
 
 def lexicon_file(terms: Sequence[Term]) -> str:
-    """Return the terms as a lexicon (`plinth.corpus.lists`)."""
+    """Return the terms as the text of a lexicon file (`plinth.corpus.lists`)."""
     lines = [f"{term.text}\t{term.weight:.2f}\t{term.category}\n" for term in terms]
     return "# invented words, for tests and for measuring\n" + "".join(lines)
 
@@ -188,8 +190,8 @@ def lexicon_file(terms: Sequence[Term]) -> str:
 def toxicity(seed: int, count: int, terms: Sequence[Term], use: Use = "test") -> list[Labelled]:
     """Return `count` clean and `count` toxic documents of every slice.
 
-    Of the clean documents, every third reports a term or uses an ambiguous term, and every third has sentences that
-    begin like insults. Every third toxic document has obfuscated terms.
+    One third of the clean documents report a term or use an ambiguous term. Another third have sentences that begin
+    like insults. One third of the toxic documents have obfuscated terms.
     """
     strong = [term for term in terms if term.weight >= AMBIGUOUS_BELOW] or list(terms)
     weak = [term for term in terms if term.weight < AMBIGUOUS_BELOW] or strong
@@ -228,7 +230,7 @@ def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test"
 
 
 def good(rng: random.Random, name: str) -> str:
-    """Return a good document of a slice: paragraphs, or a program."""
+    """Return a good document of a slice, which consists of paragraphs, or of programs in the slice `code`."""
     if name == "code":
         return "\n\n".join(_program(rng) for _ in range(rng.randint(3, 6)))
     paragraphs = [[_sentence(rng, name) for _ in range(rng.randint(3, 5))] for _ in range(rng.randint(2, 4))]
@@ -249,12 +251,12 @@ def obfuscated(rng: random.Random, word: str) -> str:
 
 
 def _each(key: str, count: int) -> list[tuple[str, random.Random, int]]:
-    """Return a separate random generator for each document, so that adding documents does not change the others."""
+    """Return a separate random generator for each document, so that additional documents do not change the others."""
     return [(name, random.Random(f"{key} {name} {at}"), at) for name in SLICES for at in range(count)]
 
 
 def _planted(rng: random.Random, text: str, sentences: Sequence[str]) -> str:
-    """Return a text with the sentences inserted at random positions; in a program, they become comments."""
+    """Return a text with the sentences inserted at random positions. In a program, the sentences become comments."""
     lines = text.split("\n")
     for sentence in sentences:
         at = rng.randrange(len(lines))

@@ -1,4 +1,4 @@
-"""Gates that can be measured: the annotator of each gate, and the generator of its labeled documents."""
+"""Gates that can be measured, each with its annotator and the generator of its labeled documents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ OFFERS = (
 
 @lru_cache(maxsize=1)
 def known() -> tuple[Term, ...]:
-    """Return the bank: generated texts that represent known illegal texts, with the slice as their category."""
+    """Return generated texts that stand for known illegal texts. The category of a text is its slice."""
     found = []
     for name in SLICES:
         for at in range(KNOWN):
@@ -61,8 +61,8 @@ def known() -> tuple[Term, ...]:
 
 
 def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
-    """Return the terms to insert, from the lists: phrases with their category, and listed texts of the bank as
-    `known_text` and `known_near`.
+    """Return the terms to insert into generated documents: phrases from the lists with their category, and the texts of
+    `known` whose hash is listed, as `known_text` and `known_near`.
     """
     found: list[Term] = []
     for key in sorted(files):
@@ -82,7 +82,7 @@ def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
 
 
 def lists() -> dict[str, str]:
-    """Return list files with invented phrases and with hashes of every text of the bank, to measure the gate with."""
+    """Return list files to measure the gate with: invented phrases, and the hashes of all texts of `known`."""
     words = [term.text for term in invented(0)]
     phrases = [f"{first} {second}" for first, second in zip(words[::2], words[1::2], strict=True)]
     digests, near = _hashes()
@@ -94,8 +94,8 @@ def lists() -> dict[str, str]:
 
 
 def illegal_documents(seed: int, count: int, terms: Sequence[Term]) -> list[Labelled]:
-    """Return `count` good documents of every slice, and `count` bad documents that rotate through all kinds that
-    `terms` allow.
+    """Return `count` good documents and `count` bad documents of every slice. The bad documents are of all kinds that
+    `terms` allow, in turn.
     """
     phrases = [term for term in terms if term.category not in (KNOWN_TEXT, KNOWN_NEAR)]
     texts = [term for term in terms if term.category == KNOWN_TEXT]
@@ -142,7 +142,7 @@ def _planted(rng: random.Random, text: str, term: Term, sentences: Sequence[str]
 
 
 def _edited(rng: random.Random, text: str, words: int) -> str:
-    """Replace `words` words of a text, or one word in a hundred if `words` is 0."""
+    """Replace `words` words of a text. If `words` is 0, replace one percent of the words."""
     pieces = text.split(" ")
     for at in rng.sample(range(len(pieces)), words or max(1, len(pieces) // 100)):
         pieces[at] = f"{rng.choice('abcdefgh')}{at}"
@@ -151,7 +151,7 @@ def _edited(rng: random.Random, text: str, words: int) -> str:
 
 @lru_cache(maxsize=1)
 def _hashes() -> tuple[list[str], list[str]]:
-    """Return the hexadecimal SHA-256 and SimHash of each text of the bank, with shingles of the default length."""
+    """Return the hexadecimal SHA-256 and SimHash of each text of `known`, with shingles of the default length."""
     texts = [one.text for one in known()]
     hashes, _ = simhashes(pa.array(texts, pa.large_string()), Matching().shingle_words)
     return [hashlib.sha256(text.encode()).hexdigest() for text in texts], [f"{int(one):016x}" for one in hashes]
@@ -169,7 +169,7 @@ Plants = Callable[[Mapping[str, Mapping[str, Path]]], tuple[Term, ...]]
 
 @dataclass(frozen=True)
 class MeasuredGate:
-    """Gate that can be measured: the annotator of its rules, and the generator of its labeled documents.
+    """Gate that can be measured, with the annotator of its rules and the generator of its labeled documents.
 
     If `plants_terms` is True, the annotator's lists are lexicons, and the generator inserts their terms. For lists in a
     different format, `plants` reads the terms.
@@ -195,10 +195,10 @@ MEASURED_GATES = {
 
 
 def measured_gate(name: str) -> MeasuredGate:
-    """Return a gate by name.
+    """Return a measurable gate by name.
 
     Raises:
-        RecipeError: no such gate; the error suggests the nearest name.
+        RecipeError: there is no gate with this name; the error suggests the nearest name.
     """
     if name not in MEASURED_GATES:
         remedy = nearest(name, MEASURED_GATES)
@@ -212,8 +212,9 @@ class GateRule:
 
     Args:
         compiled: the rules.
-        reasons: reasons of the rules, as in labels of reviewers; the gate's own name is also a reason.
-        annotators: annotators whose columns the rules or other annotators read. Each comes after those that it reads.
+        reasons: reasons of the rules, as in labels of reviewers, and the name of the gate.
+        annotators: annotators whose columns the rules or other annotators read. An annotator comes after the
+            annotators whose columns it reads.
     """
 
     compiled: CompiledPolicy
@@ -222,11 +223,11 @@ class GateRule:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Expressions of the rules."""
+        """Expressions of the gate's rules as text."""
         return tuple(rule.text for _, rule in self.compiled.rules)
 
     def removed(self, columns: Mapping[str, Any], rows: int) -> Bools:
-        """Return a mask [rows] of the removed documents. The keys of `columns` are `annotator.column`."""
+        """Return a mask of the documents that the gate removes. The keys of `columns` are `annotator.column`."""
         found: Bools = np.any(self.compiled.fires(columns, rows), axis=0)
         return found
 
@@ -246,7 +247,7 @@ def rule_of(
     where = f"corpus.slices.{gate.name}"
     if gate.annotator not in annotators:
         remedy = f"add `{gate.annotator}` to `corpus.annotate`"
-        raise RecipeError(f"{where}: its annotator is not in the recipe", expected=gate.annotator, remedy=remedy)
+        raise RecipeError(f"{where}: the gate's annotator is not in the recipe", expected=gate.annotator, remedy=remedy)
     schema = columns_of(annotators)
     if params.removes is not None:
         return _joined(gate, [(gate.name, parse(params.removes, schema, f"{where}.removes"))])
@@ -257,8 +258,8 @@ def rule_of(
     if not own:
         raise RecipeError(
             f"{where}: no rule of policy {params.policy} reads a column of {gate.annotator}",
-            expected="a rule that drops documents by its columns",
-            remedy="add one, or set `removes` to an expression for removed documents",
+            expected="a rule that drops documents by these columns",
+            remedy="add such a rule, or set `removes` to an expression that is true for removed documents",
         )
     return _joined(gate, own)
 

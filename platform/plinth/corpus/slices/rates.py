@@ -1,4 +1,4 @@
-"""Bounds of the gates to measure, and rates of each gate by slice: recall, false positives and over-removal, with
+"""Bounds for the gates to measure, and the rates of each gate by slice: recall, false positives and over-removal, with
 intervals.
 """
 
@@ -15,9 +15,10 @@ from plinth.records import Frozen, internal
 
 
 class GateSlices(Frozen):
-    """Slice evaluation of one gate. Limits apply to all documents together and to every sufficiently large slice.
+    """Measurement of one gate on labeled documents. Limits apply to all documents together and to every sufficiently
+    large slice.
 
-    Shares count documents; over-removal counts bytes of good text.
+    Recall and false positives are shares of documents; over-removal is the share of the bytes of good text.
     """
 
     removes: str | None = Field(
@@ -25,17 +26,26 @@ class GateSlices(Frozen):
         description="Expression over annotation columns that is true for documents that the gate removes. By default, "
         "the rules of `policy` that read a column of the gate's annotator.",
     )
-    policy: str = Field("default", description="Policy with the gate's rules, if `removes` is not set.")
-    documents_per_slice: int = internal(
-        200, ge=0, description="Generated documents per label and slice, if there are no `lists`."
+    policy: str = Field(
+        "default",
+        description="Name of the policy that contains the gate's rules; used if `removes` is not set.",
     )
-    seed: int = internal(7, ge=0, description="Seed of the generated documents.")
+    documents_per_slice: int = internal(
+        200, ge=0, description="Number of documents to generate per label and slice, if `lists` is empty."
+    )
+    seed: int = internal(7, ge=0, description="Seed for generating documents.")
     lists: tuple[str, ...] = Field(
         (), description="Your labeled sets in `corpus.lists`: JSONL with `text`, `label` (good, bad) and `slice`."
     )
-    reviews: bool = internal(True, description="Include labels of reviewers (`reviews/` of the workspace).")
+    reviews: bool = internal(
+        True,
+        description="True: also measure on documents that reviewers labeled (`reviews/` in the workspace).",
+    )
     min_documents: int = internal(
-        30, ge=1, description="Minimum documents per label to gate a slice; smaller slices are only reported."
+        30,
+        ge=1,
+        description="Minimum number of documents per label for the limits to apply to a slice; smaller slices are "
+        "only reported.",
     )
     min_recall: float = Field(0.0, ge=0, le=1, description="Minimum share of bad documents that the gate removes.")
     max_false_positive: float = Field(
@@ -62,8 +72,8 @@ class LabelledOutcome:
 
 
 def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
-    """Return the Wilson interval of a share (Wilson 1927), which is valid even for few trials and for shares of 0 and
-    1.
+    """Return the Wilson interval for the share `hits / trials` (Wilson 1927). The interval is valid even for few
+    trials, and for shares of 0 and 1.
 
     Raises:
         ValueError: there are no trials.
@@ -78,12 +88,12 @@ def wilson(hits: int, trials: int, z: float = Z) -> tuple[float, float]:
 
 
 def by_slice(outcomes: Iterable[LabelledOutcome]) -> dict[str, dict[str, Any]]:
-    """Return the rates of all documents (`all`) and of every slice, sorted by name.
+    """Return the rates of a gate on all documents (`all`) and on every slice, sorted by name.
 
     Returns:
-        `good`, `bad`: numbers of documents; `good_bytes`. `removed_good`, `removed_bad`, `removed_good_bytes`. `recall`
-        and `false_positive` as shares of documents, with `_low` and `_high` of their intervals. `over_removal` as the
-        share of bytes of good text. Shares are None if the divisor is 0.
+        Numbers of documents: `good`, `bad`, `removed_good`, `removed_bad`. Bytes: `good_bytes`, `removed_good_bytes`.
+        `recall` and `false_positive` are shares of documents, with `_low` and `_high` of their intervals.
+        `over_removal` is the share of bytes of good text. Shares are None if the divisor is 0.
     """
     counts: dict[str, dict[str, int]] = {}
     for one in outcomes:
@@ -127,7 +137,7 @@ HEADER = ("slice", "good", "bad", "recall (95%)", "false positives (95%)", "over
 
 
 def table(stats: Mapping[str, Any]) -> list[list[Any]]:
-    """Return rows for display under `HEADER`, from the statistics of `slices/{gate}`."""
+    """Return the rows of a table of rates with the columns `HEADER`, from the statistics of `slices/{gate}`."""
     return [
         [
             name,
@@ -142,7 +152,7 @@ def table(stats: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def percent(share: float | None) -> str:
-    """Format a share with one decimal; a dash if there is none."""
+    """Format a share as a percentage with one decimal, or as a dash if it is None."""
     return "-" if share is None else f"{share:.1%}"
 
 

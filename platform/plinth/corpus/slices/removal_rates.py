@@ -1,7 +1,8 @@
-"""Removal rates of learned rules per bucket, computed from stored columns. Only the text of samples is read.
+"""Removal rates of learned rules per bucket, computed from stored columns. Text is read only for samples.
 
-A rule is measured on all buckets, even on buckets whose policy does not have it: documents that it removes from trusted
-reference text are false positives. If their share exceeds the limit, the pipeline stops before documents are dropped.
+A rule is measured on all buckets, even if the policy of a bucket does not have the rule. Documents that a rule removes
+from trusted reference text are false positives. If their share exceeds the limit, the pipeline stops before documents
+are dropped.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def run(
         annotations: sidecars that the rules read, by annotator and bucket.
 
     Returns:
-        Manifest of `{bucket}/part-*` with `SCHEMA`. Statistics: `rules` (`rule`, its `reason`, `policies` and
-        `buckets`: by bucket `documents`, `fired`, source `bytes`, `fired_bytes`).
+        Manifest of `{bucket}/part-*` with `SCHEMA`. The statistic `rules` lists for each rule `rule`, `reason`,
+        `policies`, and `buckets` (by bucket: `documents`, `fired`, source `bytes`, `fired_bytes`).
 
     Raises:
         IntegrityError: a sidecar does not belong to the documents.
@@ -120,7 +121,7 @@ def _measure(store: Store, task: _Task) -> tuple[Part, ...]:
 def _columns(
     store: Store, task: _Task, rules: Sequence[Expression]
 ) -> Iterator[tuple[int, dict[str, pa.Array], pa.Array, I64]]:
-    """Yield, for each batch, its first row, the columns of the rules, the ids, and the source bytes."""
+    """Yield for each batch its first row, the columns that the rules read, the document ids, and the source bytes."""
     wanted = by_sidecar({column for rule in rules for column in rule.columns})
     own = sorted({*wanted.pop(DOCUMENTS, ()), "id", "source_bytes"})
     sources = [(task.documents, own), *((part, wanted[name]) for name, part in task.sidecars)]
@@ -142,14 +143,14 @@ def shares(counts: Mapping[str, int]) -> tuple[float, float]:
 
 def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest], reference: Sequence[str],
                   bound: float) -> None:  # fmt: skip
-    """Require that no rule removes too much of the trusted buckets.
+    """Raise RemovalRateError if a rule removes more than the share `bound` of a trusted bucket.
 
     Args:
         reference: buckets trusted as reference.
         bound: maximum share of a reference bucket's documents, and of its bytes.
 
     Raises:
-        RemovalRateError: a rule exceeds the limit on a bucket; the error names all such rules.
+        RemovalRateError: a rule exceeds the limit on a bucket; the error lists all rules that do.
     """
     above = [
         (number, row, bucket)
@@ -173,7 +174,7 @@ def require_bound(ctx: Context, made: Manifest, documents: Mapping[str, Manifest
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Format counts of a rule on a bucket, with Wilson's interval."""
+    """Format the counts of a rule on a bucket as text, with Wilson's interval."""
     low, high = wilson(counts["fired"], counts["documents"]) if counts["documents"] else (0.0, 1.0)
     documents, volume = shares(counts)
     return (
@@ -191,7 +192,8 @@ def samples(
     buckets: Sequence[str],
     count: int,
 ) -> list[dict[str, Any]]:
-    """Return documents that a rule matches, smallest hash first. The rows can be labeled with `plinth corpus review`.
+    """Return sample documents that a rule matches, smallest hash first. The rows can be labeled with `plinth corpus
+    review`.
 
     Args:
         annotations: sidecars by annotator and bucket; values of missing sidecars are omitted.
@@ -250,7 +252,7 @@ class LearnedRule:
     Args:
         policy, reason: policy of the rule, and its reason.
         expression: the rule.
-        annotators: annotators whose learned columns it reads, sorted.
+        annotators: annotators whose learned columns the rule reads, sorted.
     """
 
     policy: str
@@ -260,7 +262,7 @@ class LearnedRule:
 
 
 def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[LearnedRule, ...]:
-    """Return the rules of these policies that read a learned column, in order.
+    """Return the rules of all policies that read a learned column, in order.
 
     Args:
         annotate: parameters of the recipe's annotators, by name.
@@ -279,7 +281,7 @@ def learned_rules(policies: Mapping[str, Policy], annotate: Raw) -> tuple[Learne
 
 
 def learned_columns(annotate: Raw) -> frozenset[str]:
-    """Return the columns that models compute, as `annotator.column`."""
+    """Return the names of the columns that models compute, as `annotator.column`."""
     found: set[str] = set()
     for name, raw in annotate.items():
         chosen = annotator(name)
@@ -296,7 +298,7 @@ def models_of(name: str, raw: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def has_classes(model: Mapping[str, Any]) -> bool:
-    """Return True if a model distinguishes classes, so that labeled text can be displayed by class."""
+    """Return True if a model predicts classes, so that labeled text can be displayed by class."""
     return model.get("of", model.get("kind")) not in WITHOUT_CLASSES
 
 

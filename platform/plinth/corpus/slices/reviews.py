@@ -1,4 +1,4 @@
-"""Reviews: samples of removed documents by reason, and the labels that reviewers give to these documents."""
+"""Reviews: samples of removed documents by the reason for removal, and the labels that reviewers give to them."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class Review(Frozen):
     @classmethod
     def _dated(cls, value: str) -> str:
         if datetime.fromisoformat(value).tzinfo is None:
-            raise ValueError("needs an offset from UTC, such as a closing Z")
+            raise ValueError("the time needs an offset from UTC, such as a closing Z")
         return value
 
     @property
     def moment(self) -> datetime:
-        """Time of the label as a `datetime`."""
+        """Time at which the label was given, as a `datetime`."""
         return datetime.fromisoformat(self.time)
 
 
 def append(workspace: Workspace, reviews: Iterable[Review]) -> Path:
-    """Add labels of one reviewer to that reviewer's file. All labels are written at once, so that two sessions do not
-    mix lines.
+    """Add labels to the file of their reviewer. All labels are written at once, so that lines of two sessions are not
+    mixed.
 
     Raises:
         ValueError: there are no labels, or labels of several reviewers.
@@ -91,7 +91,7 @@ def read(workspace: Workspace) -> tuple[Review, ...]:
     """Return the latest label for every document and reason, sorted by document and reason.
 
     Raises:
-        SourceError: a file cannot be read or a line is not a review; the error names it.
+        SourceError: a file cannot be read or a line is not a review; the error names the file or line.
     """
     latest: dict[tuple[str, str], Review] = {}
     for path in files(workspace):
@@ -104,13 +104,13 @@ def read(workspace: Workspace) -> tuple[Review, ...]:
 
 
 def files(workspace: Workspace) -> list[Path]:
-    """Return the files of labels, sorted by name."""
+    """Return the files with labels of reviewers, sorted by name."""
     folder = workspace.root / FOLDER
     return sorted(path for suffix in ("*.jsonl", "*.parquet") for path in folder.glob(suffix))
 
 
 def digest(workspace: Workspace) -> str:
-    """Return the digest of all labels. The digest does not depend on the order of lines or on their files."""
+    """Return one digest of all labels. The order of lines and the files that contain them do not matter."""
     return fingerprint.digest([review.model_dump() for review in read(workspace)])
 
 
@@ -159,8 +159,8 @@ class _Task:
 def rows(
     ctx: Context, gate: str, reviews: Sequence[Review], documents: Mapping[str, Manifest]
 ) -> tuple[tuple[str, Part], ...]:
-    """Return bucket, id and text of the labeled documents, with one part per part of documents. Nothing is read if
-    there are no labels.
+    """Return the bucket, id and text of each labeled document, as one part per part of documents. If there are no
+    labels, nothing is read.
     """
     ids = tuple(sorted({bytes.fromhex(review.id) for review in reviews}))
     if not ids:
@@ -173,7 +173,9 @@ def rows(
 
 
 def labelled(store: Store, found: Sequence[tuple[str, Part]], reviews: Sequence[Review]) -> list[Labelled]:
-    """Return the documents with the reviewers' labels. A document with labels for two reasons appears twice."""
+    """Return the documents that reviewers labeled, with their labels. A document with labels for two reasons appears
+    twice.
+    """
     words: dict[str, list[Review]] = {}
     for review in reviews:
         words.setdefault(review.id, []).append(review)
@@ -242,7 +244,7 @@ def sample(
 
 
 def reasons(ctx: Context, buckets: Iterable[str]) -> Counter[str]:
-    """Count the removed documents and rejects by reason."""
+    """Count the removed documents and the rejects of all buckets, by reason."""
     found: Counter[str] = Counter()
     for bucket in buckets:
         for asset, key in ((f"{bucket}/verdicts", "reasons"), (f"{bucket}/documents", "rejects")):
@@ -344,7 +346,7 @@ def _document_row(ctx: Context, documents: Manifest, bucket: str, reason: str, p
 
 
 def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the same rows, with the survivor of the cluster added to rows of duplicates."""
+    """Return the rows with the survivor of the cluster added to each duplicate."""
     for stage in CLUSTERING:
         own = [row for row in rows if row["stage"] == stage]
         found = survivors(ctx, stage, (row["cluster"] for row in own))
@@ -356,8 +358,8 @@ def _with_survivors(ctx: Context, rows: list[dict[str, Any]]) -> list[dict[str, 
 def _why(
     ctx: Context, bucket: str, documents: Manifest, policy: Manifest, reason: str, part: int, row: int
 ) -> tuple[str | None, dict[str, Any]]:
-    """Return the expression of a policy rule, and the values that it read for a document. Return (None, {}) if the
-    reason is not a rule.
+    """Return the expression of the policy rule with the given reason, and the values that the rule read for a document.
+    Return (None, {}) if the reason is not a rule.
     """
     annotations = annotations_of(ctx, bucket, documents)
     try:
@@ -369,7 +371,7 @@ def _why(
 
 
 def summary(reviews: Iterable[Review]) -> list[dict[str, Any]]:
-    """Return the reviews by reason: number of labels, and the share of correct removals with its 95% interval.
+    """Return, for each reason, the number of labels, and the share of correct removals with its 95% interval.
 
     The interval is Wilson's (1927), which is valid even for few labels and for shares near 0 and 1. The interval
     applies to all documents with the reason if the labeled documents are a random sample, such as those from `sample`.

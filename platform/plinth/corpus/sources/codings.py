@@ -78,7 +78,7 @@ _AS_BROWSERS = {
 
 
 def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = False) -> str:
-    """Decode bytes to text. The text is empty if browsers show none of it.
+    """Decode bytes to text as browsers do. The text is empty if browsers would show no text.
 
     Args:
         declared: character set declared by the headers, if any.
@@ -86,7 +86,7 @@ def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = 
         partial: True if the body is truncated, possibly inside a character.
 
     Raises:
-        UnicodeDecodeError: the character set is not declared and the bytes are not text. Never for a page.
+        UnicodeDecodeError: the body is not a page, its character set is not declared, and the bytes are not text.
     """
     mark = next((mark for mark in MARKS if body.startswith(mark)), None)
     if mark:
@@ -112,7 +112,7 @@ def decode(body: bytes, declared: str = "", html: bool = False, partial: bool = 
 
 
 def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
-    """Yield the codecs that headers and page declare, most trusted first."""
+    """Yield the codecs that headers and page declare, most reliable first."""
     if html and (wide := _utf16(body)):
         yield wide
     labels = [declared, *([_in_page(body[:META_BYTES])] if html else ())]
@@ -128,7 +128,7 @@ def _candidates(body: bytes, declared: str, html: bool) -> Iterator[str]:
 
 
 def _codec(label: str) -> str | None:
-    """Return the codec for a label of the Encoding Standard, or None if the standard does not have the label."""
+    """Return the Python codec for an encoding label, or None if the Encoding Standard does not have the label."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     label = label.strip().lower()
@@ -153,7 +153,7 @@ def _in_page(head: bytes) -> str:
 
 
 def _detected(body: bytes) -> str:
-    """Detect the codec from the bytes."""
+    """Detect the character encoding from the bytes, and return its codec."""
     from resiliparse.parse.encoding import detect_encoding
 
     found = _codec(detect_encoding(body, from_html_meta=False) or "")
@@ -169,7 +169,9 @@ def _detected(body: bytes) -> str:
 
 
 def _decoded(body: bytes, codec: str) -> tuple[str, int]:
-    """Decode bytes without those that the codec cannot decode. Return the text and the number of undecodable bytes."""
+    """Decode bytes, leaving out bytes that the codec cannot decode. Return the text and the number of undecodable
+    bytes.
+    """
     if codec == USER_DEFINED:
         return body.decode("latin-1").translate({0x80 + at: 0xF780 + at for at in range(128)}), 0
     if codec == "iso2022_jp":
@@ -182,7 +184,7 @@ def _decoded(body: bytes, codec: str) -> tuple[str, int]:
 
 
 def _utf16(body: bytes) -> str | None:
-    """Return the codec of UTF-16 markup without a byte order mark, or None. The codec is detected by the first
+    """Return the codec of UTF-16 markup that has no byte order mark, or None. The codec is detected by the first
     character, which is `<` or white space.
     """
     head = body[:2]
@@ -203,7 +205,7 @@ def _as_euc(body: bytes) -> bytes:
 
 
 def _extended(error: UnicodeError) -> tuple[str, int]:
-    """Handle decoding errors of codecs that the Encoding Standard extends: return the additional character, or a
+    """Handle the decoding errors of codecs that the Encoding Standard extends. Return the additional character, or a
     replacement character.
     """
     assert isinstance(error, UnicodeDecodeError)
@@ -244,7 +246,8 @@ _BLANK = b" \t\r\n"
 
 
 def decoded(headers: Any, body: bytes, max_bytes: int, partial_body: bool = False) -> bytes | str:
-    """Return a body without chunking and compression, or a reject's reason. At most `max_bytes` are decompressed.
+    """Return an HTTP body without chunking and compression, or the reason to reject it. At most `max_bytes` are
+    decompressed.
 
     Args:
         partial_body: True if the archiver truncated the body (`WARC-Truncated`); its readable part is returned.
@@ -272,8 +275,8 @@ def _codings(headers: Any) -> list[str]:
 
 
 def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> bytes | str:
-    """Return a body with one coding decoded. Return it unchanged if it is not in that coding, or a reject's reason if
-    it is damaged.
+    """Return a body with one coding decoded. A body that is not in that coding is returned unchanged. For a damaged
+    body, return the reason to reject it.
     """
     if coding == "chunked":
         return _unchunked(body, partial_body)
@@ -290,8 +293,8 @@ def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> by
 
 
 def _unchunked(body: bytes, partial_body: bool) -> bytes | str:
-    """Return the data of a chunked body. Return the body unchanged if it does not decode to its end, or a reject's
-    reason.
+    """Return the data of a chunked body. A body that is not chunked is returned unchanged. For a body with broken
+    chunks, return the reason to reject it.
 
     Broken framing is damage only if the body is certainly chunked: a page or a compressed stream begins in the first
     chunk, or complete chunks precede the truncated one. Text whose first line merely looks like a chunk size stays
@@ -322,7 +325,7 @@ def _unchunked(body: bytes, partial_body: bool) -> bytes | str:
 
 
 def _inflated(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> bytes | str:
-    """Return a decompressed body, or a reject's reason."""
+    """Return a decompressed body, or the reason to reject it."""
     pieces, size = list[bytes](), 0
     for piece in _decompressed(coding, body):
         if isinstance(piece, str):
@@ -337,7 +340,7 @@ def _inflated(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> b
 
 
 def _decompressed(coding: str, body: bytes) -> Iterator[bytes | str]:
-    """Yield the pieces of a decompressed body. If the body is damaged, yield a reject's reason."""
+    """Yield a decompressed body piece by piece. If the body is damaged, yield the reason to reject it."""
     from fastwarc.stream_io import BrotliReader, ZstdReader
 
     if coding in ("gzip", "x-gzip"):  # FastWARC does not report a member cut short
@@ -362,8 +365,8 @@ def _gunzipped(body: bytes) -> Iterator[bytes | str]:
 
 
 def _deflated(body: bytes) -> Iterator[bytes | str]:
-    """Yield the pieces of a decompressed `deflate` body: zlib's format (RFC 9110, 8.4.1.2), or the raw stream that some
-    servers send.
+    """Yield a decompressed `deflate` body piece by piece. The body is in zlib's format (RFC 9110, 8.4.1.2), or is the
+    raw stream that some servers send.
     """
     framed = len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
     inflate = zlib.decompressobj(wbits=15 if framed else -15)
@@ -436,19 +439,21 @@ _ROOT = re.compile(rb"<(?:[\w.-]+:)?html[\s>]", re.I)
 
 
 def signature(head: bytes) -> str:
-    """Return the binary format with this signature, or an empty text if the signature is unknown."""
+    """Return the name of the binary format whose signature the bytes begin with, or an empty text if it is unknown."""
     found = _SIGNATURE.match(head)
     return _SIGNATURES[found.lastindex - 1][1] if found and found.lastindex else ""
 
 
 def has_nul(head: bytes) -> bool:
-    """Return True if a file is binary by git's rule: NUL near its beginning, except UTF-16 with a byte order mark."""
+    """Return True if a file is binary by git's rule: NUL is near its beginning, and the file is not UTF-16 with a byte
+    order mark.
+    """
     return b"\0" in head[:HEAD_BYTES] and not head.startswith(_WIDE_MARKS)
 
 
 def is_text(body: bytes) -> bool:
-    """Return True if a body is uncompressed text. Text has no control bytes, and is valid UTF-8 or so long that
-    compressed data would contain control bytes.
+    """Return True if a body is uncompressed text. Text has no control bytes. Text that is not valid UTF-8 must be so
+    long that compressed data of that length would contain control bytes.
     """
     head = body[:HEAD_BYTES]
     if head.startswith(_WIDE_MARKS):
@@ -463,8 +468,7 @@ def is_text(body: bytes) -> bool:
 
 
 def page_type(declared: str, body: bytes) -> str:
-    """Return the media type of a captured body: a type in `HTML` or `TEXT` if it can be read, otherwise its actual
-    type.
+    """Return the media type of a captured body. The type is in `HTML` or `TEXT` if the body can be read as text.
 
     Args:
         declared: declared type without parameters, in lower case; empty if there is none.

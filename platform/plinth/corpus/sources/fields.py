@@ -1,15 +1,15 @@
 """Records built from named fields: an object of JSON lines, or a row of Parquet.
 
 In addition to the text, these fields are read: `id`; `uri` or `url`; `licence` or `license`; `captured_at`, `date`,
-`timestamp` or `created` (see `times`); `mime`. The recipe may name other fields; `meta.url` reads `url` inside `meta`.
-The fields of `metadata` (an object, or JSON text) count as fields of the record, unless the record has a field of the
-same name. datatrove, Dolma and our own exports write `metadata`. Lines of Dolma's attributes have no text and are
-exclusions. A record without an address is named by its file and `id`, or by its line or row. If several texts of a file
-have the same `id`, all are kept, and `repeated_id` marks the first repeat.
+`timestamp` or `created` (parsed by `times`); `mime`. The recipe may name other fields; `meta.url` reads `url` inside
+`meta`. The fields of `metadata` (an object, or JSON text) count as fields of the record, unless the record has a field
+of the same name. datatrove, Dolma and Plinth's exports write `metadata`. Files of Dolma attributes have no text, so
+their lines become exclusions. A record without an address is named by its file and `id`, or by its line or row. If
+several texts of a file have the same `id`, all are kept, and `repeated_id` marks the first repeat.
 
 All other fields, even nested ones, are copied to `extra`. Fields that are too many, too large or not JSON are listed
-under `left_out` in `extra`. Of `media`, only hashes are copied: `[{"sha256": …, "phash": …}]`. Lists of illegal images
-are lists of such hashes; the images themselves are never read.
+under `left_out` in `extra`. From `media`, only hashes are copied: `[{"sha256": …, "phash": …}]`. Illegal images are
+recognized by these hashes; the images themselves are never read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MEDIA_DIGITS = {"sha256": 64, "phash": 16}
 
 
 class Fields:
-    """Builder of the records of one file. The builder remembers the `id`s that it has seen.
+    """Builder of records from the named fields of one file. The builder remembers each `id` that it has seen.
 
     Args:
         file, source: file and source of the records.
@@ -70,7 +70,7 @@ class Fields:
         self._repeated: set[bytes] = set()
 
     def given_twice(self, data: bytes) -> bool:
-        """Return True if a JSON object has the text field twice. A parser would keep only the last one."""
+        """Return True if a JSON object contains the text field twice. A parser would keep only the second text."""
         outer = self.text_field.partition(".")[0]
         if data.count(json.dumps(outer).encode()) < 2:
             return False
@@ -78,13 +78,13 @@ class Fields:
         return sum(name in (outer, self.text_field) for name, _ in pairs) > 1
 
     def record(self, found: Mapping[str, Any], at: str, where: str, size: int) -> RawRecord | Reject:
-        """Build a record from fields.
+        """Build a record from named fields.
 
         Args:
             found: fields by name.
-            at: `L12` or `R12`, used as the name of a record without address or id.
+            at: position `L12` or `R12`, used as the name of a record without address or id.
             where: the same position, for messages.
-            size: bytes of the record in its file.
+            size: number of bytes of the record in its file.
         """
 
         def refused(reason: str, detail: str) -> Reject:
@@ -131,7 +131,7 @@ class Fields:
         )
 
     def _name(self, key: Any, text: str, at: str) -> tuple[str, bool]:
-        """Return the name of a record in its file, and True if its `id` now occurs with a second text.
+        """Return the name of a record in its file, and True if this is the first time that its `id` has a second text.
 
         The first text with an `id` is named by the `id`. Other texts are named by the `id` and the text's digest, so
         that equal texts count as repeats.
@@ -156,7 +156,9 @@ class Fields:
         return None, False
 
     def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the other values of moderate size, by name. Long strings are shortened."""
+        """Return the fields that are copied to `extra`, by name. Long strings are shortened, and very large values are
+        left out.
+        """
         extra: dict[str, Any] = {}
         left_out = list(self._unread)
         outer, _, inner = self.text_field.partition(".")
@@ -189,7 +191,7 @@ def _unpacked(found: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Return a value for use as metadata, or None if it cannot be kept. Times and nested values become JSON."""
+    """Return a field's value as metadata, or None if it cannot be stored. Times and nested values become JSON."""
     if isinstance(value, bool | int | str):
         return value[:EXTRA_CHARACTERS] if isinstance(value, str) else value
     if isinstance(value, float):
@@ -202,7 +204,7 @@ def _kept(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> str:
-    """Format times and decimal numbers from Parquet.
+    """Format a time or a decimal number from Parquet as text.
 
     Raises:
         TypeError: the value has a different type, such as bytes.
@@ -224,7 +226,7 @@ def look_up(found: Mapping[str, Any], name: str) -> Any:
 
 
 def has_field(found: Mapping[str, Any], name: str) -> bool:
-    """Return True if `look_up` finds a field, even if it is null."""
+    """Return True if the record has the field that `look_up` would return, even if the field is null."""
     if name in found or "." not in name:
         return name in found
     outer, _, inner = name.partition(".")
@@ -233,7 +235,7 @@ def has_field(found: Mapping[str, Any], name: str) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a value in words."""
+    """Return the type of a value in words, for messages."""
     return next((words for kind, words in KINDS if isinstance(value, kind)), f"a {type(value).__name__}")
 
 

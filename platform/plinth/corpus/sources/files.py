@@ -57,13 +57,13 @@ def read_html(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 def read_pdf(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a PDF file as one document. The extractor produces its text."""
+    """Read a PDF file as one document. The bytes are not decoded here; the extractor produces the text."""
     found = _content(file, max_bytes, lambda head: "")
     yield found if isinstance(found, Reject) else _record(file, found, "application/pdf", licence)
 
 
 def read_latex(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a LaTeX file as one document. The extractor produces its text."""
+    """Read a LaTeX file as one document. The bytes are not decoded here; the extractor produces the text."""
     found = _content(file, max_bytes, _binary_in_tree)
     yield found if isinstance(found, Reject) else _record(file, found, MIME_BY_SUFFIX[".tex"], licence)
 
@@ -74,7 +74,7 @@ def read_text(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read a source code file as one document, with a media type by its suffix. Binary files become rejects."""
+    """Read a source code file as one document, whose media type depends on the suffix. Binary files become rejects."""
     name = file.name.lower()
     packed = next((end for end in COMPRESSED if name.endswith(end)), "")
     suffix = "." + name.removesuffix(packed).rpartition(".")[2]
@@ -82,10 +82,10 @@ def read_tree(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 def decode_text(data: bytes) -> str:
-    """Decode UTF-8, or UTF-16 if there is a byte order mark. The mark is dropped.
+    """Decode bytes as UTF-8, or as UTF-16 if there is a byte order mark. The byte order mark is dropped.
 
     Raises:
-        UnicodeDecodeError: the bytes are neither.
+        UnicodeDecodeError: the bytes are not UTF-8 and not UTF-16 with a byte order mark.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16")
@@ -109,8 +109,8 @@ def _text(file: SourceFile, mime: str, licence: str, max_bytes: int, binary: Bin
 
 
 def _content(file: SourceFile, max_bytes: int, binary: Binary) -> bytes | Reject:
-    """Return the decompressed bytes of a file. Several gzip members are one content, and any damage makes the whole
-    file a reject.
+    """Return the decompressed bytes of a file. Several gzip members are joined. Any damage makes the whole file a
+    reject.
     """
 
     def refused(reason: str, detail: str) -> Reject:
@@ -149,31 +149,33 @@ def _record(file: SourceFile, content: str | bytes, mime: str, licence: str) -> 
 
 HTML = Reader(
     name="html",
-    description="An HTML page per file.",
+    description="One HTML page per file.",
     read=read_html,
     suffixes=with_compression(".html", ".htm", ".xhtml"),
     licensed_by_file=True,
 )
 PDF = Reader(
     name="pdf",
-    description="A PDF per file: the text of its pages.",
+    description="One PDF document per file; the text of all its pages is read.",
     read=read_pdf,
     suffixes=with_compression(".pdf"),
     licensed_by_file=True,
 )
 LATEX = Reader(
     name="latex",
-    description="A LaTeX source per file: its text, with math and tables.",
+    description="One LaTeX document per file; its text is read, with math and tables.",
     read=read_latex,
     suffixes=with_compression(".tex"),
     licensed_by_file=True,
 )
-TEXT = Reader(name="text", description="A plain text per file.", read=read_text, licensed_by_file=True)
-TREE = Reader(name="tree", description="A source code file per document.", read=read_tree, licensed_by_file=True)
+TEXT = Reader(name="text", description="One document of plain text per file.", read=read_text, licensed_by_file=True)
+TREE = Reader(name="tree", description="One document per source code file.", read=read_tree, licensed_by_file=True)
 
 
 def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read the JSON objects of a file, or of a piece of it. Blank lines are skipped."""
+    """Read the JSON objects of a file, one per line. If the file is in pieces, read the lines of one piece. Blank lines
+    are skipped.
+    """
     fields = Fields(file, source, licence, max_bytes)
     with opened(file) as raw:
         for line in lines(stretches(raw, file.name), max_bytes, file.before):
@@ -228,7 +230,7 @@ MAX_COLUMN_FACTOR = 1024
 
 
 def read_parquet(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Read the rows of a file in order, or of the row groups that begin in a piece of it.
+    """Read the rows of a Parquet file in order. If the file is in pieces, read the row groups that begin in one piece.
 
     Raises:
         SourceError: the file does not have the column that the recipe names, or has two columns with the same name.
@@ -281,8 +283,8 @@ def _begins_in(file: SourceFile, group: Any, index: int) -> bool:
 
 
 def _columns(file: SourceFile, source: Source, schema: Any) -> list[str]:
-    """Return the columns to read. These are scalar and nested columns, except bytes and lists of numbers (images,
-    embeddings), and always the columns that the recipe names, and `media`.
+    """Return the columns to read: scalar and nested columns, `media`, and the columns that the recipe names. Bytes and
+    lists of numbers (images, embeddings) are left out.
 
     Raises:
         SourceError: the text column is missing, or two columns have the same name.
@@ -317,7 +319,7 @@ def _names(fields: Iterable[Any], outer: str = "") -> Iterator[str]:
 
 
 def _is_payload(kind: Any) -> bool:
-    """Return True for bytes and lists of numbers, which are not metadata of a text and often larger than it."""
+    """Return True for bytes and lists of numbers, which are not metadata and are often larger than the text."""
     import pyarrow.types as types
 
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -380,22 +382,26 @@ STAGE = "sampled"
 
 
 class SampledText(Frozen):
-    """Parameters of generated text: its amount, and how tokens are sampled. The text of a document depends only on seed
-    and document number.
+    """Parameters of generated text: the number of documents, and the sampling of tokens. The text of a document depends
+    only on the seed and the document's number.
     """
 
     documents: int = Field(1000, ge=1, description="Number of documents to generate.")
-    max_tokens: int = Field(512, ge=1, description="Maximum tokens per document.")
-    temperature: float = Field(1.0, ge=0, description="Divides logits; 0: the most probable token.")
+    max_tokens: int = Field(512, ge=1, description="Maximum number of tokens per document.")
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        description="Temperature, by which logits are divided; if 0, the most probable token is chosen.",
+    )
     top_p: float = Field(
         1.0, gt=0, le=1, description="Nucleus sampling: cumulative probability of the tokens to draw from."
     )
-    seed: int = Field(1, ge=0, description="Seed of the sampling.")
+    seed: int = Field(1, ge=0, description="Seed for sampling tokens.")
 
 
 SAMPLED = Reader(
     name=KIND,
-    description="Text generated by a release or checkpoint of this workspace, named in `path`.",
+    description="Text generated by a release or checkpoint of this workspace, which `path` names.",
     read=JSONL.read,
     params=SampledText,
 )

@@ -45,7 +45,8 @@ PARQUET_MAGIC = b"PAR1"
 
 
 def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutter | None:
-    """Return the cutter for a file, by source kind and file name, or None if the file cannot be cut.
+    """Return the function that cuts a file into pieces, by source kind and file name, or None if the file cannot be
+    cut.
 
     Args:
         kind: kind of the source.
@@ -68,7 +69,7 @@ def cutter(kind: str, name_ending: str, piece_bytes: int = PIECE_BYTES) -> Cutte
 
 
 def cut_lines(stream: Hashing, piece_bytes: int) -> None:
-    """Cut after the first line end at which a piece has `piece_bytes`."""
+    """Cut a file after the first line end at which a piece has at least `piece_bytes`."""
     target, lines = piece_bytes, 0
     while chunk := stream.read(READ_BYTES):
         base, done = stream.tell() - len(chunk), 0
@@ -81,7 +82,7 @@ def cut_lines(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_members(stream: Hashing, piece_bytes: int) -> None:
-    """Cut before the first gzip member that begins at least `piece_bytes` after the last cut."""
+    """Cut a file before the first gzip member that begins at least `piece_bytes` after the last cut."""
     last = 0
     for member in members(stream):
         if member.start - last >= piece_bytes:
@@ -93,7 +94,7 @@ def cut_members(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_records(stream: Hashing, piece_bytes: int) -> None:
-    """Cut before the first WARC record that begins at least `piece_bytes` after the last cut."""
+    """Cut a file before the first WARC record that begins at least `piece_bytes` after the last cut."""
     held, start, last = b"", 0, 0  # unread bytes; where the record that they begin with starts
     while True:
         while (end := held.find(2 * _line_end(held))) < 0:
@@ -117,8 +118,8 @@ def cut_records(stream: Hashing, piece_bytes: int) -> None:
 
 
 def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
-    """Cut before the first row group that begins at least `piece_bytes` after the last cut. The footer is added to each
-    piece.
+    """Cut a Parquet file before the first row group that begins at least `piece_bytes` after the last cut. The footer
+    is added to each piece.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -163,13 +164,13 @@ def _large_only(find: Callable[[Hashing, int], None], piece_bytes: int, stream: 
 
 
 def _line_end(header: bytes) -> bytes:
-    """Return the line ending of a WARC header, taken from its first line. Draft versions have bare line feeds."""
+    """Return the line ending of a WARC header, taken from its first line. WARC drafts allow bare line feeds."""
     first = header.find(b"\n")
     return b"\r\n" if header[first - 1 : first] == b"\r" else b"\n"
 
 
 def _content_length(header: bytes) -> int | None:
-    """Return the length that a WARC header declares, or None if it is not a WARC header."""
+    """Return the content length that a WARC header declares, or None if the bytes are not a WARC header."""
     if not header.startswith(b"WARC/"):
         return None
     for line in header.split(_line_end(header))[1:]:
@@ -187,7 +188,7 @@ def _content_length(header: bytes) -> int | None:
 
 
 class Inventory(Frozen):
-    """All files of a bucket: (index in `bucket.sources`, file), sorted by source and name."""
+    """All files of a bucket, each with the index of its source in `bucket.sources`, sorted by source and name."""
 
     files: tuple[tuple[int, SourceFile], ...]
     #: Number of other files in the sources, by the reason why they are not listed (`listing.LocatedFiles`).
@@ -195,22 +196,22 @@ class Inventory(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the files' names and contents, which does not depend on their location."""
+        """Digest of the files' names and contents. The location of the files has no effect on the digest."""
         return fingerprint.digest([[index, file.name, file.sha256] for index, file in self.files])
 
     @property
     def found(self) -> int:
-        """Number of files in the sources, listed or not."""
+        """Number of files in the sources, including files that are not listed."""
         return len(self.files) + sum(self.unread.values())
 
     @property
     def bytes(self) -> int:
-        """Total size of the files."""
+        """Total size of the listed files."""
         return sum(file.bytes for _, file in self.files)
 
     @property
     def revisions(self) -> dict[str, str]:
-        """Commits of the Hugging Face Hub that the files come from, by source index."""
+        """Commits on the Hugging Face Hub that the files come from, by source index."""
         return {str(index): commit for index, file in self.files if (commit := revision_of(file.uri))}
 
     def of(self, index: int) -> list[SourceFile]:
@@ -219,8 +220,8 @@ class Inventory(Frozen):
 
 
 class Group(Frozen):
-    """Files or pieces of one source that become one part, each with its license (`per-document` if each record has its
-    own).
+    """Files or pieces of one source that become one part. Each has its license, or `per-document` if each record has a
+    license.
     """
 
     source: int
@@ -234,14 +235,14 @@ def inventory(
     piece_bytes: int = PIECE_BYTES,
     engine: Engine | None = None,
 ) -> Inventory:
-    """List and hash the files of every source of a bucket, and find the cuts of large files.
+    """List and hash the files of every source of a bucket, and determine where large files are cut.
 
     Args:
         bucket: bucket whose sources are listed, in order.
         base: folder or URI that relative source paths start from.
-        memory: known digests of files; if None, every file is read.
+        memory: digests of files that were hashed earlier; if None, every file is read.
         piece_bytes: target size of a piece; much larger files are cut.
-        engine: runs the reading of new files, if there are many bytes to read. If None, this process reads them.
+        engine: engine that reads new files, if there are many bytes to read. If None, this process reads them.
 
     Raises:
         SourceError: a source has no files, a file is unreadable, or a source must not be used for training.
@@ -263,13 +264,13 @@ def inventory(
 
 
 def remembered(workspace: Workspace) -> DigestMemory:
-    """Return the workspace's record of hashed files, so that only new files are read."""
+    """Return the workspace's record of hashed files. With this record, an inventory reads only new files."""
     return DigestMemory(workspace.records / MEMORY_FILE)
 
 
 def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group]:
-    """Yield the groups of a bucket in order. Each group has about `part_bytes` of source bytes; a larger piece is a
-    group of its own.
+    """Yield the groups of files of a bucket in order. Each group has about `part_bytes` of source bytes. A piece that
+    is larger becomes a group by itself.
     """
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
@@ -283,7 +284,7 @@ def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group
 
 
 def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
-    """Return the number of files whose content is not read as records, by reason."""
+    """Return the number of files of a bucket that are not read as records, by reason."""
     counts = Counter(listed.unread)
     for index, file in listed.files:
         if file.refused:
@@ -294,15 +295,17 @@ def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
 
 
 def record_licence(declared: str, own: object) -> str:
-    """Return the license of a record: the license of its source, or its own if the source declares `per-document`."""
+    """Return the license of a record: the license declared for its source, or the record's `own` license if the source
+    declares `per-document`.
+    """
     if declared != PER_DOCUMENT:
         return declared
     return own.strip() if isinstance(own, str) and own.strip() else UNKNOWN
 
 
 def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]:
-    """Yield groups of files with about `target` bytes each. A group ends after a file with probability size / target,
-    decided by a hash of the file's name.
+    """Yield groups of files with about `target` bytes each. A hash of a file's name decides whether a group ends after
+    the file; the probability is size / target.
 
     As in content-defined chunking, a group has between a quarter of the target and twice the target. After a cut that
     the upper limit forces, later groups end at the same files as before.
@@ -321,7 +324,7 @@ def _cut(files: Iterable[SourceFile], target: int) -> Iterator[list[SourceFile]]
 
 
 def wanted_suffixes(source: Source) -> tuple[str, ...]:
-    """Return the file name suffixes to list: those to read, and the name of the license file."""
+    """Return the file name suffixes to list, which are the suffixes to read and the name of the license file."""
     wanted = source.suffixes or READERS.find(source.kind).suffixes
     if wanted and _licensed_by_file(source):
         return (*wanted, LICENCES_FILE)
@@ -337,7 +340,9 @@ def _states_licences(file: SourceFile) -> bool:
 
 
 def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]) -> SourceError:
-    """Return the error for a source without readable files. The error lists the existing files and how to read them."""
+    """Return the error for a source without readable files. The error lists the files that exist and explains how to
+    read them.
+    """
     wanted = wanted_suffixes(source)
     ways = ["`hidden: true` in the source reads hidden files"] if listing.HIDDEN in unread else []
     for end in unread:
@@ -378,13 +383,13 @@ MAX_LICENCES_BYTES = 64 * 2**20
 
 
 class Licences:
-    """Map from relative path to license. The longest matching path of a file or its folder applies."""
+    """Map from relative path to license. If several paths match a file or its folders, the longest path applies."""
 
     def __init__(self, by_path: Mapping[str, str]) -> None:
         self._by_path = {path.strip("/"): licence for path, licence in by_path.items()}
 
     def of(self, name: str) -> str:
-        """Return the license of a file, by its name in the source."""
+        """Return the license of the file with this name in the source."""
         path = name
         while path:
             if path in self._by_path:
@@ -394,7 +399,8 @@ class Licences:
 
 
 def read_licences(files: Sequence[SourceFile]) -> Licences:
-    """Return the licenses that a source declares for its files; empty if there is no `LICENCES.json`.
+    """Return the licenses that `LICENCES.json` of a source declares for its files. If there is no such file, the map is
+    empty.
 
     Raises:
         SourceError: the file exists and is not valid.

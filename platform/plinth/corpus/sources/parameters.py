@@ -1,4 +1,4 @@
-"""Parameters of sources: location, terms, extraction, normalization."""
+"""Parameters of sources and buckets, of the documents stage, and of the illegal-content gate."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LICENCE_OPERATORS = ("AND", "OR", "WITH")
 
 
 class Terms(Frozen):
-    """Uses that the owner of a source permits. Each key is required; there are no defaults."""
+    """Uses of a source that its owner permits. All keys are required; there are no defaults."""
 
-    train: bool = Field(description="The owner allows training.")
-    redistribute: bool = Field(description="The owner allows redistribution of the text.")
-    commercial: bool = Field(description="The owner allows commercial use of the result.")
+    train: bool = Field(description="True if the owner permits training on the text.")
+    redistribute: bool = Field(description="True if the owner permits redistribution of the text.")
+    commercial: bool = Field(description="True if the owner permits commercial use of results derived from the text.")
 
 
 class Source(Frozen):
@@ -39,19 +39,29 @@ class Source(Frozen):
         "`input/`. For `teacher`, a model, as in `training.distillation.teacher`."
     )
     licence: str = Field(description="SPDX expression, or `per-document` if each record has its own license.")
-    terms: Terms = Field(description="Uses permitted by the owner.")
-    domain: str = Field(description="Origin: a host name or a short name.")
-    snapshot: str = Field(description="Crawl or capture, such as `2026-46`.")
+    terms: Terms = Field(description="Uses of the source that its owner permits.")
+    domain: str = Field(description="Origin of the source: a host name or a short name.")
+    snapshot: str = Field(description="Name of the crawl or capture, such as `2026-46`.")
     fields: Mapping[Literal["text", "uri", "date", "licence"], Annotated[str, Field(min_length=1)]] = spelling(
         {},
         description="JSONL and Parquet: fields that hold the `text` (by default `text`), the `uri` (`uri`, `url`), the "
         "`date` (`captured_at`, `date`, `timestamp`, `created`) and the `licence` (`licence`, `license`); `a.b` reads "
         "`b` inside `a`.",
     )
-    text_field: str = internal("text", min_length=1, description="Field with the text.")
-    uri_field: str = internal("", description="Field with the address; if empty, the usual fields are tried.")
-    date_field: str = internal("", description="Field with the date; if empty, the usual fields are tried.")
-    licence_field: str = internal("", description="Field with the license; if empty, the usual fields are tried.")
+    text_field: str = internal("text", min_length=1, description="Field with the text of a record.")
+    uri_field: str = internal(
+        "",
+        description="Field with the address of a record; if empty, `uri` and `url` are tried.",
+    )
+    date_field: str = internal(
+        "",
+        description="Field with the date of a record; if empty, `captured_at`, `date`, `timestamp` and `created` are "
+        "tried.",
+    )
+    licence_field: str = internal(
+        "",
+        description="Field with the license of a record; if empty, `licence` and `license` are tried.",
+    )
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
@@ -59,13 +69,15 @@ class Source(Frozen):
         "`top_p`, `seed`; other built-in readers have none.",
     )
     suffixes: tuple[str, ...] = Field(
-        (), description="Tree and text: file name suffixes to read, case-insensitive; empty: all."
+        (),
+        description="For `tree` and `text`: file name suffixes to read, case-insensitive; if empty, all files are "
+        "read.",
     )
     hidden: bool = Field(
         False,
         exclude_if=lambda given: not given,
-        description="Also read hidden files: names that begin with a dot, editor backups, `__MACOSX`. Otherwise they "
-        "are only counted.",
+        description="True: read hidden files, which are names that begin with a dot, editor backups and `__MACOSX`. "
+        "False: only count them.",
     )
     repair_boundaries: bool = Field(
         False,
@@ -84,7 +96,7 @@ class Source(Frozen):
 
     @model_validator(mode="after")
     def _named(self) -> Source:
-        """Set the readers' parameters from `fields`."""
+        """Set the parameters of a built-in reader from `fields`."""
         for name, field in self.fields.items():  # within validation, before the record is in use
             object.__setattr__(self, f"{name}_field", field)
         return self
@@ -100,9 +112,9 @@ class Bucket(Frozen):
     """Sources that are filtered, measured and weighted together."""
 
     description: str = Field(description="Description of the bucket, in one sentence.")
-    owner: str = Field(min_length=1, description="E-mail address or team responsible for the bucket.")
-    sources: tuple[Source, ...] = Field(min_length=1, description="Files to read, in this order.")
-    policy: str = Field("default", description="Name of the policy for its documents.")
+    owner: str = Field(min_length=1, description="E-mail address or team of the bucket's owner.")
+    sources: tuple[Source, ...] = Field(min_length=1, description="Sources to read, in this order.")
+    policy: str = Field("default", description="Name of the policy that is applied to the documents of the bucket.")
 
     @model_validator(mode="after")
     def _written_by_one(self) -> Bucket:
@@ -128,9 +140,15 @@ class Extraction(OneValue):
         "resiliparse",
         description="`resiliparse` is fast; `trafilatura` is ten times slower and removes more boilerplate.",
     )
-    seconds_per_page: float = internal(5.0, gt=0, description="CPU time limit per page; slower pages become rejects.")
+    seconds_per_page: float = internal(
+        5.0,
+        gt=0,
+        description="Maximum CPU seconds to extract a page; a page that takes longer becomes a reject.",
+    )
     max_bytes: int = internal(
-        16 * 2**20, gt=0, description="Maximum size of a page or record; larger ones become rejects (`too-large`)."
+        16 * 2**20,
+        gt=0,
+        description="Maximum size of a page or record; a larger page or record becomes a reject (`too-large`).",
     )
 
 
@@ -143,15 +161,19 @@ class Normalisation(Frozen):
         description="Remove soft hyphens and zero-width characters where they carry no meaning, controls that reorder "
         "text, and tag characters.",
     )
-    max_blank_lines: int = Field(2, ge=0, description="Maximum consecutive blank lines; longer runs are shortened.")
+    max_blank_lines: int = Field(
+        2,
+        ge=0,
+        description="Maximum number of consecutive blank lines; longer runs of blank lines are shortened.",
+    )
 
 
 class Documents(Frozen):
     """Parameters of the documents stage: sizes of parts, maximum damage, extraction, normalization."""
 
-    part_bytes: int = Field(128 * 2**20, gt=0, description="Target source bytes per part.")
+    part_bytes: int = Field(128 * 2**20, gt=0, description="Target number of source bytes per part.")
     max_reject_rate: float = Field(
-        0.05, ge=0, le=1, description="Maximum share of damaged records; above it, the stage fails."
+        0.05, ge=0, le=1, description="Maximum share of damaged records; if it is exceeded, the stage fails."
     )
     extraction: Extraction = Extraction()
     normalisation: Normalisation = internal(
@@ -160,8 +182,8 @@ class Documents(Frozen):
 
 
 def _is_expression(licence: str) -> bool:
-    """Return True if a license is a valid SPDX expression: identifiers, operators, closed parentheses (SPDX 2.3, annex
-    D).
+    """Return True if a license is a valid SPDX expression, with identifiers, operators and balanced parentheses (SPDX
+    2.3, annex D).
     """
     words = LICENCE_WORD.findall(licence)
     if "".join(words) != "".join(licence.split()):
@@ -180,31 +202,47 @@ def _is_expression(licence: str) -> bool:
 
 
 def source_of(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot: str) -> int | None:
-    """Return the index of the only source with this domain and snapshot; None if several or none match."""
+    """Return the index of the only source with this domain and snapshot. Return None if no source or several sources
+    match.
+    """
     fitting = [i for i, one in enumerate(sources) if (one.get("domain"), one.get("snapshot")) == (domain, snapshot)]
     return fitting[0] if len(fitting) == 1 else None
 
 
 class Matching(Frozen):
-    """Limits for matching records with entries of the lists."""
+    """Limits for matching records with the lists of illegal content."""
 
     simhash_distance: int = internal(
-        3, ge=0, le=11, description="Maximum distance, in bits of 64, of a text's SimHash from a listed one."
+        3,
+        ge=0,
+        le=11,
+        description="Maximum number of bits (of 64) by which a text's SimHash may differ from a listed SimHash.",
     )
-    shingle_words: int = internal(3, ge=1, le=16, description="Words per shingle of the SimHash; must match the lists.")
+    shingle_words: int = internal(
+        3,
+        ge=1,
+        le=16,
+        description="Number of words per shingle of the SimHash; must be the number with which the lists were made.",
+    )
     phash_distance: int = internal(
-        3, ge=0, le=11, description="Maximum distance, in bits of 64, of an image's perceptual hash from a listed one."
+        3,
+        ge=0,
+        le=11,
+        description="Maximum number of bits (of 64) by which an image's perceptual hash may differ from a listed "
+        "hash.",
     )
     min_keywords: int = internal(
-        1, ge=1, description="Minimum distinct keywords in a text for a hit; use more for lists of single words."
+        1,
+        ge=1,
+        description="Minimum number of distinct keywords in a text to match; use more for lists of single words.",
     )
-    disguised: bool = Field(False, description="Match obfuscated keywords as well (`h3ll0`, `h.e.l.l.o`).")
+    disguised: bool = Field(False, description="Match obfuscated keywords, such as `h3ll0` or `h.e.l.l.o`.")
 
 
 class Illegal(Matching):
-    """Illegal-content gate of the documents stage: matching records are reported and never stored."""
+    """Illegal-content gate of the documents stage. Records that match a list are reported and never stored."""
 
-    lists: str | None = Field(None, description="Name of the lists in `corpus.lists`; `null`: no gate.")
+    lists: str | None = Field(None, description="Name of the lists in `corpus.lists`; if `null`, there is no gate.")
     keep_uri: bool = Field(
-        False, description="Include the address of a hit in reports, instead of its SHA-256 and host."
+        False, description="Include the address of a matching record in reports, instead of its SHA-256 and host."
     )

@@ -1,5 +1,5 @@
-"""Readers: the record that describes a reader, and all readers; raw records, and rejects with their reason; the account
-of both.
+"""Readers of sources: the class `Reader` and all readers by name, raw records, rejects with their reason, and the
+account of all files and records.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class RawRecord:
         mime: media type without parameters.
         licence: SPDX expression or `unknown`.
         source_bytes: bytes of the raw record.
-        where: position in its file, for messages.
+        where: position of the record in its file, for messages.
         charset: character set that the server declared, for HTML.
         captured_at: time of capture, in UTC.
         extra: other metadata, as JSON values.
-        unread_date: True if its date cannot be read, or is missing although the format requires it.
-        repeated_id: True if its identifier belongs to a different text earlier in the file; set once per identifier.
+        unread_date: True if the date cannot be read, or is missing although the format requires it.
+        repeated_id: True if the identifier belongs to a different text earlier in the file; set once per identifier.
         file, sha256: name of the source file and digest of the original content, for the illegal-content gate.
     """
 
@@ -122,7 +122,9 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Record that did not become a document. `reason` is one of the reasons above; `where` is its place in the file."""
+    """Record that did not become a document. `reason` is a short key such as `seen_before`; `where` is the record's
+    position in its file.
+    """
 
     uri: str
     where: str
@@ -132,13 +134,13 @@ class Reject:
 
     @property
     def brief(self) -> str:
-        """Detail as one line of bounded length, without characters that UTF-8 cannot encode."""
+        """Detail of the reject as one line of bounded length, without characters that UTF-8 cannot encode."""
         line = " ".join(self.detail.split())[:DETAIL_CHARACTERS]
         return line.encode("utf-8", "backslashreplace").decode()
 
 
 def refuse(record: RawRecord, reason: str, detail: str) -> Reject:
-    """Return the reject of a record that was read but cannot be used."""
+    """Return the reject for a record that was read but cannot be used."""
     return Reject(record.uri, record.where, reason, detail, record.source_bytes)
 
 
@@ -153,14 +155,14 @@ Read = Callable[[SourceFile, Source, str, int], Iterator[RawRecord | Reject]]
 
 @dataclass(frozen=True)
 class Reader:
-    """Reader of one file format: yields records and rejects.
+    """Reader of one file format, which yields records and rejects.
 
     Args:
         name: `kind` of a source in the recipe.
         description: one sentence for the catalog.
         read: generator over one file; damage is a counted reject, never an exception.
         suffixes: file name suffixes to read if the source names none; if empty, all files are read.
-        licensed_by_file: `per-document` licenses come from LICENCES.json, not from the records.
+        licensed_by_file: True if `per-document` licenses come from LICENCES.json instead of the records.
         params: frozen model of the source's `options`. `read` finds the raw values in `source.options`.
     """
 
@@ -197,8 +199,9 @@ def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iter
     Args:
         file: file from the inventory.
         source: source of the file, with its kind and fields.
-        licence: license of the file, or `per-document` if each record has its own.
-        max_bytes: maximum size of a record; a larger one becomes a reject. Memory is a small multiple of this size.
+        licence: license of the file, or `per-document` if each record has a license.
+        max_bytes: maximum size of a record; a larger record becomes a reject. A reader needs a small multiple of this
+            size in memory.
 
     Raises:
         RecipeError: there is no reader of this kind.
@@ -214,7 +217,7 @@ def read(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iter
 
 
 def identity(kind: str) -> str:
-    """Return package, version and source digest of an installed reader, or an empty text for a built-in reader.
+    """Return the package, version and source digest of an installed reader, or an empty text for a built-in reader.
 
     Built-in readers are part of the version of the stage `documents`.
     """
@@ -233,7 +236,7 @@ def identity(kind: str) -> str:
 
 
 class Account(Frozen):
-    """Account of all files and records of a bucket.
+    """Account of all files and records of a bucket, which shows that none was lost.
 
     `repeated_ids` counts identifiers that several different texts of a file have. `unread_dates` counts documents with
     a date that cannot be read.
@@ -252,7 +255,7 @@ class Account(Frozen):
 
     @property
     def line(self) -> str:
-        """Account as one line of text."""
+        """The account as one line of text."""
         files = f"{counted(self.found, 'file')} = {self.read} read"
         files += f" + {_total(self.not_read)} not read{_reasons(self.not_read)}" if self.not_read else ""
         terms = [counted(self.documents, "document")]
@@ -264,7 +267,7 @@ class Account(Frozen):
         return f"{files}; {counted(self.records, 'record')} = {' + '.join(terms)}{ids}{dates}"
 
     def require_balance(self, label: str) -> None:
-        """Raise an error if a file or record was lost.
+        """Raise StageError if a file or record was lost.
 
         Raises:
             StageError: the numbers of files or of records do not add up.
@@ -277,7 +280,7 @@ class Account(Frozen):
             f"{label}: the account does not add up",
             found=f"{files} of {counted(self.found, 'file')}, {written} of {counted(self.records, 'record')}: "
             + self.line,
-            expected="as many files as were found, and as many records as were read",
+            expected="counts that add up to the files found and to the records read",
             remedy="report this as a bug, with these lines; nothing of this bucket was published",
         )
 
@@ -286,9 +289,9 @@ def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any
     """Return the account of all files and records of a bucket.
 
     Args:
-        found: number of files in its sources.
+        found: number of files in the bucket's sources.
         not_read: number of files that are not read, by reason.
-        documents: statistics of its documents.
+        documents: statistics of the bucket's documents.
     """
     rejects = documents["rejects"]
     return Account(
@@ -306,7 +309,9 @@ def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any
 
 
 def published(sources: Manifest, documents: Manifest) -> Account | None:
-    """Return the account from published manifests, or None for earlier versions, which did not count everything."""
+    """Return the account of a bucket from published manifests. Manifests of earlier versions did not count everything;
+    for them, return None.
+    """
     if "found" not in sources.stats or "records" not in documents.stats:
         return None
     return account(sources.stats["found"], sources.stats["not_read"], documents.stats)
@@ -317,6 +322,6 @@ def _total(counts: Mapping[str, int]) -> int:
 
 
 def _reasons(counts: Mapping[str, int]) -> str:
-    """Format counts by reason in parentheses, largest first."""
+    """Format counts by reason as text in parentheses, largest count first."""
     named = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
     return f" ({', '.join(f'{n:,} {name}' for name, n in named)})"

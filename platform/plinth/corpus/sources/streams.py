@@ -1,8 +1,8 @@
-"""Plain bytes and lines from compressed files, in bounded memory; damage is reported by name.
+"""Plain bytes and lines from compressed files, in bounded memory; damage is reported with a reason.
 
-A *stretch* is a readable run of plain bytes: one gzip member, or a whole file. If it ends too early, it has a `Fault`,
-and the data after the damage is the next stretch. Declared lengths are never trusted, and no read decompresses more
-than was requested.
+A *stretch* is a readable run of plain bytes: one gzip member, or a whole file. If a stretch ends too early, it has a
+`Fault`, and the data after the damage is the next stretch. Declared lengths are never trusted, and no read decompresses
+more than was requested.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ XZ_BYTES = 256 * 2**20
 
 
 class Readable(Protocol):
-    """Object with `read(size)` and `tell()`. A read may return fewer bytes than requested; it returns no bytes at the
-    end.
+    """Object with `read(size)` and `tell()`. `read` may return fewer bytes than requested, and returns no bytes at the
+    end of the file.
     """
 
     def read(self, size: int = -1, /) -> bytes: ...
@@ -34,27 +34,27 @@ class Readable(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """Damage that ended a stream early: a reject's reason and detail."""
+    """Damage that ended a stream early, with the reason and detail for a reject."""
 
     reason: str
     detail: str
 
 
 class PlainStream:
-    """Stream of bytes as they are in the file."""
+    """Stream of the bytes of an uncompressed file."""
 
     def __init__(self, raw: Readable) -> None:
         self._raw, self._position = raw, 0
         self.fault: Fault | None = None
 
     def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes. Return no bytes at the end and after a fault."""
+        """Return at most `size` bytes. At the end and after a fault, return no bytes."""
         data = self._fill(size if size > 0 else READ_BYTES)
         self._position += len(data)
         return data
 
     def tell(self) -> int:
-        """Return the number of bytes read."""
+        """Return the number of bytes read so far."""
         return self._position
 
     def _fill(self, size: int) -> bytes:
@@ -62,8 +62,8 @@ class PlainStream:
 
 
 class GzipMember(PlainStream):
-    """Gzip member that starts at byte `start` of the file. After it is read, `rest` has the compressed bytes that
-    follow it.
+    """Stream over the gzip member that starts at byte `start` of the file. After the member is read, `rest` has the
+    compressed bytes that follow it.
     """
 
     def __init__(self, raw: Readable, first: bytes) -> None:
@@ -94,7 +94,7 @@ class GzipMember(PlainStream):
 
 
 class _Zstandard(PlainStream):
-    """Stream over all Zstandard frames of a file. The stream ends at a damaged frame."""
+    """Stream over all Zstandard frames of a file. The stream ends at the first damaged frame."""
 
     def __init__(self, raw: Readable) -> None:
         from fastwarc.stream_io import ZstdReader
@@ -113,7 +113,7 @@ class _Zstandard(PlainStream):
 
 
 class _Joined(PlainStream):
-    """Stream over all concatenated streams of a bzip2 or xz file. Reading ends at a damaged stream."""
+    """Stream over all concatenated streams of a bzip2 or xz file. Reading ends at the first damaged stream."""
 
     def __init__(self, raw: Readable, reason: str, make: Callable[[], Any]) -> None:
         super().__init__(raw)
@@ -139,7 +139,7 @@ class _Joined(PlainStream):
         return b""
 
     def _next_stream(self) -> None:
-        """Start the next concatenated stream. Zeros between streams are padding."""
+        """Start the next concatenated stream, after skipping zeros that pad the previous stream."""
         self._next = self._inflate.unused_data.lstrip(b"\0")
         while not self._next and (more := self._raw.read(READ_BYTES)):
             self._next = more.lstrip(b"\0")
@@ -156,8 +156,8 @@ def with_compression(*stems: str) -> tuple[str, ...]:
 
 
 def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
-    """Yield the stretches of a file, decompressed by its suffix. Each stretch is read to its end before the next
-    one starts.
+    """Yield the readable runs of a file, decompressed according to its suffix. Each run is read to its end before the
+    next run starts.
     """
     name = name.lower()
     if name.endswith(".gz"):
@@ -173,7 +173,7 @@ def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
 
 
 def members(raw: Readable) -> Iterator[GzipMember]:
-    """Yield the members of a gzip file. After a damaged member, continue with the next gzip header that is found."""
+    """Yield the members of a gzip file. After a damaged member, continue at the next gzip header in the file."""
     pending = raw.read(READ_BYTES)
     while pending:
         member = GzipMember(raw, pending)
@@ -189,7 +189,7 @@ def members(raw: Readable) -> Iterator[GzipMember]:
 
 
 def _next_member(raw: Readable, pending: bytes) -> bytes:
-    """Return the bytes from the next gzip header on, or no bytes if there is none."""
+    """Return the bytes from the next gzip header on, or no bytes if there is no other header."""
     while (at := pending.find(GZIP_MAGIC)) < 0:
         chunk = raw.read(READ_BYTES)
         if not chunk:
@@ -200,7 +200,7 @@ def _next_member(raw: Readable, pending: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """Line without its line end, numbered from 1. `data` is None if the line is too long."""
+    """Line without its line end, with its number from 1. `data` is None if the line is too long."""
 
     number: int
     data: bytes | None
@@ -208,7 +208,7 @@ class TextLine:
 
 
 def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iterator[TextLine | Fault]:
-    """Yield the lines of a file, and the faults between them.
+    """Yield the lines of a file, and the faults between lines.
 
     A line over `max_bytes` is skipped without being kept in memory. `before` is the number of lines in earlier pieces
     of the file. A line may continue in the next gzip member; after a fault, the unfinished line is dropped.
@@ -234,7 +234,7 @@ def lines(parts: Iterable[PlainStream], max_bytes: int, before: int = 0) -> Iter
 
 
 def read_all(part: PlainStream, max_bytes: int) -> bytes | None:
-    """Return all bytes of a stretch, or None if there are more than `max_bytes`."""
+    """Return all bytes of a stream, or None if there are more than `max_bytes`."""
     pieces, size = [], 0
     while chunk := part.read(READ_BYTES * 4):
         size += len(chunk)

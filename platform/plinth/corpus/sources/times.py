@@ -28,7 +28,7 @@ _PARTS = re.compile(
 
 
 def read_time(value: object) -> datetime | None:
-    """Parse the time that a value states. Return None if it states no time or an impossible one."""
+    """Parse a value as a time. Return None if the value is not a time, or is an impossible time."""
     try:
         found = _read(value)
         if found is None:
@@ -56,8 +56,8 @@ def _read(value: object) -> datetime | None:
 
 
 def _number(text: str) -> datetime | None:
-    """Parse a time written in digits: a date without separators if it is plausible, otherwise seconds (or fractions of
-    a second) since 1970.
+    """Parse a time written in digits. The digits are a date without separators if that date is plausible, otherwise
+    seconds (or fractions of a second) since 1970.
     """
     form = _DIGITS.get(len(text))
     if form and (text[:2] in ("19", "20") or len(text) < 8):
@@ -108,7 +108,9 @@ def _below(text: str | None, limit: int) -> int:
 
 
 def _named(text: str) -> datetime | None:
-    """Parse a day, month or year with the month in words. Return None if the text also has a time of day."""
+    """Parse a date whose month is written in words: a day, a month or a year. Return None if the text also has a time
+    of day.
+    """
     day = None if ":" in text else iso_date(text)
     return datetime.fromisoformat(f"{day}-01-01"[:10]) if day else None
 
@@ -146,7 +148,7 @@ def iso_date(text: str) -> str | None:
 
 
 def _from_epoch(text: str) -> str | None:
-    """Return the UTC date of a number of seconds or milliseconds since 1970."""
+    """Convert a number of seconds or milliseconds since 1970 to a UTC date."""
     found = _SECONDS.fullmatch(text)
     return datetime.fromtimestamp(int(found[1]), UTC).date().isoformat() if found else None
 
@@ -175,7 +177,7 @@ def _year_last(text: str) -> str | None:
 
 
 def _valid(year: str, month: str | None, day: str | None) -> str | None:
-    """Return the date if it exists in the calendar and its year is plausible."""
+    """Return the date if it exists in the calendar and its year is plausible, otherwise None."""
     try:
         whole = date(int(year), int(month or 1), int(day or 1))
     except ValueError:
@@ -210,7 +212,7 @@ _CREATIVE_COMMONS = re.compile(
 
 
 def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
-    """Return the opt-out words in the values of `robots` and `tdm-reservation`, in alphabetical order."""
+    """Return the opt-out words in the values of `robots` and `tdm-reservation`, sorted alphabetically."""
     given = (value for value in robots if not _FOR_ONE.match(value))
     found = {WORDS[word] for value in given for word in value.lower().replace(",", " ").split() if word in WORDS}
     if any(value.strip() == "1" for value in tdm):
@@ -219,7 +221,9 @@ def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
 
 
 def of_headers(headers: Any) -> dict[str, str]:
-    """Return the opt-out signals and the license in the headers of an HTTP response (FastWARC's)."""
+    """Return the opt-out signals and the license that the headers of an HTTP response declare. The headers are
+    FastWARC's.
+    """
     given = [(name.lower(), value) for name, value in headers.items()]
     if not any(name in HEADERS for name, _ in given):
         return {}
@@ -233,25 +237,23 @@ def of_headers(headers: Any) -> dict[str, str]:
 
 
 def one_of(addresses: Iterable[str]) -> str:
-    """Return the address if all addresses are equal, otherwise an empty text. How two licenses of a page apply is
-    explained only in its text.
+    """Return the address if all addresses are equal, otherwise an empty text. If a page names two licenses, only its
+    text explains how they apply.
     """
     found = {address.strip() for address in addresses} - {""}
     return found.pop() if len(found) == 1 else ""
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, str]) -> dict[str, Any]:
-    """Merge the metadata of an HTTP response and of its page. Directives of both are combined; for other values, the
-    page's take precedence.
+    """Merge the metadata of an HTTP response and of its page. Directives of both are combined. For other values, the
+    page's values take precedence.
     """
     both = {*str(first.get(DIRECTIVES, "")).split(), *second.get(DIRECTIVES, "").split()}
     return {**first, **second, **({DIRECTIVES: " ".join(sorted(both))} if both else {})}
 
 
 def spdx(address: str) -> str:
-    """Return the SPDX identifier of a Creative Commons license, by the license's URL. Return an empty text for other
-    URLs.
-    """
+    """Return the SPDX identifier of the Creative Commons license at a URL, or an empty text for other URLs."""
     found = _CREATIVE_COMMONS.match(address)
     if found is None:
         return ""

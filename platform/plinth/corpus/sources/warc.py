@@ -1,10 +1,10 @@
-"""Reader of WARC (ISO 28500, and the drafts 0.17 and 0.18) and WET, compressed or not: one record per page, parsed by
-FastWARC.
+"""Reader of WARC files (ISO 28500, and the drafts 0.17 and 0.18) and WET files, compressed or not. FastWARC parses the
+files, and each page becomes one record.
 
 FastWARC alone would end silently at a truncated member, return short records, stop at a broken header, and skip bytes
 between records if lines end in bare line feeds (as in ClueWeb09). Therefore each gzip member is parsed separately, and
-lengths are compared with the headers. After a broken record, the stream is searched for the next record. Damage
-therefore affects only the records it hits, and it is counted.
+lengths are compared with the headers. After a broken record, the stream is searched for the next record. Therefore
+damage affects only the records in which it occurs, and these records are counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BARE = re.compile(rb"\s*WARC/[01]\.\d{1,2}\n")
 
 
 def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
-    """Yield the responses, resources and conversions of a file, in file order."""
+    """Yield the records of type response, resource and conversion in a WARC file, in file order."""
     reader = _Reader(file, record_licence(licence, None), max_bytes)
     with opened(file) as raw:
         for part in stretches(raw, file.name):
@@ -52,7 +52,9 @@ def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 
 class _Window:
-    """Stretch that keeps its last bytes, so that reading can go back to the start of a record after an error."""
+    """Stream of plain bytes that keeps its last bytes, so that reading can go back to the start of a record after an
+    error.
+    """
 
     def __init__(self, part: PlainStream) -> None:
         self._part = part
@@ -78,26 +80,26 @@ class _Window:
         return BARE.match(head) is not None
 
     def end_of(self, start: int, length: int | None) -> int | None:
-        """Return the end of the record that begins at `start`, computed from its length, or None if it is unknown."""
+        """Return the end of the record that begins at `start`, computed from its length. Return None if the length is
+        unknown.
+        """
         at = start - self._start
         header = HEADER_END.search(self._kept, at) if at >= 0 and length is not None else None
         return header and self._start + header.end() + (length or 0)
 
     def lost(self, end: int | None, start: int) -> bool:
-        """Return True if there are bytes other than line ends between the end of a record and the start of the next
-        record.
-        """
+        """Return True if there are bytes other than line ends between the end of a record and the start of the next."""
         if end is None or start <= end:
             return False
         return end < self._start or bool(self._kept[end - self._start : start - self._start].strip())
 
     @property
     def _start(self) -> int:
-        """Position at which the kept bytes start."""
+        """Position in the stream at which the kept bytes start."""
         return self._part.tell() - len(self._kept)
 
     def find_record(self, floor: int) -> bool:
-        """Move to the first record that starts at or after `floor`. Return False if there is none."""
+        """Move to the first WARC record that starts at or after `floor`. Return False if there is no such record."""
         found = MARK.search(self._kept, max(0, floor - 1 - self._start))
         while found is None:
             data = self._part.read(READ_BYTES)
@@ -121,7 +123,7 @@ class _Reader:
         return f"record {self.number} from byte {self.file.start}" if self.file.start else f"record {self.number}"
 
     def records(self, part: PlainStream) -> Iterator[RawRecord | Reject]:
-        """Yield the records of one stretch, and continue after each broken record."""
+        """Yield the records of one stream of plain bytes, and continue after each broken record."""
         from fastwarc.warc import ArchiveIterator
 
         window, floor = _Window(part), 0
@@ -228,7 +230,9 @@ class _Reader:
 
 
 def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
-    """Return reason and detail of a reject, if the headers show that a record is not a page or not an HTTP response."""
+    """Return the reason and detail of a reject if the headers show that a record is not a page or not an HTTP response,
+    or None.
+    """
     if uri.startswith(NOT_PAGES):
         return "not_page", f"an address of {uri.partition(':')[0]}"
     if record.is_http and (status := record.http_headers.status_code) != 200:
@@ -240,8 +244,8 @@ def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
 
 
 def _declared(record: Any) -> tuple[str, str]:
-    """Return the declared `Content-Type` and its media type. If it is missing, the type that the archiver identified is
-    used.
+    """Return the declared `Content-Type` and its media type. If none is declared, return the type that the archiver
+    identified.
     """
     declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
     declared = declared or record.headers.get("WARC-Identified-Payload-Type") or ""

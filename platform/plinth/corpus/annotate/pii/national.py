@@ -1,5 +1,6 @@
-"""National identity, tax and insurance numbers, each with its format, check digits and the words required nearby. A
-number in a rare format needs no words nearby, such as a US number with dashes or a French number in seven groups.
+"""National identity, tax and insurance numbers, each with its format, its check digits, and the words that
+must be near a match. A number in a distinctive format needs no words nearby, such as a US number with dashes or a
+French number in seven groups.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class NationalId(NamedTuple):
     """Rule that recognizes one kind of national number.
 
     Args:
-        name: country and number.
-        form: pattern, matched at the first character of the number.
-        strong: function that takes the text as written and returns True if no words are needed nearby.
-        meaning: bits of `pii_words`. Words of one of these kinds must be nearby if the text is not `strong`.
-        valid: check of the digits; takes only the letters and digits.
+        name: country and kind of the number.
+        form: regular expression, matched at the first character of the number.
+        strong: function that takes the number as written and returns True if no words are needed nearby.
+        meaning: bits of `pii_words` for the kinds of words, one of which must be near a number that is not `strong`.
+        valid: function that checks the digits; its argument has only the number's letters and digits.
         source: publisher of the rule.
     """
 
@@ -50,7 +51,7 @@ class NationalId(NamedTuple):
 
 def ssn(text: str) -> bool:
     """Check a US Social Security number. Areas 000, 666 and 900–999, group 00 and serial 0000 are never issued. Two
-    more numbers are excluded because they appeared in ads.
+    more numbers are rejected because they were printed in advertisements.
     """
     area = text[:3]
     given = area not in ("000", "666") and area < "900" and text[3:5] != "00" and text[5:] != "0000"
@@ -67,7 +68,9 @@ def nir(text: str) -> bool:
 
 
 def steuer_id(text: str) -> bool:
-    """Check a German tax number. One of the first ten digits occurs two or three times, the others at most once."""
+    """Check a German tax number. Among its first ten digits, one digit occurs two or three times, and all others at
+    most once.
+    """
     counts = sorted((text[:10].count(digit) for digit in set(text[:10])), reverse=True)
     return text[0] != "0" and counts[0] in (2, 3) and all(count == 1 for count in counts[1:]) and mod_11_10(text)
 
@@ -97,7 +100,7 @@ def pesel(text: str) -> bool:
 
 
 def personnummer(text: str) -> bool:
-    """Check a Swedish personal number. Coordination numbers have days from 61 on."""
+    """Check a Swedish personal number. In coordination numbers, the day of birth is increased by 60."""
     month, day = int(text[-8:-6]), int(text[-6:-4])
     return 1 <= month <= 12 and (1 <= day <= 31 or 61 <= day <= 91) and luhn(text[-10:])
 

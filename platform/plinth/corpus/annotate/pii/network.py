@@ -67,7 +67,7 @@ UNICAST6 = ipaddress.ip_network("2000::/3")
 
 
 def email(raw: bytes, at: int) -> PiiHit | None:
-    """Match the e-mail address around the `@` at byte `at`, or the password in a URL that ends at this `@`."""
+    """Match the e-mail address around the `@` at byte `at`, or the password before this `@` if it belongs to a URL."""
     domain = DOMAIN.match(raw, at + 1, at + 1 + 600)
     host = domain[0] if domain else _other_domain(raw, at + 1)
     if not host:
@@ -86,8 +86,8 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 
 def _local(raw: bytes, at: int) -> bytes:
-    """Return the text before an `@` that can be the local part of an e-mail address. The local part is never a piece of
-    a longer word.
+    """Return the text before an `@` that can be the local part of an e-mail address. A part of a longer word is never
+    returned.
     """
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
@@ -104,7 +104,7 @@ def _local(raw: bytes, at: int) -> bytes:
 
 
 def _named(character: str) -> bool:
-    """Return True if a character can be part of an e-mail name, and does not belong to the sentence around it."""
+    """Return True if a character can be part of an e-mail name and is not punctuation of the surrounding sentence."""
     if character.isascii():
         return ord(character) in LOCAL
     return _letter(character) and not UNSPACED.match(character)
@@ -121,7 +121,7 @@ def _other_domain(raw: bytes, start: int) -> bytes:
 
 
 def dotted(raw: bytes, start: int) -> PiiHit | None:
-    """Match an IPv4 address; `private_ip` if it is not public."""
+    """Match an IPv4 address. The kind is `private_ip` if the address is not public."""
     match = DOTTED.match(raw, start)
     if match is None or all(int(number) < SMALL for number in match[0].split(b".")):
         return None
@@ -263,8 +263,8 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 
 def _formed(name: str, text: bytes) -> bool:
-    """Return True if a value in a published key format is really a key. The prefix `sk-` can also begin a class name or
-    slug, which consists of words.
+    """Return True if a value in a published key format is really a key. The prefix `sk-` also begins class names and
+    slugs, which consist of words.
     """
     if not _disordered(text) or FORMED_EXAMPLE.search(text):
         return False
@@ -272,7 +272,7 @@ def _formed(name: str, text: bytes) -> bool:
 
 
 def _random(text: bytes) -> bool:
-    """Return True if a value looks random and is not a known example."""
+    """Return True if a value looks random and has no pattern of an example, such as `placeholder` or `1234567`."""
     return _disordered(text) and not EXAMPLE.search(text)
 
 
@@ -281,7 +281,9 @@ def _disordered(text: bytes) -> bool:
 
 
 def _unworded(text: bytes) -> bool:
-    """Return True if a value has at least two digits, is less than half words, and is not a short hex digest."""
+    """Return True if a value has at least two digits, consists of words in less than half of its length, and is not a
+    short hex digest.
+    """
     if len(text) < 32 and HEX.match(text):
         return False
     words = sum(map(len, WORDS.findall(text)))

@@ -1,6 +1,4 @@
-"""The record of a personal data match; check digits of published schemes; payment cards, bank accounts and telephone
-numbers.
-"""
+"""Payment cards, bank account and telephone numbers; check digits of published schemes; the class of a match."""
 
 from __future__ import annotations
 
@@ -35,7 +33,9 @@ class PiiHit(NamedTuple):
 
 
 def labelled(raw: bytes, start: int) -> bool:
-    """Return True if the words directly before a number mark it as a part, order or file number."""
+    """Return True if the words directly before a number mark it as another number, such as a part, order or file
+    number.
+    """
     return bool(_LABELLED.search(raw, max(0, start - 40), start))
 
 
@@ -45,7 +45,7 @@ def weighted(digits: str, weights: Sequence[int]) -> int:
 
 
 def luhn(digits: str) -> bool:
-    """Return True if the last digit is the check digit of the others (ISO/IEC 7812-1, annex B)."""
+    """Return True if the last digit is the Luhn check digit of the digits before it (ISO/IEC 7812-1, annex B)."""
     total = 0
     for position, character in enumerate(reversed(digits)):
         value = int(character) * (2 if position % 2 else 1)
@@ -54,7 +54,7 @@ def luhn(digits: str) -> bool:
 
 
 def mod_11_10(digits: str) -> bool:
-    """Return True if the check digit is valid (ISO/IEC 7064, MOD 11,10)."""
+    """Return True if the last digit is the check digit of the digits before it (ISO/IEC 7064, MOD 11,10)."""
     product = 10
     for digit in digits[:-1]:
         total = (int(digit) + product) % 10 or 10
@@ -73,7 +73,7 @@ _SHUFFLE = (
 
 
 def verhoeff(digits: str) -> bool:
-    """Return True if the last digit is Verhoeff's check digit of the others."""
+    """Return True if the last digit is Verhoeff's check digit of the digits before it."""
     state = 0
     for position, digit in enumerate(reversed(digits)):
         state = int(_PRODUCT[state][int(_SHUFFLE[position % 8][int(digit)])])
@@ -158,7 +158,7 @@ def issued(digits: str) -> bool:
 
 
 def iban(raw: bytes, start: int) -> PiiHit | None:
-    """Match an international bank account number, with or without gaps after every four characters."""
+    """Match an international bank account number (IBAN), with or without a gap after every four characters."""
     size = IBAN_LENGTHS.get(raw[start : start + 2].decode("latin-1"), 0)
     match = IBAN.match(raw, start)
     if match is None or not size:
@@ -175,12 +175,12 @@ def iban(raw: bytes, start: int) -> PiiHit | None:
 
 
 def iban_valid(text: str) -> bool:
-    """Return True if the check digits are valid: remainder 1 modulo 97 (ISO 13616)."""
+    """Return True if the check digits of an IBAN are valid: the remainder modulo 97 is 1 (ISO 13616)."""
     return int("".join(str(int(character, 36)) for character in text[4:] + text[:4])) % 97 == 1
 
 
 def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
-    """Match a telephone number that begins at `start`, or at the `+` or bracket before it."""
+    """Match a telephone number that begins at `start`, or at the `+` or bracket before `start`."""
     before = raw[start - 1 : start]
     if before == b"+":
         return _international(raw, start, end, bool(meaning & PHONE))
@@ -196,8 +196,8 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
 
 
 def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
-    """Return True if a North American telephone number is valid (NANPA): codes start at 200 and are not service codes
-    (N11), and the number is not reserved for fiction (555-0100 to 555-0199).
+    """Return True if a North American telephone number is valid (NANPA). Area code and exchange are at least 200 and
+    not service codes (N11), and the number is not reserved for fiction (555-0100 to 555-0199).
     """
     fiction = exchange == b"555" and line.startswith(b"01")
     codes = all(code[:1] >= b"2" and code[1:] != b"11" for code in (area, exchange))
@@ -230,8 +230,8 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
 
 
 def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
-    """Match a telephone number that begins with an area code in brackets or before a slash. The number must have at
-    least nine digits, and must not be a path or a tax number (`021/815/08150`).
+    """Match a telephone number that begins with an area code in brackets or before a slash. The match must have at
+    least nine digits, and must not be part of a path or a tax number (`021/815/08150`).
     """
     before = raw[first - 1 : first] if first else b""
     if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):
@@ -262,7 +262,7 @@ def _national(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
 
 
 def named(raw: bytes, start: int) -> bool:
-    """Return True if the word before the number announces a telephone number."""
+    """Return True if the word before a number announces a telephone number, such as `phone`."""
     at = start
     for _ in range(3):
         match = LAST_WORD.search(raw, max(0, at - 40), at)

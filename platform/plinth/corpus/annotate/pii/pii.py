@@ -54,18 +54,22 @@ SCHEMA = pa.schema(
 
 
 class PiiParams(Frozen):
-    """Parameters of `pii`: the kinds of personal data to find, and their replacements."""
+    """Parameters of the annotator `pii`: the kinds of personal data to find, and their replacements."""
 
     kinds: tuple[Kind, ...] = Field(
         DEFAULT_KINDS, description=f"Kinds to find: {', '.join(f'`{kind}`' for kind in KINDS)}."
     )
     replacements: Mapping[str, str] = Field(
-        {}, description="Replacement texts by kind; default: `<EMAIL>`, `<PHONE>`, …."
+        {}, description="Replacement text for each kind of personal data; by default, `<EMAIL>`, `<PHONE>` and so on."
     )
-    ner: str | None = Field(None, description="List with a spaCy pipeline that finds names and addresses.")
+    ner: str | None = Field(
+        None,
+        description="Name of a list in `corpus.lists` whose files are a spaCy pipeline that finds names and "
+        "addresses of people.",
+    )
     ner_labels: Mapping[str, Literal["name", "address"]] = internal(
         {"PERSON": "name", "PER": "name", "ADDRESS": "address", "STREET": "address"},
-        description="Kind of personal data for each entity label of the pipeline.",
+        description="Kind of personal data for each entity label of the spaCy pipeline.",
     )
 
     @field_validator("replacements")
@@ -73,30 +77,31 @@ class PiiParams(Frozen):
     def _known(cls, given: Mapping[str, str]) -> Mapping[str, str]:
         unknown = [kind for kind in given if kind not in ALL_KINDS]
         if unknown:
-            raise ValueError(f"{unknown[0]!r} is not a kind; have: {', '.join(ALL_KINDS)}")
+            raise ValueError(f"{unknown[0]!r} is not a kind of personal data; kinds: {', '.join(ALL_KINDS)}")
         return given
 
 
 @dataclass(frozen=True)
 class PreparedPii:
-    """Parameters of `pii` and the loaded spaCy pipeline."""
+    """Parameters of the annotator `pii`, and the loaded spaCy pipeline."""
 
     params: PiiParams
     nlp: Any
 
 
 def resources(params: PiiParams) -> tuple[str, ...]:
-    """Return the list that contains the spaCy pipeline."""
+    """Return the key of the list that contains the spaCy pipeline, if the parameters name one."""
     return (f"lists/{params.ner}",) if params.ner else ()
 
 
 def prepare(params: PiiParams, files: Files) -> PiiParams | PreparedPii:
-    """Load the spaCy pipeline, if there is one."""
+    """Load the spaCy pipeline, if the parameters name one."""
     return PreparedPii(params, load(params.ner, files[f"lists/{params.ner}"])) if params.ner else params
 
 
 def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.RecordBatch:
-    """Return the number of matches by kind, their sum, the matches per 1000 characters, and the spans (in code points).
+    """Annotate each document with its number of matches by kind, their sum, the number of matches per 1000 characters,
+    and the spans of the matches in code points.
 
     Spans are sorted and disjoint. If spans overlap, the earlier span is kept. If spans begin together, the longer span
     is kept.
@@ -116,7 +121,7 @@ def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.Record
 def _patterns(
     texts: pa.Array, data: U8, offsets: I64, kinds: tuple[str, ...]
 ) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
-    """Yield each row of the batch with its matches, in code points."""
+    """Yield each row of the batch that has matches, with the start, end and reason of each match, in code points."""
     places = terms.places(texts)
     rows, firsts = np.unique(places.doc, return_index=True)
     ends = np.append(firsts, places.doc.size)[1:]
@@ -169,7 +174,7 @@ def _hit(raw: bytes, kind: int, start: int, end: int, meaning: int) -> PiiHit | 
 
 @compiled
 def sorted_points(data: U8, start: int, at: I64, order: I64, out: I64) -> None:
-    """Write to `out` the number of code points before each position of a text; `order` sorts the positions."""
+    """Write to `out` the number of code points before each position of a text. `order` sorts the positions."""
 
 
 def _code_points(data: U8, start: int, at: I64) -> I64:
@@ -201,8 +206,8 @@ def _batch(
 
 
 def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Return the spans sorted and without overlaps. The earlier span is kept; of spans that begin together, the longer
-    span is kept.
+    """Return the spans sorted and without overlaps. If spans overlap, the earlier span is kept; if they begin together,
+    the longer span is kept.
     """
     chosen: list[tuple[int, int, str]] = []
     reached = 0
@@ -284,7 +289,7 @@ def load(name: str, files: Mapping[str, Path]) -> Any:
 
 
 def entities(nlp: Any, text: str, labels: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
-    """Yield start and end (code points) and kind of each entity that has a label in `labels`."""
+    """Yield the start and end in code points, and the kind, of each spaCy entity that has a label in `labels`."""
     for start, piece in _pieces(text):
         for entity in nlp(piece).ents:
             if entity.label_ in labels and entity.end_char > entity.start_char:

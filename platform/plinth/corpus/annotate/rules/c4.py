@@ -30,20 +30,33 @@ C4_SCHEMA = pa.schema(
 
 
 class C4Params(Frozen):
-    """Parameters of `c4`: the reference implementation, and the conditions to keep a line."""
+    """Parameters of the annotator `c4`: the sentence splitter, and the conditions to keep a line."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
         description="Sentence splitter; the rules run in the order of datatrove 0.10. `datatrove`: sentences as in "
         "datatrove, by spaCy; `white-space`: sentences end with punctuation before white space.",
     )
-    min_words_per_line: int = internal(3, ge=0, description="Minimum words per line (paper: 3, DCLM: 5).")
-    terminal_punctuation: bool = Field(True, description="Lines must end a sentence. FineWeb disables this rule.")
-    max_word_characters: int = internal(1000, ge=1, description="Maximum length of a word in a line that is kept.")
+    min_words_per_line: int = internal(
+        3,
+        ge=0,
+        description="Minimum number of words in a line that is kept; the paper uses 3, DCLM 5.",
+    )
+    terminal_punctuation: bool = Field(
+        True,
+        description="True: only lines that end a sentence are kept. FineWeb disables this rule.",
+    )
+    max_word_characters: int = internal(
+        1000,
+        ge=1,
+        description="Maximum number of characters of a word in a line that is kept.",
+    )
 
 
 def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
-    """Annotate with the number of lines by outcome, and of sentences in kept lines (see `plinth_text.rules.c4`)."""
+    """Annotate each document with its number of lines by outcome of the rules, and the number of sentences in kept
+    lines; see `plinth_text.rules.c4` for the rules.
+    """
     lines = c4.Lines(
         params.min_words_per_line,
         params.max_word_characters,
@@ -94,19 +107,22 @@ C4_LINES_SCHEMA = pa.schema(
 
 
 class C4LinesParams(Frozen):
-    """Parameters of `c4_lines`: the reference implementation of the rules."""
+    """Parameters of the annotator `c4_lines`: the implementation of the rules, and their limits."""
 
     profile: Literal["paper", "dclm", "dolma"] = Field(
         "paper", description="Implementation that defines the rules and their order."
     )
     max_word_characters: int = internal(
-        1000, ge=1, description="Maximum length of a word; a longer word cuts its line (not in `dolma`)."
+        1000,
+        ge=1,
+        description="Maximum number of characters of a word; a line with a longer word is cut. `dolma` has no such "
+        "limit.",
     )
 
 
 def annotate_c4_lines(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
-    """Annotate with the number of lines, the number of kept lines and of sentences in them, the presence of phrases
-    that drop a page, and the spans to cut.
+    """Annotate each document with its number of lines, the number of kept lines and of the sentences in them, whether
+    it has phrases that drop a page, and the spans to cut.
     """
     citations = params.profile != "dolma"
     found = c4.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
@@ -136,7 +152,7 @@ def _has(found: c4.CitedLines, fact: int) -> Bools:
 
 
 def _first(*rules: tuple[int, Bools]) -> U8:
-    """Return, for each line, the number of the first rule that catches it."""
+    """Return, for each line, the number of the first rule that cuts the line, or 0 if no rule does."""
     why = np.zeros(rules[0][1].size, dtype=np.uint8)
     for number, caught in reversed(rules):
         why[caught] = number
@@ -144,15 +160,15 @@ def _first(*rules: tuple[int, Bools]) -> U8:
 
 
 def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules in the order of the authors' code. A phrase drops the page if no earlier rule cuts the phrase's
-    line.
+    """Apply the rules in the order of the C4 authors' code. A forbidden phrase drops the page, unless an earlier rule
+    cuts the line that contains the phrase.
     """
     ended = _has(found, c4.ENDED) & ~_has(found, c4.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
 
 def _dclm(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply the rules in the order of `_paper`, but keep empty lines, and allow white space at the end of a line."""
+    """Apply C4's rules in the order of `_paper`, but keep empty lines, and allow white space at the end of a line."""
     empty = _has(found, c4.EMPTY)
     ended = _has(found, c4.BARE_ENDED) & ~_has(found, c4.BARE_DOTS)
     return _ordered(found, ended | empty, (found.words < min_words) & ~empty)
@@ -168,7 +184,7 @@ def _ordered(found: c4.CitedLines, ended: Bools, few: Bools) -> tuple[U8, Bools,
 
 
 def _dolma(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
-    """Apply Dolma's rules, which match phrases anywhere in a line and keep citations."""
+    """Apply C4's rules as Dolma does: phrases match anywhere in a line, and citations are kept."""
     why = _first((_UNENDED, ~_has(found, c4.ENDED)), (_FEW, found.words < min_words))
     return why, _has(found, c4.HAS_LOREM_IPSUM), _has(found, c4.HAS_CURLY_BRACKET)
 
@@ -181,7 +197,7 @@ _JUDGES: dict[str, Callable[[c4.CitedLines, int], tuple[U8, Bools, Bools]]] = {
 
 
 def _cuts(found: c4.CitedLines, why: U8, doc: I64, rows: int) -> pa.Array:
-    """Return the spans to cut: whole lines, and the citations in kept lines."""
+    """Return the spans to cut, which are the lines that a rule cuts and the citations in the other lines."""
     line = np.flatnonzero(why)
     begin, end, reason, of = found.begin[line], found.end[line], why[line], doc[line]
     if found.cite_line.size:
@@ -217,8 +233,8 @@ REFINEDWEB_LINES_SCHEMA = pa.schema(
 
 
 def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the number of words (by fastText's splitter) that begin with a letter or digit, the share of these
-    words that the rules remove, whether no text is left, and the spans to cut.
+    """Annotate each document with its number of words (by fastText's splitter) that begin with a letter or digit, the
+    share of these words that the rules remove, whether no text is left, and the spans to cut.
     """
     texts = batch.column("text")
     found = refinedweb.line_cuts(texts)

@@ -54,25 +54,34 @@ _SCRIPTS = {"Hans": "Hani", "Hant": "Hani", "Kore": "Hang"}
 
 
 class LanguageLimits(Frozen):
-    """Limits for documents of one language."""
+    """Filter thresholds and stop words for documents of one language."""
 
     label: str = Field(description="Language, spelled as in `language.label`.")
-    name: str = Field("", description="Language and script in FineWeb-2: ISO 639-3 and ISO 15924.")
+    name: str = Field(
+        "",
+        description="Name of the language in FineWeb-2, which consists of its ISO 639-3 and ISO 15924 codes.",
+    )
     duplicate_lines: float = Field(gt=0, description="Maximum share of duplicate lines.")
-    top_n_grams: tuple[float, float, float] = Field(description="Maximum share of the top n-gram of 2 to 4 words.")
+    top_n_grams: tuple[float, float, float] = Field(
+        description="Maximum share of characters in copies of the most frequent n-gram of 2, 3 and 4 words.",
+    )
     duplicate_n_grams: tuple[float, float, float, float, float, float] = Field(
         description="Maximum share of characters in repeated n-grams of 5 to 10 words."
     )
     ended_lines: float = Field(description="Minimum share of lines that end a sentence.")
-    newlines_per_word: float = Field(gt=0, description="Maximum line ends per word.")
-    letter_words: float = Field(description="Minimum share of words with a letter.")
-    min_word_characters: float = Field(description="Minimum mean word length.")
-    max_word_characters: float = Field(gt=0, description="Maximum mean word length.")
-    stop_words: tuple[str, ...] = Field((), max_length=MAX_STOP_WORDS, description="Frequent words of the language.")
+    newlines_per_word: float = Field(gt=0, description="Maximum number of line ends per word.")
+    letter_words: float = Field(description="Minimum share of words that contain a letter.")
+    min_word_characters: float = Field(description="Minimum mean number of characters per word.")
+    max_word_characters: float = Field(gt=0, description="Maximum mean number of characters per word.")
+    stop_words: tuple[str, ...] = Field(
+        (),
+        max_length=MAX_STOP_WORDS,
+        description="Stop words, which are the most frequent words of the language.",
+    )
 
 
 def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
-    """Parse lines of JSON, one per language, and return the limits by language label.
+    """Parse JSON lines with the limits of one language each, and return the limits by language label.
 
     Raises:
         SourceError: a line is not valid.
@@ -86,7 +95,7 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
         except ValidationError as error:
             first = error.errors()[0]
             raise SourceError(
-                f"{where}: line {number} is not a valid entry of limits",
+                f"{where}: line {number} does not contain valid limits of a language",
                 found=f"{'.'.join(map(str, first['loc']))}: {first['msg']}",
                 expected="a JSON object with the fields of docs/languages-and-pii.md",
                 remedy="write it with `plinth corpus limits --bucket BUCKET --out FILE`",
@@ -97,8 +106,8 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
 
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, LanguageLimits]:
-    """Return FineWeb-2's limits, and the medians of these limits for other languages. Keys include FineWeb-2's names
-    and ISO 639-3 codes.
+    """Return FineWeb-2's limits by language. The medians of these limits apply to languages that FineWeb-2 does not
+    list. Keys include FineWeb-2's names and ISO 639-3 codes.
     """
     own = read(FILE.read_text("utf-8").splitlines(), FILE.name)
     named = {one.name: one for one in reversed(own.values())}
@@ -119,11 +128,11 @@ def _median(rows: list[LanguageLimits]) -> LanguageLimits:
 
 
 def limits_of(label: str, own: Mapping[str, LanguageLimits]) -> LanguageLimits | None:
-    """Return the limits of a language, or None for English. Labels are those of lid.176, GlotLID and OpenLID
-    (`zho_Hans`).
+    """Return the filter thresholds and stop words of a language, or None for English. The label may come from lid.176,
+    GlotLID or OpenLID (`zho_Hans`).
 
-    If the script differs from the published script, the limits of an unknown language apply. Stop words in a different
-    script would drop all text of the language.
+    If the label has another script than FineWeb-2's language, the limits for unknown languages apply, because stop
+    words in a different script would drop all text of the language.
 
     Args:
         own: limits from the user's list, which take precedence.
@@ -155,11 +164,11 @@ _LEAST = 0.01
 
 
 def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: float = FREQUENT) -> LanguageLimits:
-    """Fit the limits of a language on reference documents.
+    """Fit the filter thresholds and stop words of a language to reference documents.
 
     Args:
         label: language, as in `language.label`.
-        texts: documents of the reference in that language.
+        texts: texts of the reference documents in that language.
         removed: share of these documents that each limit drops.
         frequent: minimum share of all words for a stop word.
 
@@ -202,7 +211,9 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
 
 
 def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
-    """Return the most frequent words that contain a letter, sorted by frequency and then by code points."""
+    """Return the words that contain a letter and make up at least `share` of all words, sorted by frequency and then by
+    code points.
+    """
     counts = Counter(word for text in texts for word in words(text) if any(map(str.isalpha, word)))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     enough = sum(counts[word] >= share * counts.total() for word in ranked)
@@ -210,8 +221,8 @@ def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
 
 
 def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, documents: int) -> list[LanguageLimits]:
-    """Fit the limits of the given languages, by label. If none is given, fit the limits of all languages with enough
-    documents.
+    """Fit filter thresholds and stop words to a bucket's documents, for each language in `languages`. If `languages` is
+    empty, fit them for every language with enough documents.
 
     Args:
         removed: share of the reference documents that each limit drops.
@@ -219,7 +230,7 @@ def fitted(ctx: Context, bucket: str, languages: Sequence[str], removed: float, 
 
     Raises:
         MissingError: the bucket has no documents, no language labels, or no language with enough text.
-        StageError: a given language has too few documents.
+        StageError: a language in `languages` has too few documents.
     """
     made = {"documents": ctx.refs.current(f"{bucket}/documents"), "language": ctx.refs.current(f"{bucket}/language")}
     texts: dict[str, list[str]] = {}
@@ -255,22 +266,22 @@ _C4 = {
 
 
 class FineWebParams(Frozen):
-    """Parameters of `fineweb`: the reference implementation of the counts."""
+    """Parameters of the annotator `fineweb`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
-        "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
+        "datatrove", description="Word splitter: datatrove 0.10 (spaCy's English tokenizer), or white space."
     )
     after_c4: bool = Field(
         False,
-        description="Count after C4's rules (without the rule on terminal punctuation) have cut lines, as in FineWeb's "
-        "order of filters.",
+        description="Count only the lines that C4's rules keep, as FineWeb does. The rule on terminal punctuation is "
+        "not applied.",
     )
-    short_line_characters: int = internal(30, ge=1, description="Maximum characters of a short line.")
+    short_line_characters: int = internal(30, ge=1, description="Maximum number of characters of a short line.")
 
 
 def annotate_fineweb(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
-    """Annotate with the share of lines that end a sentence, the share of short lines, the share of characters in
-    repeated lines, and line ends per word. Blank lines are not counted.
+    """Annotate each document with the share of lines that end a sentence, the share of short lines, the share of
+    characters in repeated lines, and the number of line ends per word. Blank lines are not counted.
     """
     texts, english = batch.column("text"), params.profile == "datatrove"
     (data, offsets), words = utf8(texts), None
@@ -291,7 +302,8 @@ def annotate_fineweb(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordB
 FINEWEB = Annotator(
     name="fineweb",
     version="2",
-    description="Line endings, short lines, repeated lines and line ends per word.",
+    description="Shares of lines that end a sentence, of short lines and of repeated lines; number of line ends per "
+    "word.",
     source="Penedo et al. 2024 (FineWeb), section 3.4; counted as datatrove 0.10.",
     params=FineWebParams,
     schema=FINEWEB_SCHEMA,
@@ -319,24 +331,24 @@ FINEWEB2_SCHEMA = pa.schema(
 
 
 class FineWeb2Params(Frozen):
-    """Parameters of `fineweb2`: the limits to compare documents with."""
+    """Parameters of the annotator `fineweb2`: the limits to compare documents with."""
 
     limits: str | None = Field(
         None,
-        description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`. Other "
-        "languages use FineWeb-2's limits.",
+        description="List in `corpus.lists` with your limits by language, as written by `plinth corpus limits`. "
+        "Languages that are not in the list use FineWeb-2's limits.",
     )
 
 
 @dataclass(frozen=True)
 class PreparedLimits:
-    """Limits from the user's list, by label."""
+    """Limits from the user's list, by language label."""
 
     own: Mapping[str, LanguageLimits]
 
 
 def resources_fineweb2(params: FineWeb2Params) -> tuple[str, ...]:
-    """Return the list of limits, if the parameters name one."""
+    """Return the key of the list of limits, if the parameters name one."""
     return (f"lists/{params.limits}",) if params.limits else ()
 
 
@@ -356,13 +368,13 @@ def prepare_fineweb2(params: FineWeb2Params, files: Files) -> PreparedLimits:
 
 
 def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.RecordBatch:
-    """Annotate with the numbers of words, sentences and distinct stop words, and with scores. All columns are null for
-    English.
+    """Annotate each document with its numbers of words, sentences and distinct stop words, and with scores. All columns
+    are null for English.
 
-    Scores relative to a limit of the language: `duplicate_lines`, `top_n_grams` (2 to 4 words), `duplicate_n_grams` (5
-    to 10 words), `newlines_per_word` and `long_words` violate it if they are above 1; `ended_lines`, `letter_words` and
-    `short_words` violate it if they are below 1. `stop_words` is null if the language has no list of stop words. The
-    other columns are plain shares, with one limit for all languages.
+    The following scores are values divided by a limit of the language: `duplicate_lines`, `top_n_grams` (2 to 4 words),
+    `duplicate_n_grams` (5 to 10 words), `newlines_per_word` and `long_words` violate the limit if they are above 1;
+    `ended_lines`, `letter_words` and `short_words` violate it if they are below 1. `stop_words` is null if the language
+    has no list of stop words. All other columns are plain shares, with one limit for all languages.
     """
     labels = batch.column(LABEL).to_pylist()
     found = {label: limits_of(label, prepared.own) for label in set(labels)}
@@ -377,7 +389,7 @@ def annotate_fineweb2(batch: pa.RecordBatch, prepared: PreparedLimits) -> pa.Rec
 
 
 def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array]:
-    """Compute the columns for the given texts, using the limits of each text's language."""
+    """Compute the columns of the annotator `fineweb2` for the texts, using the limits of each text's language."""
     lists, stops = _stop_words(limits)
     n = language_counts(texts, lists, stops)
     gopher = gopher_counts(texts)
@@ -408,7 +420,7 @@ def _columns(texts: pa.Array, limits: Sequence[LanguageLimits]) -> list[pa.Array
 
 
 def _stop_words(limits: Sequence[LanguageLimits]) -> tuple[I64, StopWords]:
-    """Return the index of each text's stop-word list, and the stop-word lists."""
+    """Return for each text the index of its language's stop-word list, and the stop-word lists of all languages."""
     lists = {limit.label: limit.stop_words for limit in limits}
     rows = {label: row for row, label in enumerate(lists)}
     return np.array([rows[limit.label] for limit in limits], dtype=np.int64), stop_words(list(lists.values()))
@@ -421,7 +433,7 @@ def _of(limits: Sequence[LanguageLimits], name: str) -> F64:
 
 
 def _reached(values: F64, least: F64) -> F64:
-    """Return values divided by their minimum; 1 if the minimum is 0."""
+    """Return each value divided by its minimum, or 1 if the minimum is 0."""
     return np.divide(values, least, out=np.ones_like(values), where=least > 0)
 
 

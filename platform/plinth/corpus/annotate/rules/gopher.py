@@ -1,4 +1,4 @@
-"""Gopher's rules as scores, counted as in the paper and as in Dolma, and other signals of Dolma and RedPajama.
+"""Gopher's rules as scores, counted as in the paper and as in Dolma; further quality signals of Dolma and RedPajama.
 Thresholds are set in policies.
 """
 
@@ -37,17 +37,17 @@ GOPHER_QUALITY_SCHEMA = pa.schema(
 
 
 class GopherQualityParams(Frozen):
-    """Parameters of `gopher_quality`: the reference implementation of the counts."""
+    """Parameters of the annotator `gopher_quality`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
-        "datatrove", description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space."
+        "datatrove", description="Word splitter: datatrove 0.10 (spaCy's English tokenizer), or white space."
     )
 
 
 def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
-    """Annotate with word counts and ratios. The columns are the number of words (without words that consist of
-    symbols), mean word length, symbols per word, shares of lines that start with a bullet or end with an ellipsis, the
-    share of words with a letter, and the number of distinct stop words (of 8).
+    """Annotate each document with word counts and ratios. The columns are the number of words (without words that
+    consist of symbols), the mean word length, the number of symbols per word, the shares of lines that start with a
+    bullet or end with an ellipsis, the share of words with a letter, and the number of distinct stop words (of 8).
     """
     n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
@@ -65,7 +65,7 @@ def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) 
 
 
 def ratio(above: npt.NDArray[Any], below: npt.NDArray[Any]) -> F64:
-    """Divide element by element; the result is 0 if the divisor is 0."""
+    """Divide two arrays element by element. The quotient is 0 if the divisor is 0."""
     shares: F64 = np.divide(above, below, out=np.zeros(len(above)), where=below != 0)
     return shares
 
@@ -87,17 +87,19 @@ GOPHER_REPETITION_SCHEMA = pa.schema(
 
 
 class GopherRepetitionParams(Frozen):
-    """Parameters of `gopher_repetition`: the reference implementation of the counts."""
+    """Parameters of the annotator `gopher_repetition`: the reference implementation of the counts."""
 
     profile: Literal["datatrove", "white-space"] = Field(
         "datatrove",
-        description="Words as in datatrove 0.10 (spaCy's English tokenizer), or split at white space. All copies after "
+        description="Word splitter: datatrove 0.10 (spaCy's English tokenizer), or white space. All copies after "
         "the first are duplicates. The score of a top n-gram counts all its copies.",
     )
 
 
 def annotate_gopher_repetition(batch: pa.RecordBatch, params: GopherRepetitionParams) -> pa.RecordBatch:
-    """Annotate with the shares of repeated lines, paragraphs and characters; see `plinth_text.rules.gopher`."""
+    """Annotate each document with its shares of repeated lines, paragraphs and characters, as defined in
+    `plinth_text.rules.gopher`.
+    """
     shares = gopher.repetition_shares(batch.column("text"), params.profile == "datatrove")
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=GOPHER_REPETITION_SCHEMA
@@ -122,17 +124,18 @@ GOPHER_DOLMA_SCHEMA = pa.schema(
 
 
 class GopherDolmaParams(Frozen):
-    """Parameters of `gopher_dolma`: the definition of a line."""
+    """Parameters of the annotator `gopher_dolma`: the definition of a line."""
 
     join_blank_lines: bool = internal(
         False,
-        description="Count consecutive line ends as one (tagger `gopher_v2`); otherwise every blank line is a line.",
+        description="True: count consecutive line ends as one (tagger `gopher_v2`). False: count every blank line as "
+        "a line.",
     )
 
 
 def annotate_gopher_dolma(batch: pa.RecordBatch, params: GopherDolmaParams) -> pa.RecordBatch:
-    """Annotate with the word count, median word length, shares of words and lines, and repetition; see
-    `plinth_text.rules.gopher`.
+    """Annotate each document with its word count, its median word length, shares of words and lines, and its
+    repetition, as defined in `plinth_text.rules.gopher`.
 
     `duplicate_line_characters` is divided by the number of characters other than white space, so it may exceed 1.
     """
@@ -161,8 +164,8 @@ REPEATED_TOKENS_SCHEMA = pa.schema(
 
 
 def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the number of tokens, the largest number of consecutive repeats of a sequence of 1 to 13 tokens,
-    and the length in tokens of the longest repeated passage; see `plinth_text.rules.gopher`.
+    """Annotate each document with its number of tokens, the largest number of consecutive repeats of a sequence of 1 to
+    13 tokens, and the length in tokens of the longest repeated passage, as defined in `plinth_text.rules.gopher`.
     """
     found = gopher.periods(batch.column("text")).astype(np.int32)
     return pa.record_batch(
@@ -195,22 +198,22 @@ STOP_WORDS = frozenset({"the", "be", "to", "of", "and", "that", "have", "with"})
 
 
 class RedPajamaParams(Frozen):
-    """Parameters of `redpajama`: the list of stop words."""
+    """Parameters of the annotator `redpajama`: the list of stop words."""
 
     stop_words: str | None = Field(
-        None, description="List in `corpus.lists` with one stop word per line; null: Gopher's eight stop words."
+        None, description="List in `corpus.lists` with one stop word per line; if null, Gopher's eight stop words."
     )
 
 
 @dataclass(frozen=True)
 class PreparedSignals:
-    """Stop words of the user's list, or None for Gopher's stop words."""
+    """Stop words from the user's list, or None if Gopher's stop words are used."""
 
     stop_words: frozenset[str] | None
 
 
 def resources_redpajama(params: RedPajamaParams) -> tuple[str, ...]:
-    """Return the list of stop words, if the parameters name one."""
+    """Return the key of the list of stop words, if the parameters name one."""
     return (f"lists/{params.stop_words}",) if params.stop_words else ()
 
 
@@ -237,8 +240,8 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 
 def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
-    """Annotate with RedPajama-v2's signals. Column names and rounding are as published; see
-    `plinth_text.rules.redpajama`.
+    """Annotate each document with RedPajama-v2's signals, as defined in `plinth_text.rules.redpajama`. Column names and
+    rounding are as published.
     """
     signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
@@ -276,11 +279,11 @@ CHARACTERS_SCHEMA = pa.schema(
 
 
 def annotate_characters(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
-    """Annotate with the shares of characters by class (upper case as a share of letters), and the mean and maximum line
-    length.
+    """Annotate each document with its shares of characters by class (for upper case, the share of letters), and its
+    mean and maximum line length.
 
-    Classes are those of `str.isalpha`, `isupper`, `isdigit`, `isalnum`, `isspace` and of Unicode's general categories
-    P, S and C without white space.
+    The classes are defined by `str.isalpha`, `isupper`, `isdigit`, `isalnum` and `isspace`, and by Unicode's general
+    categories P, S and C without white space.
     """
     n = dict(zip(redpajama.TALLY_COLUMNS, redpajama.tally(batch.column("text")).T, strict=True))
     columns = [n["characters"].astype(np.int32)]

@@ -2,10 +2,11 @@
 
     groups        per range of keys: the documents of every key that two or more documents share
     components    in one task: documents connected by groups; needs 8 bytes of memory per document of the corpus
-    route         per range of keys: its groups, sorted by component
+    route         per range of keys: the groups, sorted by component
 
-Each cluster is inside one component. Therefore components are cut into partitions of bounded size, and each partition
-is verified independently. Pairs of documents are never stored. Groups only propose candidates; `verify` decides.
+Each cluster is inside one component. Therefore components can be divided into partitions of bounded size, and each
+partition is verified independently. Pairs of documents are never stored. A group only proposes candidates; the
+parameter `verify` determines how they are compared.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ ALONE = {"<u4": 2**32 - 1, "<u8": 2**64 - 1}
 
 @dataclass(frozen=True)
 class CandidatePairs:
-    """Candidate groups of a corpus, by connected component.
+    """Groups of candidate duplicates in a corpus, by connected component.
 
     Args:
         routed: a few sorted runs of (component, band key, document).
@@ -66,10 +67,10 @@ class CandidatePairs:
 
 
 def find(ctx: Context, asset: str, groups: Sequence[Part], documents: int, partition_rows: int) -> CandidatePairs:
-    """Return the documents that share a band key, by component.
+    """Return the documents that share a band key, grouped by connected component.
 
     Args:
-        asset: asset of the stage.
+        asset: name of the asset that the stage writes.
         groups: sorted runs of `GROUPS`.
         documents: number of documents in the corpus.
         partition_rows: maximum number of documents per partition, unless a single component is larger.
@@ -164,21 +165,21 @@ def read_partition(store: Store, routed: Sequence[Part], low: int, high: int) ->
 
 @compiled
 def unite_u32(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Connect documents that have equal keys in adjacent rows. The smaller document number becomes the root."""
+    """Connect documents whose keys are equal in adjacent rows. The smaller document number becomes the root."""
 
 
 @compiled
 def unite_u64(parent: Column, key: U64, at: U64, last: U64) -> None:
-    """Do the same as `unite_u32`, for document numbers of 64 bits."""
+    """Connect documents whose keys are equal in adjacent rows, for document numbers of 64 bits."""
 
 
 @compiled
 def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Finish the roots, mark documents without a partner, and cut the components into partitions of about `limit`
-    documents.
+    """Point every document to the root of its component, mark documents without a partner, and divide the components
+    into partitions of about `limit` documents.
 
-    `cuts` receives the first component of every partition except the first. Partitions beyond the length of `cuts` are
-    only counted.
+    `cuts` receives the first component of every partition except the first. Partitions that do not fit in `cuts` are
+    counted but not written.
 
     Returns:
         The number of cuts, the number of documents in components, and the size of the largest component.
@@ -187,7 +188,7 @@ def cut_u32(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) ->
 
 @compiled
 def cut_u64(parent: Column, sizes: Column, limit: int, alone: int, cuts: I64) -> tuple[int, int, int]:
-    """Do the same as `cut_u32`, for document numbers of 64 bits."""
+    """Divide the components into partitions as in `cut_u32`, for document numbers of 64 bits."""
 
 
 # Shingle sets or signatures for verification, carried from parts of documents to partitions of components.
@@ -210,8 +211,8 @@ MERGE_VALUES = 32 * 2**20
 
 @dataclass(frozen=True)
 class Carried:
-    """Shingle sets or signatures of several parts of documents: a sorted run with the position of each document's
-    values, and a flat column of values.
+    """Shingle sets or signatures from several parts of documents, stored as a flat column of values and a sorted run
+    with the position of each document's values in the column.
     """
 
     places: Part
@@ -292,7 +293,7 @@ def _carry(store: Store, task: _Carry) -> tuple[Part, ...]:
 
 
 def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
-    """Return the rows to read, and their components."""
+    """Return the rows to read from a part of documents, and the component of each row."""
     if task.wanted is not None and task.wanted.rows == 0:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
     column = sidecars.open_flat(store, task.components, task.width)
@@ -306,8 +307,8 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
 
 
 def values_of(params: MinHash) -> ValuesFn:
-    """Return a function that reads the shingle sets or signatures of documents, depending on `verify` in the
-    parameters.
+    """Return a function that reads the shingle sets of documents if the parameter `verify` is `text`, or else their
+    signatures.
     """
     return partial(_values, params)
 
@@ -352,7 +353,7 @@ def _merge(store: Store, task: tuple[Carried, ...]) -> tuple[Part, ...]:
 def _range(
     opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
 ) -> tuple[U64, U64, U64, U64, U64, U64]:
-    """Read the columns of `PAYLOAD` and their values from several pieces, for a range of components. Rows are sorted by
+    """Read the columns of `PAYLOAD` and their values for a range of components, from several pieces. Rows are sorted by
     component and document.
     """
     slices = [one.slice(low, high) for one in opened]
@@ -389,7 +390,7 @@ def checksum(values: U64) -> int:
 def load(
     store: Store, carried: Sequence[Carried], low: int, high: int, documents: U64, minima: int
 ) -> Iterator[Payload]:
-    """Load the shingle sets or signatures of the components in [low, high).
+    """Load the shingle sets or signatures of the components in the range [low, high).
 
     Args:
         documents: [N] document numbers of the partition, ascending.
@@ -428,4 +429,4 @@ def load(
 
 @compiled
 def is_corrupted(values: U64, start: I64, size: I64, check: U64) -> bool:
-    """Return True if the checksum of any slice of values differs from `check`."""
+    """Return True if the checksum of any slice of values differs from its expected checksum in `check`."""

@@ -1,11 +1,11 @@
-"""Sorted band keys and text digests of every document, stored as sorted runs that are only ever merged.
+"""Index of the band keys and text digests of every document, stored as sorted runs that are merged but never changed.
 
-    bands      per part, computed once: the band keys of its signatures with their rows, sorted
-    digests    per part, computed once: the digests of its normalized texts, sorted (`exact`)
-    tree       runs of several parts, merged if there are many (`run_tree`)
+    bands      per part, computed once: the sorted band keys of the signatures, with their rows
+    digests    per part, computed once: the sorted digests of the normalized texts (`exact`)
+    tree       runs of several parts; small runs are merged when there are many (`run_tree`)
 
 A new snapshot adds leaves to the tree and merges a few branches. Old texts and old signatures are not read again. The
-index contains all documents, including dropped documents; a reader applies a mask.
+index contains all documents, including dropped documents. Readers of the index therefore select documents by a mask.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(
         Manifest of `bands-*`, `digests-*` and `layout.json`, which lists the indexed documents.
 
     Raises:
-        IntegrityError: signatures do not belong to the documents; a part is damaged.
+        IntegrityError: signatures do not belong to the documents, or a part is damaged.
     """
     places = slots(documents, signatures=signatures)
     step = Step(name=ASSET, version=VERSION, params=identity(params))
@@ -119,7 +119,7 @@ def _bands(store: Store, task: _Bands) -> tuple[Part, ...]:
 
 
 def raw_signatures(column: Any, width: int) -> U32:
-    """Return the signatures [rows, width] of a column. The values of rows without a signature are undefined."""
+    """Return the signatures [rows, width] in a column. Rows without a signature contain undefined values."""
     raw = np.frombuffer(column.buffers()[1], dtype="<u4")[column.offset * width :]
     return raw[: len(column) * width].reshape(-1, width).astype(np.uint32, copy=False)
 
@@ -148,10 +148,10 @@ Address = tuple[int, int]
 
 @dataclass(frozen=True)
 class Match:
-    """Document of the index that is similar to the given text.
+    """Indexed document that is similar to the query text.
 
     Args:
-        bands: number of band keys that both have in common.
+        bands: number of band keys that the document and the query text have in common.
         estimated: similarity estimated from signatures; None if the document has no signature (no words).
         similarity: true Jaccard similarity of the shingles; None if the document's text is not in the store.
     """
@@ -178,7 +178,7 @@ class NearIndex:
 
     Args:
         ctx: workspace that contains the index.
-        params: parameters of the signatures; an index with different parameters is an error.
+        params: parameters of the signatures; they must equal the parameters that the index was built with.
         made: manifest of `dedup/index`.
         documents: `{b}/documents` by bucket, needed for true similarities, ids and URIs.
 
@@ -225,7 +225,7 @@ class NearIndex:
         """Return the documents that are most similar to a text, in descending order. Exact duplicates come first.
 
         Args:
-            threshold: minimum similarity; compared with the true value if it is known, otherwise with the estimate.
+            threshold: minimum similarity of a match; the true similarity if it is known, otherwise the estimate.
             limit: maximum number of documents.
         """
         column = pa.array([text], pa.large_string())
@@ -248,7 +248,7 @@ class NearIndex:
             yield from _addresses(at[other == np.uint64(low)], parts)
 
     def _bands(self, signed: U32) -> dict[Address, int]:
-        """Return the number of band keys that each document has in common with a signature [1, K]."""
+        """Return, for each indexed document, the number of band keys that it has in common with a signature [1, K]."""
         counts: dict[Address, int] = {}
         for key in band_keys(signed, self.params.bands, self.params.rows)[0].tolist():
             for opened, parts in self._runs[BANDS]:
@@ -257,7 +257,7 @@ class NearIndex:
         return counts
 
     def _estimates(self, places: Sequence[Address], signed: U32) -> dict[Address, float]:
-        """Return, for each document, the share of its signature's minima that equal those of a signature [K]."""
+        """Return, for each document, the share of minima in its signature that equal the minima in `signed` [K]."""
         parts = {slot: Part.model_validate(self.layout["documents"][slot]["signatures"]) for slot, _ in places}
         found = {}
         for at, row in _rows(self.ctx, parts, places, ["signature"]):
@@ -297,7 +297,7 @@ class NearIndex:
 def _rows(
     ctx: Context, parts: Mapping[int, Part], places: Sequence[Address], columns: Sequence[str]
 ) -> Iterator[tuple[Address, dict[str, Any]]]:
-    """Yield the given rows of several parts with their addresses. Each row group is read once."""
+    """Yield rows from several parts, each with its address in `places`. Each row group is read once."""
     for slot, part in parts.items():
         rows = np.array(sorted(row for one, row in places if one == slot), dtype=np.int64)
         batches = sorted_runs.iter_rows(ctx.store, part, columns, rows)
@@ -331,11 +331,11 @@ def open_published(ctx: Context, params: MinHash | None = None) -> NearIndex:
 
 
 def fate(ctx: Context, match: Match) -> dict[str, Any]:
-    """Return what the pipeline decided about a document: decision, reason, cluster, and True if it survived each
-    deduplication.
+    """Return the pipeline's decision about a document, its reason, the document's cluster, and whether it survived
+    exact and near deduplication.
 
     Keys are `decision`, `reason`, `cluster`, `cluster_size`, `exact_survivor` and `near_survivor`. A key is present if
-    its stage is published and derives from the same documents.
+    the stage that decides it is published and derives from the same documents.
     """
     known: dict[str, Any] = {}
     sides = {

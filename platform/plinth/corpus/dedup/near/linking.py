@@ -1,4 +1,4 @@
-"""Shingles of documents, the cache of similarities, and comparison of pairs until the clusters are known."""
+"""Shingles of documents, the cache of similarities, and the comparison of pairs that yields the clusters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from plinth_text.words import ngram_sets
 
 
 def signatures(texts: pa.Array, params: MinHash, a: U64, b: U64) -> tuple[U32, Bools]:
-    """Return the signatures [D, K] of all texts, and [D] True for each text that has a shingle.
+    """Return the signatures [D, K] of all texts, and a mask [D] of the texts that have a shingle.
 
     Args:
         a, b: coefficients of the permutations, [K] each.
@@ -75,8 +75,8 @@ def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
 
 
 def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
-    """Return scratch arrays large enough for the longest text: for its normalized bytes, its code points, and its
-    n-grams.
+    """Return scratch arrays for the normalized bytes, the code points and the n-grams of a text. The arrays are large
+    enough for the longest text.
     """
     longest = int(np.diff(offsets).max(initial=0)) + 2
     return np.empty(longest, np.uint8), np.empty(longest, np.uint64), np.empty(longest + 2, np.uint64)
@@ -84,7 +84,8 @@ def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
 
 @compiled
 def hash_characters(data: U8, start: int, end: int, n: int, folded: U8, points: U64, grams: U64) -> int:
-    """Hash the character n-grams of the normalized `data[start:end]`, including repeats, and return their number.
+    """Hash the character n-grams of the normalized bytes `data[start:end]`, including repeated n-grams, and return the
+    number of n-grams.
 
     `folded`, `points` and `grams` are the arrays from `_scratch`.
     """
@@ -94,8 +95,8 @@ def hash_characters(data: U8, start: int, end: int, n: int, folded: U8, points: 
 def sign(
     data: U8, offsets: I64, n: int, a: U64, b: U64, folded: U8, points: U64, grams: U64, out: U32, filled: Bools
 ) -> None:
-    """Write the signatures to `out` and the flags to `filled`; see `signatures`. `folded`, `points` and `grams` are the
-    arrays from `_scratch`.
+    """Write the signatures of all texts to `out`, and to `filled` whether a text has a shingle. `folded`, `points` and
+    `grams` are the arrays from `_scratch`.
     """
 
 
@@ -116,24 +117,24 @@ MERGE_ROWS = 4_000_000
 
 @dataclass(frozen=True)
 class KnownSimilarities:
-    """All cached similarities: two flat columns of uint64, sorted by the first column."""
+    """All cached similarities of document pairs, as two flat columns: sorted keys of pairs, and similarities."""
 
     pairs: Part
     values: Part
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Digests that identify the cached similarities."""
+        """Digests of the two columns, which identify the cached similarities."""
         return self.pairs.blob.sha256, self.values.blob.sha256
 
     def open(self, store: Store) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return both columns as memory-mapped arrays."""
+        """Return the columns of keys and similarities as memory-mapped arrays."""
         pairs, values = (sidecars.open_flat(store, part, "<u8") for part in (self.pairs, self.values))
         return pairs, values
 
 
 def recall(ctx: Context, definition: Mapping[str, Any]) -> KnownSimilarities | None:
-    """Return the similarities cached under a definition, or None if there are none or the cache is damaged."""
+    """Return the similarities cached under a definition of similarity, or None if the cache is empty or damaged."""
     parts = ctx.cache.get(_key(definition))
     if not parts or parts[0].rows == 0:
         return None
@@ -189,8 +190,8 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 
 def ends(high: U64, low: U64) -> U64:
-    """Return a 64-bit hash of each document, from the halves of its id. The key of a pair combines the hashes of its
-    two documents.
+    """Return a 64-bit hash of each document id, computed from the two halves of the id. The key of a pair combines the
+    hashes of its two documents.
     """
     out = np.empty(high.size, dtype=np.uint64)
     pair_ends(high, low, out)
@@ -199,7 +200,7 @@ def ends(high: U64, low: U64) -> U64:
 
 @compiled
 def pair_ends(high: U64, low: U64, out: U64) -> None:
-    """Write the result of `ends` to `out`."""
+    """Write a 64-bit hash of each document id to `out`; see `ends`."""
 
 
 # The pairs of groups of documents, compared until the clusters are known.
@@ -224,7 +225,7 @@ LOOK_UP, MARK, SETS, SIGNATURES, COSINES = 0, 1, 2, 3, 4
 
 @dataclass
 class Payload:
-    """Values to compare. Document i has `values[start[i] : start[i] + size[i]]`.
+    """Shingle sets, signatures or vectors to compare. Document i has `values[start[i] : start[i] + size[i]]`.
 
     A signature is `minima` uint32 numbers, packed two per value. A vector is int16 numbers, packed four per value.
     """
@@ -236,13 +237,13 @@ class Payload:
 
 
 def no_payload(count: int) -> Payload:
-    """Return an empty payload, for passes that compare nothing."""
+    """Return an empty payload, for passes that only use cached similarities."""
     return Payload(np.zeros(count, np.int64), np.zeros(count, np.int64), np.empty(0, np.uint64))
 
 
 @dataclass
 class Links:
-    """Links between the documents of a partition, found so far.
+    """Links between the documents of a partition. The links are found step by step by `walk`.
 
     Args:
         key, node: [R] band keys and indices of documents; the rows of a group are adjacent.
@@ -270,7 +271,9 @@ class Links:
         self._refused = np.zeros(1024, dtype=np.uint64)
 
     def walk(self, what: int, known: tuple[Any, Any] | None = None, payload: Payload | None = None) -> tuple[U64, U64]:
-        """Visit all pairs of every group once, and return the keys of the compared pairs with their similarities."""
+        """Visit all pairs of every candidate group once. Return the keys of the pairs that were compared, and their
+        similarities.
+        """
         pairs, values = known or (np.empty(0, np.uint64), np.empty(0, np.uint64))
         payload = payload or no_payload(self.high.size)
         views = payload.values, payload.values.view(np.uint32), payload.values.view(np.int16)
@@ -291,24 +294,26 @@ class Links:
         return found_pairs[:found], found_values[:found]
 
     def roots(self) -> I64:
-        """Return [N] the first document in each document's cluster."""
+        """Return, for each document, the index of the first document in its cluster."""
         flatten(self.parent)
         return self.parent
 
 
 @compiled
 def flatten(parent: I64) -> None:
-    """Replace every parent by its root."""
+    """Replace every parent in a union-find forest by its root."""
 
 
 @compiled
 def smallest(bounds: I64, node: I64, high: U64, low: U64, out: I64) -> None:
-    """Write to `out`, for each group, the document with the smallest id. If ids are equal, it is the first document."""
+    """Write to `out` the document with the smallest id of each group. If ids are equal, this is the first document."""
 
 
 @compiled
 def move_values(table: U64, larger: U64) -> None:
-    """Insert the values of a hash table (0 marks an empty place) into a larger table, whose size is a power of two."""
+    """Insert the values of a hash table into a larger table, whose size is a power of two. The value 0 marks a free
+    slot.
+    """
 
 
 @compiled
@@ -317,7 +322,8 @@ def walk(
     needed: Bools, refused: U64, held: int, pairs: U64, values: U64, start: I64, size: I64, data: U64, halves: U32,
     shorts: I16, minima: int, limit: float, order: I64, found_pairs: U64, found_values: U64, found: int,
 ) -> tuple[int, int, int]:  # fmt: skip
-    """Visit the pairs of groups from `group` on, until the tables have no room for all pairs of the next group.
+    """Visit the pairs of each group, beginning with group number `group`, until the tables have no room for all pairs
+    of the next group.
 
     Returns:
         The group to continue with, the number of rejected pairs, and the number of similarities found.
@@ -325,7 +331,7 @@ def walk(
 
 
 def _grown(table: U64, entries: int) -> U64:
-    """Return a hash table that stays at most half full with the given number of entries."""
+    """Return a hash table with the same values that is at most half full with `entries` entries."""
     size = table.size
     while size < 2 * entries:
         size *= 2
@@ -337,7 +343,7 @@ def _grown(table: U64, entries: int) -> U64:
 
 
 def _longer(values: U64, size: int) -> U64:
-    """Return the array with room for `size` values. If it must grow, its length is at least doubled."""
+    """Return an array with the same values and room for `size` values. An array that must grow is at least doubled."""
     if size <= values.size:
         return values
     return np.concatenate([values, np.empty(max(size, 2 * values.size) - values.size, dtype=np.uint64)])

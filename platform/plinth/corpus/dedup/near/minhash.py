@@ -1,4 +1,4 @@
-"""Near duplicates over all buckets: MinHash-LSH over shingles, with every candidate verified.
+"""Near duplicates over all buckets, by MinHash-LSH over shingles; every candidate pair is verified.
 
     signatures   per part, computed once            here; `linking`, text/minhash
     index        per part, computed once            `index`
@@ -6,8 +6,9 @@
     verify       similarity, clusters               `linking`
     sidecar      per part: `clusters.SCHEMA`        `clusters`
 
-A text with fewer words than a shingle is one shingle of all its words. Such a text merges only with a text that has the
-same words in the same order. A text without words is never a candidate. Merging is transitive (single linkage).
+A text with fewer words than a shingle gets one shingle with all its words. Such a text is a duplicate only of texts
+that have the same words in the same order. A text without words is never a candidate. Clusters are built by single
+linkage: if A is similar to B and B to C, all three are in one cluster.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ PARTITION_ROWS = (1_000, 1_000_000)
 
 
 def signature_schema(params: MinHash) -> pa.Schema:
-    """Return the schema of a signature. The only column contains the minima of all permutations as little-endian
-    uint32, or null for a text without words.
+    """Return the schema of a part of signatures. Its only column contains the minima of all permutations as
+    little-endian uint32 numbers, or null for a text without words.
     """
     return pa.schema([pa.field("signature", pa.binary(4 * params.bands * params.rows))])
 
@@ -58,7 +59,7 @@ def signatures(ctx: Context, bucket_name: str, params: MinHash, documents: Manif
     """Return the MinHash signatures of all documents of a bucket.
 
     Args:
-        params: MinHash parameters; threshold and verification are not used here.
+        params: MinHash parameters; `threshold` and `verify` have no effect on signatures.
 
     Returns:
         Manifest of `part-*` with `signature_schema(params)`, aligned with the documents.
@@ -118,14 +119,14 @@ def run(
         signatures: `{b}/minhash` by bucket, computed with the same parameters.
         exact_duplicates: manifest of `dedup/exact`.
         quality: `{b}/{annotation}` by bucket, for the annotation named by `params.quality`.
-        range_rows: band keys per reduce task; affects memory only.
-        partition_rows: documents per verification task; affects memory only.
+        range_rows: band keys per reduce task; affects memory use only.
+        partition_rows: documents per verification task; affects memory use only.
 
     Returns:
         Manifest of `{b}/part-*` with `clusters.SCHEMA`.
 
     Raises:
-        IntegrityError: sidecars do not belong to the documents; a part is damaged or not sorted.
+        IntegrityError: sidecars do not belong to the documents, or a part is damaged or not sorted.
     """
     places = slots(documents, signatures=signatures, exact=exact_duplicates)
     layout = sidecars.layout(places)
@@ -158,7 +159,7 @@ def run(
 
 
 def _partition_rows(params: MinHash, exact_duplicates: Manifest) -> int:
-    """Return the number of documents whose sets or signatures fit into `PARTITION_BYTES`."""
+    """Return the number of documents whose shingle sets or signatures fit into `PARTITION_BYTES`."""
     considered = max(1, int(exact_duplicates.stats["considered"]))
     size = SET_BYTES_PER_BYTE * int(exact_duplicates.stats["considered_bytes"]) / considered
     if params.verify == "signature":
@@ -197,10 +198,10 @@ VERIFY_VERSION = "1"
 
 @dataclass(frozen=True)
 class Comparison:
-    """Method to compare candidates.
+    """Method to compare candidate documents.
 
     Args:
-        asset: asset of the stage.
+        asset: name of the asset that the stage writes.
         what: `SETS`, `SIGNATURES` or `COSINES` of `linking`.
         similarity: parameters that the similarity of two documents depends on.
         threshold: minimum similarity to link two documents.
@@ -219,7 +220,7 @@ class Comparison:
 
     @classmethod
     def of(cls, asset: str, params: MinHash) -> Comparison:
-        """Return the comparison of shingle sets or of signatures, as `params.verify` selects."""
+        """Return the comparison of shingle sets or of signatures, depending on `params.verify`."""
         similarity, text = params.similarity(), params.verify == "text"
         carry = Step(
             name=f"{asset}/{params.verify}",
@@ -240,7 +241,7 @@ def cluster(
     found: CandidatePairs,
     ranks: Part,
 ) -> list[Part]:
-    """Return the members of all clusters of similar documents, as sorted runs by document number.
+    """Return the documents of all clusters of similar documents, as runs sorted by document number.
 
     Args:
         survivors: parameters that the choice of survivors depends on.
@@ -291,7 +292,7 @@ class _Partition:
 
 
 def _open(store: Store, task: _Partition) -> tuple[U64, Links]:
-    """Return the document numbers of a partition, and its links with cached similarities applied."""
+    """Return the document numbers of a partition, and the links that follow from cached similarities."""
     key, at = read_partition(store, task.routed, task.low, task.high)
     documents = np.unique(at)
     ranks = sidecars.open_flat(store, task.ranks, "<u8", clusters.WIDTH)

@@ -144,7 +144,7 @@ def test_a_list_of_limits_takes_the_place_of_the_published_ones(tmp_path: Path) 
     assert made["stop_words"] == 1
     assert made["newlines_per_word"] == pytest.approx(1 / 3 / 0.1)
     path.write_text(json.dumps({"label": "de", "duplicate_lines": 0}))
-    with pytest.raises(SourceError, match="line 1 is not a valid entry"):
+    with pytest.raises(SourceError, match="line 1 does not contain valid limits"):
         fineweb.prepare_fineweb2(params, {"lists/mine": {"limits.jsonl": path}})
 
 

@@ -223,7 +223,7 @@ def test_a_model_of_another_version_or_kind_is_refused(
     with pytest.raises(IntegrityError, match=r"models/m cannot be used") as caught:
         artefact.read(files(room, replace(small.model, head=head)), "models/m", "classifier")
     assert what in str(caught.value)
-    assert "train it again" in str(caught.value)
+    assert "train the model again" in str(caught.value)
 
 
 def test_damaged_files_of_a_model(room: Any, small: Small, tmp_path: Path) -> None:
