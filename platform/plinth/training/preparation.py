@@ -126,7 +126,7 @@ def prepare(
 def _initial_state(
     ctx: Context, training: Training, initial: Manifest | None, tokenizer: Manifest
 ) -> InitialState | None:
-    """Check the initial weights of the run and return their resolved source."""
+    """Check the initial weights of the run, and return their manifest's digest with the recipe's options."""
     if training.initial is None or initial is None:
         return None
     require_agreement(ctx.store, training.initial, training.model, initial, tokenizer)
@@ -137,7 +137,7 @@ def _initial_state(
 def _states(given: Preparation) -> dict[str, Any]:
     """Return the hook states for the run's configuration. States of hooks from packages are under `extensions`.
 
-    Raises: as the hooks do.
+    Raises: the errors of the hooks.
     """
     states = {
         hook.name: hook.prepare(given, params) if hook.prepare else params
