@@ -51,7 +51,7 @@ class Parallel(Frozen):
     pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
     sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="State in host memory: none, the optimizer state, or optimizer state and parameters (ZeRO-3)."
+        "none", description="State in host memory: none, optimizer state, or (ZeRO-3) optimizer state and parameters."
     )
     activation_checkpointing: int = Field(
         0, ge=0, description="Blocks to recompute in the backward pass: 0 for none, 1 for all, n for every n-th block."

@@ -283,7 +283,7 @@ class Training(Frozen):
             raise ValueError("stopping.regression needs probes, which training.validation does not score")
         if self.stopping.asked and self.checkpoints.keep_last < 2:
             raise ValueError(
-                "checkpoints.keep_last 1 keeps too few checkpoints: if `stopping` ends the run early, it cannot be proved "
-                "that the run can be resumed; expected at least 2"
+                "checkpoints.keep_last 1 keeps too few checkpoints to prove that the run can be resumed if `stopping` "
+                "ends it early; expected at least 2"
             )
         return self
