@@ -57,7 +57,9 @@ class LateRule(GuardRule):
     @model_validator(mode="after")
     def _too_late(self) -> LateRule:
         if self.action == "skip":
-            raise ValueError("action 'skip': this rule runs after the update; use warn, lower_lr, rollback or stop")
+            raise ValueError(
+                "action 'skip': this rule judges a step after its update; use warn, lower_lr, rollback or stop"
+            )
         return self
 
 

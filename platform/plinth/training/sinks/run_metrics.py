@@ -300,7 +300,7 @@ class MetricState:
                     self._gpus[metric.name, str(event["host"]), str(gpu["gpu"])] = float(gpu[name])
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the current metric values. After the job has ended, yield only the metrics that describe its end."""
+        """Yield the current metric values. After the job has ended, these are the last values."""
         yield self._of("active", float(self.active))
         yield self._of("failed", float(self._failed))
         yield self._of("ranks", float(self._ranks))
@@ -391,9 +391,9 @@ def scalars(event: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of an event by name, the same for every sink. If sinks show no number of the event, return {}.
 
     step        numbers under their own names, and names such as `parts/forward`, `besides/save`, `device_memory/peak`
-    evaluated   `heldout/SLICE`, `probe/NAME` (bits per byte), and names such as `probe/NAME/control` checkpoint
-    `checkpoint/seconds`, `checkpoint/bytes`, `checkpoint/stall_s`, `checkpoint/wait_s` others      `events/KIND`: 1 for
-    kinds of events that pages mark
+    evaluated   `heldout/SLICE`, `probe/NAME` (bits per byte), and names such as `probe/NAME/control`
+    checkpoint  `checkpoint/seconds`, `checkpoint/bytes`, `checkpoint/stall_s`, `checkpoint/wait_s`
+    others      `events/KIND`: 1 for kinds of events that pages mark
 
     Text such as `inf` is left out.
     """

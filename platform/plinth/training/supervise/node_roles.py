@@ -388,5 +388,5 @@ def _report(files: NodeFiles, node: int) -> HostReport:
         never = HostCheck(name="report", outcome="undetermined", evidence="the node has not started its checks")
         return HostReport(node=node, host="", checks=(never,))
     if not found.checks:
-        return found.also(HostCheck(name="report", outcome="fail", evidence="no host check ended within the time limit"))
+        return found.also(HostCheck(name="report", outcome="fail", evidence="no check ended within the time limit"))
     return found
