@@ -223,7 +223,7 @@ Envelope = Mapping[str, Any]
 
 
 class AttemptRecord(Frozen):
-    """One start of the ranks of a run."""
+    """Record of one start of the ranks of a run."""
 
     run: str
     key: str = Field(description="Identity of the run: its parameters and data.")
@@ -310,8 +310,8 @@ def unpacked(data: bytes) -> tuple[Envelope, ...]:
 
 
 def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tuple[AttemptRecord, ...]:
-    """Verify a run's attestations and return their records. The trainer must have signed each, and each must link to
-    the previous one.
+    """Verify a run's attestations and return their records. Each must be signed by the trainer and must link to the
+    previous attestation.
 
     Raises:
         LineageError: the list is empty, an attestation is missing or out of order, or it belongs to another run.

@@ -66,7 +66,7 @@ def no_facts(history: Any, monitor: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHook:
-    """A feature of training. Its module imports no torch, because recipes, plans and the pipeline use it too.
+    """A feature of training. Its module imports no torch, because recipes, plans and the pipeline also use it.
 
     Args:
         name: key of the hook's parameters in recipes and of its state in checkpoints.

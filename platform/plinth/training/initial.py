@@ -186,7 +186,8 @@ class ReplayedText(NamedTuple):
     tokens: dict[str, int]
 
     def sequences(self, share: float, sequences: int) -> dict[str, int]:
-        """Return the number of sequences to take from each stream, so that replayed text is a given share of the run.
+        """Return the number of sequences to take from each stream, so that replayed text is the fraction `share` of the
+        run.
 
         The numbers are as close to the parent's proportions as possible.
         """

@@ -56,7 +56,7 @@ class OtherNodes(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of nodes, including the calling one."""
+        """Number of nodes, including the calling node."""
 
     def begin(self, step: int) -> None:
         """Tell each node to fetch its part of the checkpoint."""
@@ -115,7 +115,7 @@ class RemoteCheckpoints:
         return commit_record.stated(record, name).bytes
 
     def withdraw(self, step: int) -> bool:
-        """Delete the commit record of a step, so that the checkpoint is ignored; return True if it had a record.
+        """Delete the commit record of a step, so that the checkpoint is ignored. Return True if the step had a record.
 
         Raises:
             StorageError: the bucket is unreachable or rejects the request.

@@ -38,7 +38,7 @@ LAST_TRIES = 4
 
 
 class UploadLoop:
-    """Upload loop of one run's committed checkpoints."""
+    """Loop that uploads the committed checkpoints of one run."""
 
     def __init__(self, config: RunConfig, remote: RemoteCheckpoints) -> None:
         self.config, self.run, self.remote = config, config.directory, remote

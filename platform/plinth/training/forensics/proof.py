@@ -156,7 +156,7 @@ def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
         yield "interventions differ"
     ends = int(evidence["commits"][-1]["step"])
     if ends != step:
-        yield f"the replay ends at step {ends}, not at that of the checkpoint, {step}"
+        yield f"the replay ends at step {ends}, not at the checkpoint's step {step}"
 
 
 def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -185,7 +185,8 @@ def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Toleranc
     bounds = {**{name: _of_steps(rows, name, least) for name in MEASURED}, "state": state}
     found = [*faults, *_undecided(evidence)]
     found += [
-        f"{name} differs by {one.difference:.3g}; two replays by {one.spread:.3g}, {FACTOR:g} times that is the bound"
+        f"{name} differs by {one.difference:.3g}; two replays differ by {one.spread:.3g}, and {FACTOR:g} times that is "
+        "the bound"
         for name, one in bounds.items()
         if not one.holds
     ]

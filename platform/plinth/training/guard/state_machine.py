@@ -172,8 +172,8 @@ class Guard:
         )
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
-        """Return all warnings, and only the most severe other action. Two rules that detect the same problem thus act
-        once.
+        """Return all warnings, and only the most severe other action. Two rules that detect the same problem then cause
+        only one action.
         """
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]

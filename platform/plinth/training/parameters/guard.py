@@ -26,13 +26,15 @@ class GuardRule(OneValue):
 
 
 class Nonfinite(GuardRule):
-    """The loss or the gradient is NaN or infinite. The update of such a step is always skipped, whatever the action."""
+    """Rule for a loss or gradient that is NaN or infinite. The update of such a step is always skipped, whatever the
+    action.
+    """
 
     action: Action = Field("rollback", description=_ACTION)
 
 
 class LossSpike(GuardRule):
-    """The loss is far above its recent level."""
+    """Rule for a loss that is far above its recent level."""
 
     action: Action = Field("rollback", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
@@ -43,7 +45,7 @@ class LossSpike(GuardRule):
 
 
 class GradientSpike(GuardRule):
-    """The global gradient norm is far above its recent level."""
+    """Rule for a global gradient norm that is far above its recent level."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
@@ -52,7 +54,7 @@ class GradientSpike(GuardRule):
 
 
 class LateRule(GuardRule):
-    """A rule that judges a step only after its update was applied."""
+    """Rule that judges a step only after its update was applied."""
 
     @model_validator(mode="after")
     def _too_late(self) -> LateRule:
@@ -64,9 +66,9 @@ class LateRule(GuardRule):
 
 
 class LayerRule(LateRule):
-    """A statistic of one layer is outside its usual range. It is measured every `telemetry.layers_every` steps."""
+    """Rule for a layer statistic outside its usual range. It is measured every `telemetry.layers_every` steps."""
 
-    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Only steps with a layer measurement count.")
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Steps without a measurement are ignored.")
     ratio: float = internal(10.0, gt=1, description="Threshold as a multiple of the layer's recent level.")
 
 
@@ -82,7 +84,7 @@ class PlateauRule(LateRule):
 
 
 class Throughput(GuardRule):
-    """Steps are much slower than before. The rule depends on wall-clock time, so its action can only be warn or
+    """Rule for steps that are much slower than before. It depends on wall-clock time, so its action can only be warn or
     stop.
     """
 
@@ -258,6 +260,6 @@ class Stopping(Frozen):
 
     @property
     def asked(self) -> bool:
-        """True if any rule is set."""
+        """True if any stopping rule is set."""
         rules = (self.tokens, self.seconds, self.money, self.epochs, self.plateau, self.regression)
         return any(rule is not None for rule in rules)

@@ -97,8 +97,8 @@ class Validation(Frozen):
         ge=0,
         le=1,
         description="Maximum cost of scoring probes, as a fraction of the run's training tokens. If 0, no probes are "
-        "scored during training. Items and interval are chosen once to stay within it; every evaluation scores the same "
-        "items.",
+        "scored during training. Items and interval are chosen once to stay within this limit; every evaluation scores "
+        "the same items.",
     )
     slices: tuple[str, ...] = internal(
         (), description="Buckets to evaluate. If empty, all buckets with held-out text are evaluated."

@@ -1,4 +1,4 @@
-"""Supervisor within the allocation. It starts and watches the ranks, restarts them within limits, and records the end.
+"""Supervisor of a job. It starts and watches the ranks, restarts them within limits, and records the result.
 
 `python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment of DeepSpeed
 (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same on one machine, but
@@ -146,7 +146,9 @@ class Supervisor:
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
-        """Start all ranks and wait for them. Return the exit status to act on, and the reason as text."""
+        """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
+        text.
+        """
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []

@@ -205,8 +205,8 @@ def _by_item(items: Sequence[ProbeItem], streams: Sequence[ScoredStream]) -> Ite
 
 
 def _ranks(items: Sequence[ProbeItem]) -> list[int]:
-    """Return the rank of each item within its probe, by a hash of its name. Smaller selections are thus subsets of
-    larger ones.
+    """Return the rank of each item within its probe, by a hash of its name. A smaller selection is therefore a subset
+    of a larger selection.
     """
     places: dict[str, list[tuple[bytes, int]]] = {}
     for number, one in enumerate(items):
