@@ -136,7 +136,7 @@ def _encoded(model: Any, documents: Sequence[Document]) -> Iterator[npt.NDArray[
     for text, ids in zip(texts, encode.encode_texts(model, texts, "<u4"), strict=True):
         if model.decode(ids.tolist(), skip_special_tokens=False) != text:
             raise TrainingError(
-                "the tokenizer is lossy on held-out text, so bits per byte would not cover all text",
+                "the tokenizer is lossy on held-out text, so bits per byte would omit text",
                 found=f"a document that begins {text[:40]!r}",
                 expected="the same text after encoding and decoding",
                 remedy="use a tokenizer without normalization, or remove training.validation",
