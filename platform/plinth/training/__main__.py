@@ -28,7 +28,7 @@ def main() -> int:
     """Parse the arguments, join the ranks, train or audit, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
-    parser.add_argument("--attempt", type=int, default=0, help="how many times the ranks have been started")
+    parser.add_argument("--attempt", type=int, default=0, help="number of starts of this run's ranks so far")
     parser.add_argument("--audit", action="store_true", help="replay from an earlier checkpoint and compare results")
     parser.add_argument("--start", type=int, help="with --audit: the step to replay from")
     arguments = parser.parse_args()
@@ -73,7 +73,9 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to kill this rank when the supervisor dies (Linux), so that no stray rank writes into the run."""
+    """Ask the Linux kernel to kill this rank when the supervisor dies, because a rank without a supervisor must not
+    write.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         expected = os.environ.get("PLINTH_SUPERVISOR")

@@ -48,17 +48,17 @@ _IMAGE_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
 
 
 class HostFacts(Frozen):
-    """A machine and its software. Empty strings mean unknown."""
+    """Hardware and software of one machine. Empty strings mean unknown."""
 
     host: str
-    version: str = Field(UNKNOWN, description="Version of Plinth's library.")
+    version: str = Field(UNKNOWN, description="Version of the Python package `plinth`.")
     commit: str = Field(UNKNOWN, description="Git commit of the code.")
     dirty: bool | None = Field(None, description="True if files differ from the commit; None if no commit is known.")
-    no_commit: str = Field("", description="Reason why no commit is known.")
-    code: Mapping[str, str] = Field(description="SHA-256 of the Python files of each package of Plinth.")
+    no_commit: str = Field("", description="Reason why the Git commit of the code is unknown.")
+    code: Mapping[str, str] = Field(description="For each package of Plinth, SHA-256 of its Python files.")
     lockfile: str = Field(UNKNOWN, description="SHA-256 of the lock file next to the code.")
-    distributions: str = Field(UNKNOWN, description="SHA-256 of names and versions of all installed distributions.")
-    libraries: Mapping[str, str] = Field(default_factory=dict, description="Versions of a few libraries.")
+    distributions: str = Field(UNKNOWN, description="SHA-256 of the names and versions of all installed packages.")
+    libraries: Mapping[str, str] = Field(default_factory=dict, description="Versions of PyTorch and related libraries.")
     image: str = Field(UNKNOWN, description=f"Container image: the value of `${IMAGE_VARIABLE}`.")
     python: str
     system: str
@@ -68,8 +68,8 @@ class HostFacts(Frozen):
 
     @property
     def image_digest(self) -> str:
-        """SHA-256 of the image if its name contains a digest, otherwise unknown. A tag alone can move to a different
-        image.
+        """SHA-256 of the container image if its name contains a digest, otherwise empty. A tag alone can move to a
+        different image.
         """
         found = _IMAGE_DIGEST.search(self.image)
         return found[1] if found else UNKNOWN
@@ -86,7 +86,7 @@ class HostFacts(Frozen):
 
 
 def this_host() -> HostFacts:
-    """Return the current facts about this machine."""
+    """Return the hardware and software of this machine as they are now."""
     folder = Path(plinth.__file__).resolve().parent
     named = map(name_and_version, metadata.distributions())
     installed = sorted({f"{name.lower()}=={version}" for name, version in named})
@@ -118,7 +118,7 @@ def hardware() -> tuple[str, str, int, tuple[str, ...]]:
 def commit_of(folder: Path) -> dict[str, object]:
     """Return the commit and state of the git work tree that tracks a package's folder, as fields of `HostFacts`.
 
-    A package in a virtual environment inside a repository does not count, because git does not track it.
+    No commit is returned for a package in a virtual environment inside a repository, because git does not track it.
     """
     try:
         if not _git(folder, "ls-files", "--", "__init__.py"):
@@ -173,13 +173,15 @@ SUFFIXES = (".py", ".c", ".h")
 
 
 def code_digests() -> dict[str, str]:
-    """Return one SHA-256 per package, over the names and bytes of its code files. Files are read again at each call."""
+    """Return one SHA-256 per package of Plinth, over the names and bytes of its code files. Each call reads the files
+    again.
+    """
     return {name: _of_tree(root) for name, root in _roots()}
 
 
 @cache
 def code_version() -> dict[str, str]:
-    """Return the library's version, and one SHA-256 over the digests of all installed packages."""
+    """Return the version of `plinth`, and one SHA-256 over the digests of all installed packages of Plinth."""
     return {"version": plinth.__version__, "sha256": together(code_digests())}
 
 
@@ -221,19 +223,19 @@ Envelope = Mapping[str, Any]
 
 
 class AttemptRecord(Frozen):
-    """One start of the ranks of a run."""
+    """Record of one start of the ranks of a run."""
 
     run: str
     key: str = Field(description="Identity of the run: its parameters and data.")
     number: int = Field(ge=1)
-    previous: str = Field("", description="SHA-256 of the previous attempt's canonical envelope; empty for the first.")
+    previous: str = Field("", description="SHA-256 of the previous attempt's canonical envelope; empty for attempt 1.")
     config_sha256: str = Field(description="SHA-256 of config.json, which contains all parameters of this attempt.")
-    from_step: int = Field(ge=0, description="Newest committed step when the attempt started.")
+    from_step: int = Field(ge=0, description="Newest step with a committed checkpoint when the attempt started.")
     ranks: int = Field(ge=1)
     nodes: int = Field(ge=1)
-    hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines; the leading rank's machine comes first.")
-    audit: bool = Field(False, description="True if steps are replayed for the proof of resume, without training.")
-    at: str = Field(description="Start time: UTC, ISO 8601.")
+    hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines of the run, the leading rank's first.")
+    audit: bool = Field(False, description="True if the ranks replay steps to prove that a resume is exact.")
+    at: str = Field(description="Start time of the attempt in UTC, as ISO 8601.")
 
     @property
     def silent_nodes(self) -> int:
@@ -280,8 +282,8 @@ def state(
 
 
 def known(run: RunDirectory) -> list[Envelope]:
-    """Return the unverified envelopes of a run, in order: from its own folder, or else from its newest committed
-    checkpoint.
+    """Return the unverified attestations of a run, in order, from the run's folder. If the folder has none, read them
+    from the newest committed checkpoint.
     """
     own: list[Envelope] = [dsse.envelope_of(path) for path in sorted(run.attempts.glob("[0-9]*.json"))]
     kept = [record.with_suffix("") / BUNDLE for record in _committed(run)]
@@ -289,13 +291,13 @@ def known(run: RunDirectory) -> list[Envelope]:
 
 
 def bundle(run: RunDirectory) -> bytes | None:
-    """Return the content of `attempts.json` for a checkpoint, or None if the run has no attestations."""
+    """Return the run's attestations as the content of `attempts.json` in a checkpoint, or None if there are none."""
     envelopes = known(run)
     return fingerprint.canonical({"attempts": envelopes}) if envelopes else None
 
 
 def unpacked(data: bytes) -> tuple[Envelope, ...]:
-    """Return the unverified envelopes in the content of an `attempts.json`.
+    """Return the unverified attestations in the content of an `attempts.json`.
 
     Raises:
         LineageError: the content is not a list of envelopes.
@@ -308,8 +310,8 @@ def unpacked(data: bytes) -> tuple[Envelope, ...]:
 
 
 def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tuple[AttemptRecord, ...]:
-    """Verify a run's attestations and return their records. The trainer must have signed each, and each must link to
-    the previous one.
+    """Verify a run's attestations and return their records. Each must be signed by the trainer and must link to the
+    previous attestation.
 
     Raises:
         LineageError: the list is empty, an attestation is missing or out of order, or it belongs to another run.
@@ -328,7 +330,7 @@ def opened(envelopes: Sequence[Envelope], authority: Authority, run: str) -> tup
 
 
 def stated(envelope: Envelope, where: str) -> AttemptRecord:
-    """Return the record in an envelope without verifying it. Use it for searches only.
+    """Return the attempt that an envelope describes, without verifying the signature. Use it for searches only.
 
     Raises:
         LineageError, SignatureError: the envelope is not the attestation of an attempt.

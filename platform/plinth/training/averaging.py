@@ -1,4 +1,4 @@
-"""Mean of committed checkpoints of one run, or the weight average (EMA) in a checkpoint, as a checkpoint.
+"""Averages of weights, saved as a checkpoint: the mean of several checkpoints of a run, or the EMA in one checkpoint.
 
     step 900 ──┐  master weights (or `ema`), tensor by tensor
     step 950 ──┼──► sum of w_i x_i / sum of w_i in FP64 ──► model.safetensors in FP32, config.json, tokenizer
@@ -7,9 +7,9 @@
 The result is a manifest of the asset `checkpoint` in the workspace, named by its digest. The average can be evaluated,
 sampled from and used as initial weights. With a signed attestation of the mean (mean_record) it can be released. Its
 inputs are the manifests of all parent checkpoints, with their steps and the run. Training cannot resume from an
-average. If the run has finished, the average carries the resume proof of the run.
+average. If the run has finished, the average refers to the evidence that a resumed run equals the uninterrupted one.
 
-Every byte of the parents is compared with their signed records before use. Two tensors are in memory at a time.
+Every byte of a parent checkpoint is compared with its signed record before use. Two tensors are in memory at a time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def average(ctx: Context, config: RunConfig, steps: Sequence[int], weights: Sequ
 
 
 def asked(ctx: Context, config: RunConfig, params: Average) -> Manifest:
-    """Return the checkpoint average that the recipe of a finished run requests.
+    """Average the checkpoints of a finished run as its recipe requests, and return the manifest of the average.
 
     Raises:
         CheckpointError: fewer checkpoints are committed than requested, or `average` fails.
@@ -115,8 +115,8 @@ def _params(steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> dic
 
 
 def _final(ctx: Context, config: RunConfig, parents: Mapping[str, Manifest]) -> Manifest | None:
-    """Return the last checkpoint of a finished run, or None if the run has not finished. This checkpoint has the run's
-    resume proof.
+    """Return the manifest of a finished run's last checkpoint, or None if the run has not finished. Only this
+    checkpoint has the evidence that a resumed run equals the uninterrupted one.
     """
     last = last_step(config)
     if not config.directory.evidence.exists() or last not in checkpoint.committed(config.directory):

@@ -76,7 +76,7 @@ class RunConfig(Frozen):
     length_schedule: tuple[LengthChange, ...] = ()
     rotary_schedule: tuple[RotaryChange, ...] = Field((), exclude_if=lambda given: not given)
     amendments: tuple[Amendment, ...] = ()
-    sequences: int = Field(0, ge=0, description="Number of sequences; 0 means total_steps batches of constant size.")
+    sequences: int = Field(0, ge=0, description="Sequences in the run's data; 0 means total_steps equal batches.")
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]
@@ -87,8 +87,8 @@ class RunConfig(Frozen):
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
     validation: Validation | None = None
-    heldout: str = Field("", description="Digest of the held-out text to evaluate; see `heldout`.")
-    probes: str = Field("", description="Digest of the probes to score; see `probe_plan`.")
+    heldout: str = Field("", description="Digest of the held-out text to evaluate; `validation.heldout` writes it.")
+    probes: str = Field("", description="Digest of the probes to score; `validation.probe_plan` writes it.")
     blocks: str = Field("", description="Digest over the block digests of the shards; set if shards are read in spans.")
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
@@ -116,12 +116,14 @@ class RunConfig(Frozen):
 
     @property
     def steps(self) -> Steps:
-        """Positions in the data order of each step. Training step n is step n - 1 of the order."""
+        """For each step, the positions of its sequences in the data order. Training step n is step n - 1 of the
+        order.
+        """
         return self._scheduled(self.amendments)
 
     @property
     def draws(self) -> Steps:
-        """Positions in the data order that each step actually uses: those of `steps`, unless a hook samples others.
+        """For each step, the positions in the data order that it uses: those of `steps`, unless a hook samples others.
 
         Raises:
             SignatureError: the key of a private run is not on this machine.
@@ -158,7 +160,9 @@ class RunConfig(Frozen):
         return self._scheduled(()).used * self.sequence_tokens
 
     def progress(self, step: int) -> tuple[int, int]:
-        """Return the position in the learning rate schedule: tokens trained through step `step`, and total tokens."""
+        """Return the position in the learning rate schedule: the tokens trained through step `step`, and the total
+        tokens.
+        """
         return min(self.tokens_through(step), self.schedule_tokens), self.schedule_tokens
 
     def _scheduled(self, amendments: tuple[Amendment, ...]) -> Steps:
@@ -172,7 +176,7 @@ class RunConfig(Frozen):
         return max(1, self.total_steps - self.checkpoints.audit_steps, self.total_steps // 2)
 
     def saves_at(self, step: int) -> bool:
-        """Return True if the full state is committed after this step."""
+        """Return True if a checkpoint is committed after this step."""
         return step % self.checkpoints.every_steps == 0 or step in (self.audit_step, self.total_steps)
 
     def validates_at(self, step: int) -> bool:
@@ -201,7 +205,7 @@ def identified(training: Training, *more: str) -> dict[str, Any]:
 
 
 def _unidentified(section: Training | RunConfig) -> dict[str, set[str]]:
-    """Return the parameters of hooks that are not part of the run's identity."""
+    """Return, by hook name, the parameters of each hook that are not part of the run's identity."""
     return {hook.name: set(hook.unidentified) for hook, _ in hooks.asked(section) if hook.unidentified}
 
 
@@ -217,7 +221,9 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
 
 
 def _identified(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dump without disabled screening and without DeepSpeed settings that change no numbers."""
+    """Return `fields` without disabled screening and without DeepSpeed settings that do not affect the run's
+    numbers.
+    """
     block = identified_settings(fields.pop("deepspeed", {}))
     if "guard" in fields and fields["guard"].get("screening") is None:
         fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}
@@ -232,7 +238,8 @@ def write(config: RunConfig) -> Path:
 
 
 def load(path: Path | str) -> RunConfig:
-    """Read a configuration. Its workspace is the one that contains the file, since the workspace may have been moved.
+    """Read a run configuration. Its workspace is set to the one that contains the file, because workspaces can be
+    moved.
 
     Raises:
         MissingError: the file does not exist.
@@ -241,7 +248,7 @@ def load(path: Path | str) -> RunConfig:
     try:
         return _where_it_lies(RunConfig.model_validate_json(Path(path).read_bytes()), Path(path).absolute().parent)
     except FileNotFoundError as error:
-        raise MissingError(f"no run configuration {path}", remedy="submit the run again to write it") from error
+        raise MissingError(f"no run configuration {path}", remedy="submit the run again to write the file") from error
     except ValidationError as error:
         absent = [why for detail in error.errors() if (why := refusal(f"run.{detail['loc'][0]}"))]
         raise TrainingError(f"{path} is not a run configuration", found=absent[0] if absent else error) from error

@@ -32,8 +32,8 @@ READING = Reading()
 
 
 class Examination(NamedTuple):
-    """One replica's part of two sums over ranks: the batch fingerprint, and the number of rows that violate each
-    screening rule.
+    """Sums over one replica's rows of a batch, to be added over all replicas: the batch fingerprint, and the number of
+    rows that violate each screening rule.
 
     Attributes:
         words: two 32-bit words that identify content and position (`fingerprint_of`).
@@ -78,7 +78,9 @@ class StepBatch:
         scored: npt.NDArray[np.bool_] | None = None,
         scored_tokens: int | None = None,
     ) -> StepBatch:
-        """Create a batch from arrays with one entry per token: ids [A, M, S + 1], mask of scored targets [A, M, S]."""
+        """Create a batch from arrays with one entry per token: ids [A, M, S + 1] and a mask of scored targets [A, M,
+        S].
+        """
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
         micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
         return cls(micro, tokens.shape[-1] - 1, scored_tokens)
@@ -163,7 +165,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 
 def run_loader(config: RunConfig, rank: int, world: int) -> Loader:
-    """Return the loader of the run's data order, for rank `rank` of `world` data ranks.
+    """Return the loader of the run's data order for the data rank with number `rank` of `world`.
 
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
@@ -195,7 +197,7 @@ def open_loader(
 ) -> Loader:
     """Return the loader of a mixture's data order. The manifests are given by their digests.
 
-    Args: as in `open_shards` and `Loader`.
+    Args: the same as in `open_shards` and `Loader`.
 
     Raises:
         MissingError, IntegrityError: manifests or shards are absent or have changed.
@@ -211,7 +213,7 @@ def open_loader(
 
 
 def batches_of(config: RunConfig, rank: int) -> Batches:
-    """Open the source of batches that the configuration names.
+    """Open the source of batches that `config.batches` names.
 
     Raises:
         TrainingError: the configured function does not exist.
@@ -227,7 +229,7 @@ def batches_of(config: RunConfig, rank: int) -> Batches:
 
 
 def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Sequence[str] = ()) -> Examination:
-    """Return this rank's examination of the rows of a step, or an empty one if another rank counts the same rows.
+    """Return this rank's examination of the rows of a step, or an empty one if another rank examines the same rows.
 
     Args:
         streams: name of each row's stream, in the order of the micro batches.
@@ -245,7 +247,7 @@ def examined(batch: StepBatch, config: RunConfig, place: RankPlace, streams: Seq
 
 
 def fingerprint_of(batch: StepBatch, place: RankPlace) -> tuple[int, int]:
-    """Return two 32-bit words that identify content and position. Their sum over ranks is exact in FP64.
+    """Return two 32-bit words that identify content and position of a batch. Their sum over ranks is exact in FP64.
 
     Each row of the global batch is hashed with its row number, and the hashes are summed. The sum does not depend on
     the number of ranks or on their layout. If several ranks see the same rows, only one of them adds to the sum.

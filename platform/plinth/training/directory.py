@@ -70,9 +70,9 @@ class RunDirectory:
 
     def reopen(self) -> None:
         """Remove the result of the last job before another job starts. This changes the modification time of `runs/`,
-        as a new run does.
+        like the creation of a run.
 
-        If that time is unchanged, no ended run has been resumed, so a watcher can skip the files of ended runs.
+        If this time is unchanged, no ended run was resumed, so a watcher can skip the files of ended runs.
         """
         if self.result.exists():
             self.result.unlink(missing_ok=True)

@@ -45,7 +45,7 @@ class Hooked(Protocol):
 
 
 def no_problems(training: Any, params: Any) -> tuple[()]:
-    """Return no problems. This is the default `problems` of a hook that is compatible with every run."""
+    """Return no problems. This is the default `problems` of a hook that works with every recipe."""
     return ()
 
 
@@ -66,7 +66,7 @@ def no_facts(history: Any, monitor: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingHook:
-    """A feature of training. Its module imports no torch, because recipes, plans and the pipeline use it too.
+    """A feature of training. Its module imports no torch, because recipes, plans and the pipeline also use it.
 
     Args:
         name: key of the hook's parameters in recipes and of its state in checkpoints.
@@ -114,7 +114,7 @@ def asked(section: Hooked, *, usable: bool = False) -> list[tuple[TrainingHook, 
     """Return the hooks of a recipe's `training` section with their parameters, or of a run with their states, in order.
 
     Args:
-        usable: True to leave out hooks that cannot be used.
+        usable: True to leave out hooks that are not installed or cannot be used.
 
     Raises:
         RecipeError, ExtensionError: a hook is not installed, cannot be used, or rejects its parameters.
@@ -133,7 +133,7 @@ def asked(section: Hooked, *, usable: bool = False) -> list[tuple[TrainingHook, 
 
 
 def origins(section: Hooked) -> dict[str, str]:
-    """Return the package of each hook that is not built in. The packages are part of a run's identity."""
+    """Return the package and version of each hook that is not built in. They are part of a run's identity."""
     return {name: str(HOOKS.origin(name)) for name in sorted(section.extensions)}
 
 
@@ -143,12 +143,12 @@ def models(training: Hooked) -> dict[str, Any]:
 
 
 def assets(training: Hooked) -> tuple[str, ...]:
-    """Return all assets that the hooks of a recipe read."""
+    """Return the names of all assets that the hooks of a recipe read."""
     return tuple(asset for hook, params in asked(training) for asset in (*hook.models(params), *hook.assets(params)))
 
 
 def undivided(training: Hooked) -> set[str]:
-    """Return the keys of `training.parallel` that must not divide the model because of a hook."""
+    """Return the keys of `training.parallel` that must not divide the model because a hook forbids it."""
     return {key for hook, _ in asked(training) for key in hook.undivided}
 
 

@@ -80,7 +80,7 @@ def _holds_weights(name: str) -> bool:
 
 
 def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
-    """Return the content of the model's configuration.
+    """Return the model's configuration from the parent's files.
 
     If it lists several end-of-text tokens, the token that ends documents comes first.
     """
@@ -186,7 +186,8 @@ class ReplayedText(NamedTuple):
     tokens: dict[str, int]
 
     def sequences(self, share: float, sequences: int) -> dict[str, int]:
-        """Return the number of sequences to take from each stream, so that replayed text is a given share of the run.
+        """Return the number of sequences to take from each stream, so that replayed text is the fraction `share` of the
+        run.
 
         The numbers are as close to the parent's proportions as possible.
         """
@@ -220,7 +221,7 @@ def of_parent(ctx: Context, initial: Manifest, tokenizer: Manifest) -> ReplayedT
 
 
 def shards_of(ctx: Context, mixture: Manifest) -> dict[str, Manifest]:
-    """Return the replayed shards of a mixture, by bucket."""
+    """Return, by bucket, the shards of the parent's mixture to replay."""
     named = {key: digest for key, digest in mixture.inputs.items() if key.startswith(REPLAYED)}
     return {bucket_of(key): ctx.refs.load(digest) for key, digest in named.items() if key.endswith("/shards")}
 
@@ -231,7 +232,7 @@ def _mixture(ctx: Context, initial: Manifest) -> Manifest:
         raise RecipeError(
             "training.initial.replay needs the weights of a run",
             found=f"external weights: {', '.join(initial.inputs)}",
-            expected="a `release` or `checkpoint` that has a mixture in its lineage",
+            expected="a `release` or `checkpoint` with a mixture in its lineage",
             remedy="add your own text as a bucket, and remove replay",
         )
     return _load(ctx, "mixture", _load(ctx, "run", ctx.refs.load(parent)))

@@ -85,9 +85,7 @@ def _is_announced(config: RunConfig) -> bool:
 
 
 def _amend(config: RunConfig, launcher: Launcher, known: Handle | None) -> None:
-    """Stop the job at the end of a step, then record the amendment. Raise an error if the amendment affects a past
-    step.
-    """
+    """Stop a live job at the end of a step, then record the amendment. Raise an error if it affects a past step."""
     check(config)
     if known is not None and launcher.poll(known).alive:
         launcher.cancel(known, config.supervision.grace_s + 5.0)
@@ -118,7 +116,7 @@ def follow(ctx: Context, config: RunConfig, on_event: Callable[[Event], None] | 
 
 
 def cancel(ctx: Context, config: RunConfig) -> None:
-    """Signal the job to save and stop; kill it after the recipe's grace period."""
+    """Signal the job to save and stop. Kill it after the recipe's grace period."""
     launcher = launcher_of(config)
     handle = launcher.find(config.directory.root)
     if handle is not None:
@@ -168,13 +166,13 @@ def current(config: RunConfig) -> RunConfig | None:
 
 
 def pending(config: RunConfig) -> bool:
-    """Return True if the amendments in the recipe differ from those in the configuration of the run's jobs."""
+    """Return True if the recipe has amendments that are not in the configuration of the run's jobs yet."""
     known = current(config)
     return known is not None and known.amendments != config.amendments
 
 
 def reached(config: RunConfig) -> int:
-    """Return the last step on the timeline or in a checkpoint."""
+    """Return the last step that is on the timeline or in a committed checkpoint."""
     events = read_events(config.directory.events)
     last = max((int(event["step"]) for event in events if event["event"] == "step"), default=0)
     return max([last, *checkpoint.committed(config.directory)])
@@ -184,7 +182,7 @@ def check(config: RunConfig) -> None:
     """Raise an error if an amendment affects past steps.
 
     Raises:
-        RecipeError: the amendment changes a past step, or the run would end before its resume proof.
+        RecipeError: the amendment changes a past step, or the run would end before the proof that it can be resumed.
     """
     known, done = current(config), reached(config)
     if known is None:
@@ -199,15 +197,15 @@ def check(config: RunConfig) -> None:
         )
     if config.audit_step <= done:
         raise RecipeError(
-            f"amendments in training.changes make run {config.run_id} too short for its resume proof",
+            f"amendments in training.changes make run {config.run_id} too short to prove that it can be resumed",
             found=f"{config.total_steps} steps, {done} of them taken",
-            expected=f"step {config.audit_step}, the start of the proof, in the future",
+            expected=f"step {config.audit_step}, where the proof starts, in the future",
             remedy="amend at an earlier step",
         )
 
 
 def record(config: RunConfig) -> None:
-    """Log the amendment on the timeline, then write the configuration."""
+    """Log the amendment on the timeline, then write the amended configuration."""
     known, done = current(config), reached(config)
     Timeline(config.directory.events).append(
         "amended",

@@ -95,8 +95,8 @@ class TrainingRun:
     def run(self, done: int) -> int:
         """Continue training after step `done`, and return the last valid step.
 
-        That is the run's last step, the last step before a signal, or after a rollback the step of the restored
-        checkpoint.
+        The last valid step is the run's last step, the last step before a signal, or after a rollback the step of the
+        restored checkpoint.
         """
         if self.owes(done) and not self._settle_earlier(done):
             return done
@@ -134,7 +134,7 @@ class TrainingRun:
         return self.trainer.hooks.due(step) is not None
 
     def _settle_earlier(self, done: int) -> bool:
-        """Finish hook work that was pending after an earlier step; return True if the run continues."""
+        """Finish hook work that is pending from before step `done`. Return True if the run continues."""
         self._settle(done)
         if done:
             self._save(done)  # replaces the state before
@@ -181,8 +181,8 @@ class TrainingRun:
         return step or 0
 
     def roll_back(self, made: Intervention) -> int:
-        """Restore the state from before an intervention's window, and return the restored step. The window is skipped
-        from then on.
+        """Restore the state from before an intervention's window, and return the restored step. The run skips the
+        window from then on.
         """
         self._in_flight.clear()
         self.stragglers.forget()
@@ -214,7 +214,8 @@ class TrainingRun:
         return left_out is None
 
     def _drain(self, in_flight: int) -> Intervention | None:
-        """Read steps until at most `in_flight` steps are left. Return a rollback if one of the steps requires it.
+        """Read the numbers of launched steps until at most `in_flight` steps are unread. Return a rollback if a step
+        requires it.
 
         Raises:
             TrainingError: the guard stops the run.
@@ -286,7 +287,9 @@ class TrainingRun:
         return SAVE_AGAIN if self.saver.failed else 0
 
     def _emit_stop(self, step: int) -> None:
-        """Log why the run ends at this step: a signal or a stopping rule. The leading rank has the rule's verdict."""
+        """Log the reason why the run ends at this step: a signal or a stopping rule. Only the leading rank has the
+        rule's verdict.
+        """
         if self.signal != STOP_REQUESTED:
             self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
         elif self.verdict is not None:

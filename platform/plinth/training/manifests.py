@@ -78,7 +78,7 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
 
     Raises:
         CheckpointError: the final checkpoint differs from its commit record.
-        TrainingError: the resume evidence is missing.
+        TrainingError: there is no evidence that the run can be resumed.
     """
     last = last_step(config)
     folder = checkpoint.verify(config.directory, last)
@@ -127,8 +127,8 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
     """Return the manifest of a committed checkpoint for evaluation, by default of the newest. The run may be
     unfinished.
 
-    For the last checkpoint of a finished run it is the manifest of asset `checkpoint`. Any other checkpoint cannot be
-    released, because it has no resume evidence.
+    For the last checkpoint of a finished run, this is the manifest of asset `checkpoint`. No other checkpoint can be
+    released, because it has no evidence that the run can be resumed.
 
     Raises:
         MissingError: the run has no such checkpoint.
@@ -158,7 +158,7 @@ def committed_manifest(ctx: Context, config: RunConfig, number: int | None = Non
 def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
     """Return facts that differ each time a run is repeated, such as waits, restarts and memory.
 
-    They are for display and plots. Use the figures in `telemetry.timeline` to compare runs.
+    They are for display and plots. To compare runs, use the numbers from `telemetry.timeline`.
     """
     history = timeline(config.directory.events)
     steps, commits, restarts = list(history.steps.values()), history.of("checkpoint"), history.of("restart")
@@ -188,7 +188,7 @@ def facts(ctx: Context, config: RunConfig) -> dict[str, Any]:
 
 
 def _device_facts(steps: list[Event]) -> dict[str, Any]:
-    """Return the peak device memory if the leading rank has a device."""
+    """Return the peak device memory of the leading rank, or nothing if the rank has no device memory."""
     peaks = [event["device_memory"]["peak"] for event in steps if "device_memory" in event]
     return {"peak_device_memory_bytes": max(peaks)} if peaks else {}
 
@@ -220,7 +220,7 @@ def _stop_reasons(config: RunConfig, history: History) -> list[str]:
 
 
 def _inputs(config: RunConfig) -> dict[str, Manifest | str]:
-    """Return the inputs of a run, by digest."""
+    """Return the digests of a run's inputs, by asset."""
     begun = {"initial": config.initial.manifest} if config.initial else {}
     read = {asset: digest for hook, state in hooks.asked(config) for asset, digest in hook.inputs(state).items()}
     return {"mixture": config.mixture, "tokenizer": config.tokenizer, **begun, **read}

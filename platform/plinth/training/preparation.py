@@ -126,7 +126,7 @@ def prepare(
 def _initial_state(
     ctx: Context, training: Training, initial: Manifest | None, tokenizer: Manifest
 ) -> InitialState | None:
-    """Check the initial weights of the run and return their resolved source."""
+    """Check the initial weights of the run, and return their manifest's digest with the recipe's options."""
     if training.initial is None or initial is None:
         return None
     require_agreement(ctx.store, training.initial, training.model, initial, tokenizer)
@@ -137,7 +137,7 @@ def _initial_state(
 def _states(given: Preparation) -> dict[str, Any]:
     """Return the hook states for the run's configuration. States of hooks from packages are under `extensions`.
 
-    Raises: as the hooks do.
+    Raises: the errors of the hooks.
     """
     states = {
         hook.name: hook.prepare(given, params) if hook.prepare else params
@@ -180,7 +180,7 @@ def _heldout(ctx: Context, training: Training, curated: Mapping[str, Manifest], 
 
 
 def _probes(ctx: Context, config: RunConfig, probes: Mapping[str, Manifest], tokenizer: Manifest) -> str:
-    """Return the digest of the tokenized probes, or an empty string if no probes are scored during training."""
+    """Return the digest of the tokenized probes, or an empty string if the run scores no probes during training."""
     if config.validation is None or not config.validation.probes_share or not probes:
         return ""
     from plinth.training.validation import probe_plan  # Arrow and tokenizers: not for ranks
@@ -200,7 +200,7 @@ def _blocks(ctx: Context, training: Training, shards: Mapping[str, Manifest]) ->
 
 
 def notices(ctx: Context, config: RunConfig) -> list[str]:
-    """Return notices on a run's configuration and on other runs of its workspace, one sentence each."""
+    """Return notices about a run's configuration and earlier runs of its recipe, one sentence each."""
     return [*_unused(config), *_not_continued(ctx, config)]
 
 

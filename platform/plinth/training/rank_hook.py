@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class RankHook:
-    """The part of a training feature on one rank. Override the methods that the feature needs; other methods cost
-    nothing.
+    """The part of a training feature on one rank. Override the methods that the feature needs. Methods that are not
+    overridden are not called.
 
     All ranks call the same methods in the same order, so a method may be a collective. Methods within a step must not
     wait for the device (`.item()`, `print` of a tensor). The exception is `after_step`, which is called after the host
@@ -26,7 +26,7 @@ class RankHook:
     """
 
     def attach(self, engine: TrainingEngine) -> None:
-        """Attach to a new engine. Called at the start, and after a rollback to the beginning of the run."""
+        """Attach to a new engine. This is called at the start, and after a rollback to the beginning of the run."""
 
     def reset(self) -> None:
         """Reset to the state before the first step."""
@@ -58,12 +58,14 @@ class RankHook:
         return {}
 
     def loss(self, loss: Tensor, inputs: ModelInput) -> Tensor:
-        """Return the training loss of a micro batch, given the model's loss. Both are means over the scored targets."""
+        """Return the training loss of a micro batch, given the model's own loss. Both losses are means over the scored
+        targets.
+        """
         return loss
 
     def gradient(self, batch: StepBatch) -> tuple[Tensor, Tensor]:
-        """Return the loss of the step (FP64) and the scalar to backpropagate. This replaces the passes over micro
-        batches.
+        """Return the loss of the step (FP64) and the scalar to backpropagate. This replaces the forward and backward
+        passes over micro batches.
 
         At most one hook of a run can override this method. `inputs` and `loss` of the other hooks are then not called.
         """
@@ -85,7 +87,8 @@ class RankHook:
         return False
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, Mapping[str, Any]] | int:
-        """Finish the pending work after a step. Return the event for the timeline, or the signal that ended the wait.
+        """Finish the work that is pending after a step. Return the event for the timeline, or the signal that ended the
+        wait.
 
         All ranks must call this.
 
@@ -95,4 +98,4 @@ class RankHook:
         raise AssertionError("called without an override")
 
     def adopt(self, step: int) -> Any:
-        """In a replay, adopt the outcome of the work that the original run finished after this step."""
+        """In a replay, adopt the outcome of the work that the original run finished after the same step."""

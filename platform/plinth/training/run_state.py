@@ -1,4 +1,4 @@
-"""State of a run for the index, checklists, metrics, `status` and `job`, and a watch over the runs of a workspace."""
+"""State of a run, for the index, checklists, metrics, `status` and `job`; and a watch over the runs of a workspace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RunState(StrEnum):
 
     @property
     def needs_attention(self) -> bool:
-        """True if the job ended unexpectedly and no process will restart it."""
+        """True if the job ended unexpectedly and will not be restarted automatically."""
         return self in (RunState.FAILED, RunState.LOST)
 
 
@@ -108,7 +108,8 @@ class RunWatch:
 
     Args:
         runs: `runs/` of the workspace.
-        kept_s: seconds after its last write for which an ended run stays listed by name; counts include all runs.
+        kept_s: number of seconds after its last write for which an ended run stays listed by name. Ended runs that are
+            no longer listed are still counted.
     """
 
     def __init__(self, runs: Path, kept_s: float = math.inf) -> None:
@@ -119,7 +120,7 @@ class RunWatch:
         self._ended_count = self.looked_at = 0
 
     def look(self) -> RunWatch:
-        """Update the watch from changed files.
+        """Read the state of changed runs, and return this watch.
 
         Open runs are always checked. All runs are checked after a run was created, removed or restarted.
         """
@@ -153,11 +154,11 @@ class RunWatch:
         return self._ended | self._open
 
     def open_runs(self) -> list[str]:
-        """Return the names of the runs without a result."""
+        """Return the names of the runs that have no result yet."""
         return sorted(self._open)
 
     def newest(self) -> list[str]:
-        """Return the runs with a timeline; the run with the newest event is first."""
+        """Return the names of the runs with a timeline, sorted by their newest event, the latest first."""
         found = {name: seen.written_ns for name, seen in self.timelines().items() if seen.written_ns}
         return sorted(found, key=lambda name: (-found[name], name))
 

@@ -28,7 +28,7 @@ BLOCK = 64
 
 
 def run(ctx: Context, bucket: str, params: SampledText, teacher: Manifest) -> Manifest:
-    """Sample the documents and return their manifest.
+    """Sample documents from a model and return their manifest.
 
     Its stats are `documents`, `ended` (documents with an end-of-text token) and `text_bytes`.
 
@@ -60,7 +60,7 @@ def run(ctx: Context, bucket: str, params: SampledText, teacher: Manifest) -> Ma
 
 
 def inventory(store: Store, made: Manifest) -> Inventory:
-    """Return the sampled documents as the files of the bucket's single source."""
+    """Return the sampled documents as an inventory whose only source contains all files."""
     files = [
         SourceFile(uri=str(store.located(part.blob)), name=part.name, bytes=part.blob.bytes, sha256=part.blob.sha256)
         for part in made.parts
@@ -76,7 +76,9 @@ def _sampling(params: SampledText, first: int) -> Sampling:
 
 
 def _part(store: Store, teacher: Manifest, first: int, written: Iterable[Generated]) -> Part:
-    """Return the part with the lines of a block. Each line has the text, address and stop reason of a document."""
+    """Return the part of the manifest with the lines of a block. Each line has the text, address and stop reason of a
+    document.
+    """
     rows = [
         {"text": one.text, "uri": f"model://{teacher.digest[:16]}/{number}", "ended": one.ended}
         for number, one in enumerate(written, first)

@@ -33,7 +33,7 @@ class StepDocument:
     """The tokens of one document in one row of a step's global batch.
 
     Attributes:
-        row: row of the global batch, in sequences.
+        row: index of the row (a sequence) in the global batch.
         first, tokens: position of the first token in the sequence of S + 1 tokens, and number of tokens.
         source: domain that the document's source declares.
         part, index: part of the bucket's curated text with this document, and index in that part.
@@ -52,7 +52,7 @@ class StepDocument:
 
 
 class StepDocuments:
-    """Documents of a run by step.
+    """Reader of the documents that each step of a run is trained on.
 
     Raises:
         MissingError: the manifests of the run's data are not in its workspace.
@@ -139,7 +139,8 @@ _NAMED_ACTIONS = ("skip", "rollback", "stop")
 
 
 class WindowReporter:
-    """Background thread that lists documents of interventions on the leading rank. It does nothing on other ranks.
+    """Background thread that lists the documents of the guard's interventions on the leading rank. It does nothing on
+    other ranks.
 
     Args:
         config: the run, or None to list nothing.
@@ -152,7 +153,7 @@ class WindowReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, made: Intervention) -> None:
-        """Queue the window of an intervention for listing, and return at once."""
+        """Queue the steps of an intervention, so that their documents are listed, and return at once."""
         if self.config is None or (made.action not in _NAMED_ACTIONS and made.rule not in TEXT_RULES):
             return
         if self._thread is None:
@@ -186,7 +187,7 @@ class WindowReporter:
 
 
 def describe(config: RunConfig, first: int, last: int) -> dict[str, Any]:
-    """Return the documents of steps `first` to `last`, with the most overrepresented sources first.
+    """Return the documents of steps `first` to `last`, and their sources, the most overrepresented first.
 
     Raises:
         MissingError, IntegrityError: the manifests of the run's data are not in its workspace.
@@ -230,9 +231,9 @@ def describe_rows(config: RunConfig, step: int, rule: str) -> dict[str, Any]:
 
 
 def rank_sources(inside: Iterable[StepDocument], before: Iterable[StepDocument]) -> list[dict[str, Any]]:
-    """Rank sources by the increase of their fraction of tokens, from the steps before the window to the window.
+    """Rank sources by the increase of their fraction of tokens, from the steps before a window to the window.
 
-    The largest increase comes first.
+    The source with the largest increase comes first.
     """
     now, then = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     documents = Counter[tuple[str, str]]()

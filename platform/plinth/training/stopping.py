@@ -22,7 +22,7 @@ from plinth.training.validation.probe_curves import ProbeCurves, ProbeLook, valu
 
 @dataclass(frozen=True)
 class RuleState:
-    """State of one stopping rule: current value and bound. If there is too little data, `value` is None."""
+    """State of one stopping rule: its current value and its bound. If there is too little data, `value` is None."""
 
     rule: str
     holds: bool
@@ -40,7 +40,7 @@ class RuleState:
 
 
 class Point(NamedTuple):
-    """A value at a position in the run."""
+    """A value of a curve, and the position in the run in tokens."""
 
     tokens: int
     value: float
@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Signals:
-    """Numbers that the stopping rules judge.
+    """Numbers of a run that its stopping rules judge.
 
     `tokens` is the position in the run; `spent_tokens` also counts repeated steps. `epochs` is the number of times that
     each bucket was read so far; the timeline does not contain it.
@@ -65,7 +65,7 @@ class Signals:
 
 
 class Gatherer:
-    """Collector of the signals in a timeline; it receives the events in order."""
+    """Collector of the signals in a timeline. It receives the timeline's events in order."""
 
     def __init__(self, window_tokens: int = 0) -> None:
         self.signals = Signals()
@@ -140,7 +140,7 @@ ERRORS = 6.0
 
 
 def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleState:
-    """Judge if the last scores are worse than the best scores by more than the bound and the noise."""
+    """Judge if a probe's last scores are worse than its best scores by more than the bound and the noise."""
     rule_name, before = f"regression of {name}", looks[:-AVERAGED]
     if len(looks) < FEWEST:
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too few values to judge")
@@ -155,7 +155,7 @@ def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleS
 
 
 def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> RuleState | None:
-    """Judge the plateau of a probe, or return None if it cannot be judged.
+    """Judge if a probe has stopped improving, or return None if this cannot be judged.
 
     The probe is flat unless its improvement over another window is known to exceed the bound for the loss. Losses must
     be shown to be flat. Probes have few scores, so they must be shown not to be flat. A probe can therefore keep a run
@@ -174,8 +174,8 @@ def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> Rule
 
 
 def _deviation(scores: Sequence[float]) -> float:
-    """Return the standard deviation around a slowly varying curve. It is computed from second differences, whose
-    variance is six times as large.
+    """Return the standard deviation of scores around a slowly varying curve. It is computed from second differences,
+    whose variance is six times as large.
     """
     bends = [a - 2 * b + c for a, b, c in zip(scores, scores[1:], scores[2:], strict=False)]
     return math.sqrt(math.fsum(bend**2 for bend in bends) / (6 * len(bends)))
@@ -210,12 +210,12 @@ class Verdict:
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons of the rules that require a stop, as sentences."""
+        """Reasons of the rules that require a stop, one sentence each."""
         return [state.reason for state in self.states if state.holds]
 
 
 def judge(rules: Stopping, signals: Signals) -> Verdict:
-    """Return the verdict of all rules. It depends only on the arguments."""
+    """Return the verdict of all stopping rules. It depends only on the arguments."""
     alone, flat = tuple(_budgets(rules, signals)), tuple(_plateaus(rules.plateau, signals) if rules.plateau else ())
     if rules.epochs is not None:
         alone += (_reuse(rules.epochs, signals),)
@@ -237,7 +237,7 @@ def _budgets(rules: Stopping, signals: Signals) -> Iterator[RuleState]:
 
 
 def _reuse(bound: float, signals: Signals) -> RuleState:
-    """Judge the limit of epochs by the bucket with the most epochs."""
+    """Compare the number of epochs of the most repeated bucket with its limit."""
     name, epochs = max(signals.epochs.items(), key=lambda one: one[1], default=("no bucket", 0.0))
     return RuleState("epochs", epochs >= bound, epochs, bound, f"epochs: {name} read {epochs:.4g} times of {bound:g}")
 
@@ -245,7 +245,7 @@ def _reuse(bound: float, signals: Signals) -> RuleState:
 def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
     """Yield the plateau states of the loss, of every slice, and of every probe. The run stops only if all are flat.
 
-    Probes, and slices that the recipe does not name, keep a run alive only if they can be judged.
+    Probes, and slices that the recipe does not name, are left out if they cannot be judged.
     """
     yield plateau("plateau", rule, _blocks(signals.losses, rule.window_tokens), BLOCKS)
     for name in rule.slices or sorted(signals.slices):
@@ -258,7 +258,8 @@ def _plateaus(rule: Plateau, signals: Signals) -> Iterator[RuleState]:
 
 
 def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit: str = "nats") -> RuleState:
-    """Judge if a curve is flat: the upper confidence bound of its improvement over another window is too small.
+    """Judge if a curve is flat. It is flat if the upper confidence bound of its improvement over another window is too
+    small.
 
     The slope is fitted by ordinary least squares over the last window of tokens. Its confidence bound is from Student's
     t distribution.
@@ -290,7 +291,7 @@ def _blocks(losses: Sequence[Point], window: int) -> list[Point]:
 
 
 class Watch:
-    """Watch on the leading rank that applies a run's stopping rules to its growing timeline."""
+    """Monitor on the leading rank that applies a run's stopping rules to its growing timeline."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config, self.rules = config, config.stopping
@@ -298,8 +299,8 @@ class Watch:
         self._reader = TimelineReader(config.directory.events)
 
     def verdict_at(self, step: int) -> Verdict | None:
-        """Return the verdict if a rule requires a stop. Otherwise, and at steps where no rule is evaluated, return
-        None.
+        """Return the verdict if a rule requires a stop after this step, otherwise None. At steps where no rule is
+        evaluated, return None.
         """
         if not self.rules.asked or step % self.rules.every_steps:
             return None
@@ -315,7 +316,7 @@ class Watch:
         return Order(Refs(Workspace(self.config.workspace)).load(self.config.mixture))
 
     def _sequences(self, step: int) -> int:
-        """Return the number of sequences of the mixture that a run has taken after a step. For a private run it is an
+        """Return the number of sequences of the mixture that the run has used after a step. For a private run it is an
         estimate.
         """
         return self.config.tokens_through(step) // self.config.sequence_tokens
@@ -328,7 +329,7 @@ def stopped_event(rules: Stopping, step: int, verdict: Verdict) -> dict[str, Any
 
 
 def digest(rules: Stopping) -> str:
-    """Return the identity of a set of rules. If one set has stopped a run, the run continues under a different set."""
+    """Return the identity of a set of rules. A run that one set has stopped can continue under another set."""
     return fingerprint.digest(rules)[:16]
 
 

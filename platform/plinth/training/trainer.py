@@ -4,7 +4,7 @@
     read     read the numbers of the step on the host
     record   judge the step with the guard
 
-Training hooks take part through `RankHooks`.
+`RankHooks` calls the training hooks.
 
 Does not belong here: timeline, checkpoints and interventions (loop).
 """
@@ -39,7 +39,9 @@ JUDGED = ("step", "loss", "grad_norm", "vetoed")
 
 @dataclass
 class Monitor:
-    """Smoothed numbers of a run. They are part of the checkpoint, so that a resumed curve continues where it was."""
+    """Smoothed numbers of a run. They are saved in checkpoints, so that a curve continues after a resume without a
+    jump.
+    """
 
     loss_ema: float | None = None
 
@@ -50,7 +52,7 @@ class Monitor:
 
 
 class Trainer:
-    """Training steps of one rank, with the engine and all other state in a checkpoint."""
+    """Training steps of one rank, with the engine and all other state that a checkpoint contains."""
 
     def __init__(self, config: RunConfig, rank: Rank) -> None:
         self.config, self.rank = config, rank
@@ -133,7 +135,7 @@ class Trainer:
 
 
 class RankHooks:
-    """Hooks of a run on one rank, in order. A step calls only the methods that a hook overrides."""
+    """Training hooks of a run on one rank, in order. A step calls only the methods that a hook overrides."""
 
     def __init__(self, by_name: Mapping[str, RankHook]) -> None:
         self._hooks = dict(by_name)
@@ -166,20 +168,20 @@ class RankHooks:
             hook.reset()
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the hooks for a checkpoint, by name."""
+        """Return the state of all hooks for a checkpoint, by hook name."""
         return {name: state() for name, state in self._state.items()}
 
     def restore(self, monitor: Mapping[str, Any]) -> None:
-        """Continue from the state of a checkpoint."""
+        """Restore the state of all hooks from a checkpoint."""
         for name in self._state:
             self._hooks[name].restore(monitor[name])
 
     def saved(self, monitor: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the events to log after a checkpoint with this state."""
+        """Return the events to log after a checkpoint with the state `monitor`."""
         return [event for name in self._state if (event := self._hooks[name].saved(monitor[name])) is not None]
 
     def after_step(self, measured: Measured) -> dict[str, Any]:
-        """Return the metrics of a step, by hook."""
+        """Return the hooks' metrics of a finished step, by hook name."""
         return {name: numbers(measured) for name, numbers in self._after_step.items()}
 
     def due(self, step: int) -> RankHook | None:
@@ -195,7 +197,7 @@ class RankHooks:
 
 
 def open_hooks(config: RunConfig, rank: Rank) -> RankHooks:
-    """Open the hooks of a run, on a rank.
+    """Create the training hooks of a run on this rank.
 
     Raises:
         TrainingError: the run was prepared with another version of a package than this machine has.

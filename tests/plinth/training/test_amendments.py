@@ -103,7 +103,7 @@ def test_the_end_must_leave_room_for_the_proof(begun: Callable[..., RunConfig], 
         sequences=96,
         amendments=(Amendment(from_step=12, global_batch_sequences=48, reason="hurry"),),
     )
-    with pytest.raises(RecipeError, match="too short for its resume proof"):
+    with pytest.raises(RecipeError, match="too short to prove that it can be resumed"):
         job.check(late)
 
 

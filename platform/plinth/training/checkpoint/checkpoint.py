@@ -74,7 +74,7 @@ def committed(run: RunDirectory) -> list[int]:
 
 
 def kept(run: RunDirectory) -> list[int]:
-    """Return the committed steps that still have a folder, oldest first."""
+    """Return the committed steps whose checkpoint folder still exists, oldest first."""
     return [step for step in committed(run) if (run.checkpoints / name(step)).is_dir()]
 
 
@@ -138,14 +138,14 @@ def _folders(staged: Path) -> list[Path]:
 
 
 def _accounts(run: RunDirectory, step: int) -> dict[str, bytes]:
-    """Return the files that a checkpoint stores about its run: the trainer's attestations and the probe scores."""
+    """Return the files about the run that each checkpoint contains: the trainer's attestations and the probe scores."""
     looks = probe_curves.kept(*_looks_before(run, step), run.events, step)
     own = {attempts.BUNDLE: attempts.bundle(run), probe_curves.LOOKS: looks}
     return {item: content for item, content in own.items() if content is not None}
 
 
 def _looks_before(run: RunDirectory, step: int) -> tuple[bytes | None, int]:
-    """Return the probe scores from the newest earlier checkpoint and its step, or None and step 0 if there is none."""
+    """Return the probe scores of the newest earlier checkpoint, and its step. If there is none, return None and 0."""
     for earlier in reversed([known for known in committed(run) if known < step]):
         with contextlib.suppress(CheckpointError, OSError):
             stated = {file.path: file.sha256 for file in read_root(run, earlier).files}
@@ -184,7 +184,8 @@ def verify_share(run: RunDirectory, step: int, index: int, count: int, beat: Bea
     reader compares `state.json`, because every reader loads it.
 
     Raises:
-        CheckpointError, SignatureError: as `verify`, except that files that no manifest lists are not detected.
+        CheckpointError, SignatureError: for the same reasons as in `verify`, but files that no manifest lists are not
+            detected.
     """
     folder, root = path(run, step), read_root(run, step)
     files = [file for file in root.files if index == 0 or file.path == STATE]
@@ -215,7 +216,7 @@ def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
     Files that only ranks read have no SHA-256 and are left out.
 
     Raises:
-        CheckpointError, SignatureError: as `listed_files`.
+        CheckpointError, SignatureError: for the same reasons as in `listed_files`.
     """
     start = f"{folder}/" if folder else ""
     files = listed_files(run, step)
@@ -223,7 +224,7 @@ def digests(run: RunDirectory, step: int, folder: str = "") -> dict[str, str]:
 
 
 def listed_files(run: RunDirectory, step: int) -> list[File]:
-    """Return the files of a committed checkpoint, as the trainer signed them. Only manifests are read.
+    """Return the files of a committed checkpoint as its signed manifests list them. Only the manifests are read.
 
     Raises:
         CheckpointError: the checkpoint was not committed by a trainer, or a manifest has changed.
@@ -234,7 +235,7 @@ def listed_files(run: RunDirectory, step: int) -> list[File]:
 
 
 def rank_manifests(run: RunDirectory, step: int, ranks: Sequence[RankFiles]) -> list[RankManifest]:
-    """Return the manifests of the given ranks.
+    """Return the manifests that the given ranks wrote for a checkpoint.
 
     Raises:
         CheckpointError: a manifest has changed or is missing.
@@ -302,7 +303,7 @@ def newest_valid(
 def refuse(run: RunDirectory, step: int) -> None:
     """Rename the commit record of a checkpoint, so that the checkpoint is ignored.
 
-    The checkpoint's files stay until the step is saved again.
+    The checkpoint's files stay on disk until the same step is saved again.
     """
     record_path(run, step).rename(run.checkpoints / f"{name(step)}.refused.json")
 
@@ -313,7 +314,7 @@ def refused(run: RunDirectory) -> list[int]:
 
 
 def delete(run: RunDirectory, step: int) -> None:
-    """Delete a checkpoint. The commit record goes first, so that a half-deleted directory is ignored.
+    """Delete a checkpoint. The commit record is deleted first, so that a half-deleted directory is ignored.
 
     Raises:
         WorkspaceError, StorageError: the checkpoint cannot be deleted, or a folder of the run is a link.
@@ -331,7 +332,9 @@ def uploaded_path(run: RunDirectory, step: int) -> Path:
 
 
 def is_uploaded(run: RunDirectory, step: int) -> bool:
-    """Return True if the remote store has this checkpoint, and not an earlier save of the same step."""
+    """Return True if exactly this checkpoint was uploaded; an upload of an earlier save of the same step does not
+    count.
+    """
     note = uploaded_path(run, step)
     return note.exists() and note.read_bytes() == record_path(run, step).read_bytes()
 

@@ -55,7 +55,7 @@ def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple
     """Return the content of a step's commit record, and the bytes of the signed record.
 
     Raises:
-        SignatureError: as `trainer_of`, or the key cannot be used.
+        SignatureError: no root of trust is pinned on this machine, or the trainer's key is missing or cannot be used.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     commit = Commit(run=run.root.name, step=step, manifest_sha256=manifest_sha256, bytes=size, at=now)
@@ -64,7 +64,7 @@ def seal(run: RunDirectory, step: int, manifest_sha256: str, size: int) -> tuple
 
 
 def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
-    """Return the content of a record after checking that a trainer signed it for this step of this run.
+    """Return the content of a commit record after checking that a trainer signed it for this step of this run.
 
     Raises:
         CheckpointError: the record is not signed, is signed by another key, or is about another run or step.
@@ -87,7 +87,7 @@ def seal_timeline(run: RunDirectory, step: int, events: bytes) -> bytes:
     """Sign the timeline that is uploaded with a checkpoint. The run's stability is later judged from it.
 
     Raises:
-        SignatureError: as `seal`.
+        SignatureError: no root of trust is pinned on this machine, or the trainer's key is missing or cannot be used.
     """
     content = dsse.statement(TIMELINE, {_events(run, step): hashlib.sha256(events).hexdigest()}, {})
     return json.dumps(dsse.seal(content, trainer_of(run)), indent=1, sort_keys=True).encode()
@@ -110,10 +110,10 @@ def require_timeline(run: RunDirectory, step: int, events: bytes, data: bytes, w
 
 
 def stated(data: bytes, where: str) -> Commit:
-    """Return the content of a record without verifying it. Use it only to show sizes in lists.
+    """Return the content of a commit record without verifying it. Use it only to show sizes in lists.
 
     Raises:
-        CheckpointError: the data is not a record.
+        CheckpointError: the data is not a commit record.
     """
     try:
         return _commit(dsse.unverified(_envelope(data, where), where), where)
@@ -149,8 +149,8 @@ def _commit(content: dict[str, object], where: str) -> Commit:
 
 def _foreign(where: str, found: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} is void: no trainer of this root signed it for this run",
+        f"{where} is void: no trainer of the pinned root of trust signed it for this run",
         found=found,
         expected="a record signed by the leading rank",
-        remedy="an older checkpoint is used; ask who wrote this checkpoint (Plinth 0.3 did not sign checkpoints)",
+        remedy="an older checkpoint is used; find out who wrote this checkpoint (Plinth 0.3 did not sign checkpoints)",
     )

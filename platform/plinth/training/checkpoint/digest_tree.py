@@ -50,7 +50,7 @@ Beat = Callable[[], object]
 
 
 def silent() -> None:
-    """Do nothing. Use it as the callback of a phase without a watchdog."""
+    """Do nothing. Use this callback in phases without a watchdog."""
 
 
 class File(Frozen):
@@ -77,7 +77,7 @@ class File(Frozen):
         return hashlib.sha256() if self.sha256 is not None else blake3()
 
     def entry(self) -> dict[str, Any]:
-        """Return the file's entry in a list of files."""
+        """Return the JSON entry of this file in a list of files."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -87,12 +87,12 @@ def hasher_of(path: str) -> Any:
 
 
 def made(path: str, size: int, digest: str) -> File:
-    """Return the record of a file whose digest was computed with `hasher_of`."""
+    """Return the `File` entry for a path, a size and a digest that was computed with `hasher_of`."""
     return File(path=path, bytes=size, **{"blake3" if path.startswith(_OF_RANKS) else "sha256": digest})
 
 
 def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANIFEST,)) -> list[File]:
-    """Parse a list of files, and check that every path is inside the directory of the list.
+    """Parse the file list of a manifest, and check that every path is inside the manifest's directory.
 
     Raises:
         CheckpointError: an entry is not a file, or a name is unsafe or occurs twice.
@@ -109,7 +109,7 @@ def files_of(entries: Sequence[Any], where: str, reserved: Iterable[str] = (MANI
 
 
 def path_in(folder: Path, item: str) -> Path:
-    """Return the path of a listed file.
+    """Return the path of a listed file inside a folder.
 
     Raises:
         CheckpointError: the path leaves the folder, by its name or through a link.
@@ -123,8 +123,8 @@ def listed(folder: Path) -> list[str]:
 
 
 def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]:
-    """Hash the named files in parallel, each with its `hasher_of`. If `flush` is set, wait until their bytes are on
-    disk.
+    """Hash the named files in parallel, each with the algorithm of `hasher_of`. If `flush` is set, wait until their
+    bytes are on disk.
     """
 
     def one(item: str) -> File:
@@ -136,7 +136,7 @@ def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]
 
 
 def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads: int = 1) -> tuple[File, str] | None:
-    """Return the first file whose bytes differ from the list, with its actual digest and size, or None if all match.
+    """Return the first listed file whose bytes differ, with its actual digest and size, or None if all files match.
 
     Raises:
         CheckpointError: a name leaves the folder through a link.
@@ -155,8 +155,7 @@ def differing(folder: Path, files: Sequence[File], beat: Beat = silent, threads:
 
 
 def require_total(folder: Path, files: Mapping[str, int], count: int, size: int) -> None:
-    """Check the number of files and bytes in a folder against the writers' report, and the size of each file in
-    `files`.
+    """Check that the number of files and bytes in a folder, and the size of each file in `files`, are as reported.
 
     Raises:
         CheckpointError: the numbers or sizes differ.
@@ -218,7 +217,7 @@ class RankFiles(Frozen):
 
 
 class CheckpointRoot(Frozen):
-    """Content of `manifest.json`."""
+    """Root of a checkpoint's digest tree: the content of `manifest.json`."""
 
     step: int = Field(ge=0)
     files: tuple[File, ...]  # of the run
@@ -226,17 +225,17 @@ class CheckpointRoot(Frozen):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files except the root."""
+        """Total size in bytes of all checkpoint files except the root."""
         return sum(file.bytes for file in self.files) + sum(one.bytes + one.file_bytes for one in self.ranks)
 
     @property
     def total_files(self) -> int:
-        """Number of files except the root."""
+        """Number of checkpoint files except the root."""
         return len(self.files) + sum(1 + one.files for one in self.ranks)
 
 
 class RankManifest(Frozen):
-    """Content of a rank's manifest."""
+    """Content of a rank's manifest: its files, their digests, and the pieces of the state in them."""
 
     rank: int
     files: tuple[File, ...]
@@ -244,7 +243,7 @@ class RankManifest(Frozen):
 
 
 def of_model(files: Sequence[File]) -> tuple[File, ...]:
-    """Return the model files among a rank's files. Only model files leave the run."""
+    """Return the model files among a rank's files. Other files are never released."""
     return tuple(file for file in files if file.path.startswith(MODEL))
 
 
@@ -269,7 +268,7 @@ def manifest_bytes(manifest: RankManifest) -> bytes:
 
 
 def read_root(data: bytes, checkpoint: str) -> CheckpointRoot:
-    """Parse the bytes of `manifest.json`, whose digest the caller has compared, and return the root.
+    """Return the root in the bytes of `manifest.json`. The caller must have compared the digest of the bytes.
 
     Raises:
         CheckpointError: the bytes are not a root, have an earlier format, or name files outside the directory.
@@ -308,7 +307,7 @@ def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankMani
     counted = (made.rank, len(made.files), sum(file.bytes for file in made.files))
     if counted != (expected.rank, expected.files, expected.file_bytes) or of_model(made.files) != expected.model:
         raise CheckpointError(
-            f"{where} differs from the root",
+            f"{where} differs from its entry in the checkpoint's root",
             found="rank {}, {} files of {} bytes".format(*counted),
             expected=f"rank {expected.rank}, {expected.files} files of {expected.file_bytes} bytes",
         )
@@ -316,10 +315,11 @@ def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankMani
 
 
 def manifest_in(folder: Path, expected: RankFiles, checkpoint: str) -> RankManifest:
-    """Return a rank's manifest in the directory of a checkpoint.
+    """Read a rank's manifest from a checkpoint's directory, compare it with its entry in the root, and return it.
 
     Raises:
-        CheckpointError: as for `read_manifest`, or the manifest is missing.
+        CheckpointError: the manifest is missing, has changed, belongs to another rank, or names files outside the
+            directory.
     """
     try:
         data = (folder / expected.path).read_bytes()
@@ -346,8 +346,8 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
 
 
 def share(root: CheckpointRoot, index: int, count: int) -> tuple[RankFiles, ...]:
-    """Return the ranks whose files reader `index` of `count` must check. With one reader per rank, it is the reader's
-    own rank.
+    """Return the ranks whose files reader `index` of `count` must check. With one reader per rank, each reader checks
+    the files of its own rank.
     """
     return root.ranks[index::count]
 

@@ -41,14 +41,14 @@ class MeanParent(Frozen):
 
 
 class MeanRecord(Frozen):
-    """Content of the attestation of a mean."""
+    """Content of the attestation of a mean of checkpoints."""
 
     run: str
-    checkpoint: str = Field(description="Digest of the manifest.")
+    checkpoint: str = Field(description="Digest of the manifest of the mean.")
     of: Literal["weights", "ema"]
     parents: tuple[MeanParent, ...] = Field(min_length=1)
-    files: Mapping[str, str] = Field(description="SHA-256 of each file, by file name.")
-    at: str = Field(description="Signing time: UTC, ISO 8601.")
+    files: Mapping[str, str] = Field(description="SHA-256 of each file of the mean, by file name.")
+    at: str = Field(description="Time of the signature in UTC, as ISO 8601.")
 
 
 def is_mean(one: Manifest) -> bool:
@@ -57,7 +57,7 @@ def is_mean(one: Manifest) -> bool:
 
 
 def in_words(mean: Manifest) -> str:
-    """Describe a mean as text, for example `mean of the weights of steps 900, 950, 1000`."""
+    """Return the description of a mean for people, for example `mean of the weights of steps 900, 950, 1000`."""
     params = mean.params
     steps, shares = ", ".join(str(one) for one in params["steps"]), params["weights"]
     kept = params["of"] == "ema"
@@ -111,16 +111,16 @@ def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
         LineageError: the attestation belongs to another mean.
         SignatureError: no trainer signed it.
     """
-    content = dsse.opened(envelope, authority, PREDICATE, f"the statement of the mean {mean.digest[:12]}")
+    content = dsse.opened(envelope, authority, PREDICATE, f"the attestation of the mean {mean.digest[:12]}")
     try:
         found = MeanRecord.model_validate(content["predicate"])
     except (KeyError, ValidationError) as error:
-        raise SignatureError(f"the statement of the mean {mean.digest[:12]} is invalid", found=error) from error
+        raise SignatureError(f"the attestation of the mean {mean.digest[:12]} is invalid", found=error) from error
     shares = [(one.step, one.weight) for one in found.parents]
     named = {"of": found.of, "steps": [step for step, _ in shares], "weights": [weight for _, weight in shares]}
     about = (found.run, found.checkpoint, dict(found.files), named, dsse.subjects(content))
     if about != (mean.stats.get("run_id"), mean.digest, _files(mean), dict(mean.params), _subjects(found)):
-        raise _foreign(mean, f"a statement for {found.checkpoint[:12]} of run {found.run}")
+        raise _foreign(mean, f"an attestation for {found.checkpoint[:12]} of run {found.run}")
     return found
 
 
@@ -141,6 +141,6 @@ def _foreign(mean: Manifest, found: str) -> LineageError:
     return LineageError(
         f"{mean.digest[:12]} is not verified as a mean of checkpoints",
         found=found,
-        expected="a statement signed by the trainer for these files and checkpoints",
-        remedy="recreate it: `plinth run checkpoint average RUN --steps …`",
+        expected="an attestation signed by the trainer for these files and checkpoints",
+        remedy="create the mean again: `plinth run checkpoint average RUN --steps …`",
     )

@@ -45,7 +45,7 @@ class WholeParameter(NamedTuple):
 def divide(
     stages: Iterable[tuple[Sequence[WholeParameter], Sequence[int]]], least: int = LEAST_FILE_BYTES
 ) -> dict[str, int]:
-    """Return the rank that writes each parameter.
+    """Return the rank that writes each parameter, by parameter name.
 
     Args:
         stages: the parameters and the ranks of each pipeline stage.
@@ -65,7 +65,7 @@ def divide(
 
 
 def file_names(division: Mapping[str, int]) -> dict[int, str]:
-    """Return the model file name of each rank that writes one.
+    """Return the name of the model file that each rank writes, without ranks that write no model file.
 
     Names are numbered in rank order as in `transformers`; a single file has no number.
     """
@@ -103,7 +103,7 @@ class ModelDivision(NamedTuple):
     bytes: int
 
     def share(self, rank: int) -> list[str]:
-        """Return the parameters that a rank writes."""
+        """Return the names of the parameters that a rank writes."""
         return [name for name, writer in self.writers.items() if writer == rank]
 
 
@@ -144,7 +144,7 @@ def share(engine: TrainingEngine, division: ModelDivision, beat: Beat = silent) 
 
 
 def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
-    """Return the whole parameter on the rank that writes it, and None on all other ranks."""
+    """Assemble a whole parameter on the rank that writes it. All other ranks get None."""
     topology, here = engine.topology, engine.rank.index == writer
     if hasattr(parameter, "ds_tensor"):
         return _ranges_at(parameter, topology.replicas, topology.replica_ranks, writer, engine.rank.device)
@@ -157,7 +157,7 @@ def _at(engine: TrainingEngine, parameter: Any, writer: int) -> Tensor | None:
 def _ranges_at(
     parameter: Any, group: ProcessGroup | None, members: list[int], writer: int, device: torch.device
 ) -> Tensor | None:
-    """Assemble a parameter that ZeRO-3 divides, flattened and padded, into equal ranges."""
+    """Assemble a parameter that ZeRO-3 has flattened, padded and divided into equal ranges."""
     own = parameter.ds_tensor.data.view(-1).to(device)
     here = dist.get_rank() == writer
     if group is None:

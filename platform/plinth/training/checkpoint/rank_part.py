@@ -1,10 +1,10 @@
-"""One rank's part of a checkpoint, written from memory, and the commit once the parts of all ranks exist.
+"""One rank's part of a checkpoint, which is written from memory, and the commit after all ranks have written.
 
     staging/step-00000100/            the files of all ranks; ranks/rank-00000.json lists one rank's files with digests
     staging/step-00000100.parts/      rank-00000.json: digests of that list and of the engine's state
 
-A part is described by a `WritePlan`, plain JSON over one block of memory, so that the same function writes it in
-the rank itself (`mode: sync`) or in another process (`mode: async`), without torch.
+A part is described by a `WritePlan`, plain JSON over one block of memory, so that the same function writes it in the
+rank itself (`mode: sync`) or in another process (`mode: async`), without torch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tensor(Frozen):
 
 
 class TensorsFile(Frozen):
-    """A file with tensors, in file order."""
+    """A file in safetensors format and its tensors, in file order."""
 
     path: str
     metadata: Mapping[str, str]
@@ -54,7 +54,7 @@ class TensorsFile(Frozen):
 
 
 class Lead(Frozen):
-    """Additional data for the writer of the leading rank, which commits the checkpoint."""
+    """Data that only the leading rank's writer needs, because it commits the checkpoint."""
 
     ranks: int
     state: Mapping[str, Any]  # content of `state.json`, without digests
@@ -84,7 +84,7 @@ class WritePlan(Frozen):
 
 
 class RankPart(Frozen):
-    """Report from a rank to the leading writer: the digests of its file list and of its engine's state."""
+    """Report from a rank's writer to the leading writer: the digests of its file list and of its engine's state."""
 
     files: RankFiles
     parameters: Mapping[str, str]  # `tensor_line` of each parameter of its share
@@ -142,7 +142,9 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
 
 
 class Timing(NamedTuple):
-    """Start time of a save (`time.monotonic`), and the seconds until it started to write the first file."""
+    """Times of a save: its start (`time.monotonic`), the seconds that it stalled training, and the seconds that it
+    waited for the previous save.
+    """
 
     begun: float
     stall_s: float
@@ -189,7 +191,7 @@ def commit(plan: WritePlan, lead: Lead, timing: Timing) -> Commit:
 
 
 def _state_text(lead: Lead, parts: Sequence[RankPart]) -> str:
-    """Return the content of `state.json`, with the digests of all parts."""
+    """Return the content of `state.json`, with the digests that all ranks reported."""
     lines = {name: line for part in parts for name, line in part.parameters.items()}
     proof = {
         "parameters_sha256": digest_of_lines(lines[name] for name in sorted(lines)),
@@ -210,7 +212,7 @@ def _path_of(file: File) -> str:
 
 
 def _line(tensor: Tensor, block: memoryview, do: Do) -> str:
-    """Return the digest line (`tensor_line`) of a tensor in the block."""
+    """Return the digest line (`tensor_line`) of a tensor in the memory block."""
     digest, end = blake3(), tensor.at + tensor.bytes
     for at in range(tensor.at, end, tensor_file.CHUNK_BYTES):
         do(partial(digest.update, block[at : min(at + tensor_file.CHUNK_BYTES, end)]))
@@ -223,7 +225,7 @@ def tensor_line(name: str, dtype: str, shape: Sequence[int], digest: str) -> str
 
 
 def digest_of_lines(lines: Iterable[str]) -> str:
-    """Return SHA-256 over the lines of tensors, in order."""
+    """Return one SHA-256 over the digest lines of several tensors, in order."""
     total = hashlib.sha256()
     for line in lines:
         total.update(line.encode())

@@ -56,13 +56,13 @@ class OtherNodes(Protocol):
 
     @property
     def count(self) -> int:
-        """Number of nodes, including the calling one."""
+        """Number of nodes, including the calling node."""
 
     def begin(self, step: int) -> None:
         """Tell each node to fetch its part of the checkpoint."""
 
     def failed(self) -> list[int]:
-        """Wait for the nodes, and return the nodes that failed to fetch their part."""
+        """Wait for the nodes. Return the numbers of the nodes that failed to fetch their part."""
 
 
 class _There(NamedTuple):
@@ -115,7 +115,7 @@ class RemoteCheckpoints:
         return commit_record.stated(record, name).bytes
 
     def withdraw(self, step: int) -> bool:
-        """Delete the commit record of a step, so that the checkpoint is ignored; return True if it had a record.
+        """Delete the commit record of a step, so that the checkpoint is ignored. Return True if the step had a record.
 
         Raises:
             StorageError: the bucket is unreachable or rejects the request.
@@ -182,7 +182,7 @@ class RemoteCheckpoints:
         """Fetch the files of node `index` of `count` into the directory that the first node has staged.
 
         Raises:
-            CheckpointError, SignatureError, StorageError: as `download`.
+            CheckpointError, SignatureError, StorageError: for the same reasons as in `download`.
         """
         with _named(self.bucket), ThreadPoolExecutor(STREAMS) as pool:
             staged = run.staging / checkpoint.name(step)
@@ -244,12 +244,14 @@ class RemoteCheckpoints:
         _require_same(answer, checksum, key)
 
     def _get(self, key: str, most: int | None = None) -> bytes:
-        """Return an object's bytes. At most `most` + 1 bytes are read, so that a longer object is detected."""
+        """Return an object's bytes. If `most` is set, at most `most` + 1 bytes are read, so that a longer object is
+        detected.
+        """
         data: bytes = self._body(key).read(None if most is None else most + 1)
         return data
 
     def _body(self, key: str) -> Any:
-        """Return the content of an object as a stream. If the object is missing, only its checkpoint is invalid."""
+        """Return the content of an object as a stream. A missing object raises an error about this checkpoint only."""
         try:
             return self.client.get_object(Bucket=self.bucket, Key=f"{self.prefix}/{key}")["Body"]
         except self.client.exceptions.NoSuchKey as error:
@@ -347,7 +349,7 @@ def _require_digest(path: Path, found: str, file: File) -> None:
 
 
 def _require_same(answer: dict[str, Any], checksum: str, key: str) -> None:
-    """Compare a local checksum with the SHA-256 that the server returned.
+    """Compare a local checksum with the SHA-256 in the server's response.
 
     If the server returns no checksum, the bytes are checked when the checkpoint is read.
     """

@@ -1,5 +1,5 @@
-"""Collective steps before loading: joint verification of a checkpoint by all ranks, and restore of the parent's
-optimizer state.
+"""Collective steps before a checkpoint is loaded: all ranks verify it together, and the parent's optimizer state is
+restored on request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class SharedVerification:
         self._pulse = Pulse(config.directory.events)
 
     def select(self, events: Timeline) -> tuple[int | None, list[Intervention]]:
-        """Return the newest checkpoint that every rank accepts, and the rollbacks of the run. All ranks agree.
+        """Return the newest checkpoint that every rank accepts, and the rollbacks of the run. All ranks return the
+        same.
 
         Raises:
             CheckpointError: checkpoints are committed, but none can be trusted. It is raised on every rank.
@@ -74,12 +75,12 @@ class SharedVerification:
             raise first.error()
 
     def _ask(self, run: RunDirectory, step: int) -> None:
-        """Tell every rank to verify its files of a candidate. Only the leading rank calls this."""
+        """Tell every rank to verify its files of a candidate checkpoint. Only the leading rank calls this."""
         _sent(step)
         self.verify(step)
 
     def _answer(self) -> tuple[int | None, list[Intervention]]:
-        """Verify candidate checkpoints until the leading rank has chosen one. It handles rejected candidates."""
+        """Verify the checkpoints that the leading rank proposes until it has chosen one, and return its choice."""
         while True:
             said = _sent(None)
             if isinstance(said, RankFailure):
@@ -129,8 +130,8 @@ def restore(engine: TrainingEngine) -> None:
 
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
-    """Raise an error if the optimizer or its weight average differs from the parent's. The state would have other
-    tensors.
+    """Raise an error if the optimizer or its weight average differs from the parent's, because the parent's state would
+    then have other tensors.
     """
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
     if kinds[0] != kinds[1]:
@@ -144,8 +145,8 @@ def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
 
 
 def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
-    """Compare this rank's files of the checkpoint with their record. If a rank finds a difference, every rank raises an
-    error.
+    """Compare this rank's files of the checkpoint with their signed digests. If any rank finds a difference, every rank
+    raises an error.
     """
     try:
         SharedVerification(engine.config, engine.rank).verify(step, run)

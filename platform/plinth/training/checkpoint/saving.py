@@ -51,7 +51,7 @@ class Saver:
         self.failed = False  # the last save of this rank was not committed
 
     def save(self, step: int, monitor: dict[str, Any]) -> None:
-        """Stage the full state after `step` and have it committed.
+        """Copy the full state after `step` to host memory and have the writer save it as a checkpoint.
 
         Raises:
             DiskFullError, StorageError, CheckpointError: a synchronous save failed, and nothing was committed.
@@ -99,12 +99,12 @@ class Saver:
             self._write_here(self._timing)
 
     def wait_until_copied(self) -> None:
-        """Wait until the state is copied. Call it before any change of the state other than an optimizer update."""
+        """Wait until the state is copied. Call this before any change of the state except an optimizer update."""
         if self._copying is not None:
             self._copying.wait()
 
     def close(self) -> None:
-        """End the writer and free the memory."""
+        """End the writer process and free the shared memory."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -146,7 +146,7 @@ class Saver:
             self.wait_until_copied()
 
     def _write_here(self, timing: Timing) -> None:
-        """Write the checkpoint in this process, on all ranks together. An error of one rank is raised on every rank."""
+        """Write the checkpoint in this process, on all ranks together. If one rank fails, all ranks raise its error."""
         assert self._plan is not None
         plan, failure = self._plan, None
         self._on_any_rank(False)  # the staging directory exists
@@ -164,12 +164,12 @@ class Saver:
         self._raise_together(failure)
 
     def _piecewise(self, work: Callable[[], object]) -> None:
-        """Run one piece of a long write, and report progress to the watchdog."""
+        """Run one piece of a long write, then report progress to the watchdog."""
         work()
         self._pulse()
 
     def _raise_together(self, error: PlinthError | None) -> None:
-        """Raise one rank's error on every rank."""
+        """If any rank passes an error, raise the first rank's error on every rank."""
         if not self._on_any_rank(error is not None):
             return
         failures: list[RankFailure | None] = [None] * dist.get_world_size()
@@ -211,7 +211,7 @@ class Saver:
             self.events.append("save_failed", step=step, **failure, durable=True)
 
     def _on_any_rank(self, value: bool) -> bool:
-        """Return True if the value is true on any rank. Also a barrier."""
+        """Return True if `value` is true on any rank. All ranks must call this, and all wait for each other."""
         box = torch.tensor(int(value), device=self.rank.device)
         dist.all_reduce(box, op=dist.ReduceOp.MAX)
         return bool(box.item())

@@ -1,7 +1,7 @@
 """Selection of the checkpoint to resume from, and retention of checkpoints.
 
 Resume uses the newest checkpoint that verifies and was not trained on skipped windows. Retention keeps the newest and
-the best checkpoints, every n-th one, and all that are audited, final or not uploaded yet.
+the best checkpoints, every n-th checkpoint, the audited and the final checkpoint, and all that are not uploaded yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from plinth.training.telemetry.timeline import Timeline, timeline
 def select_checkpoint(
     config: RunConfig, events: Timeline, check: Callable[[RunDirectory, int], object] = checkpoint.verify
 ) -> tuple[int | None, list[Intervention]]:
-    """Clean up, then return the newest checkpoint that passes `check`, and the rollbacks. Leading rank only.
+    """Delete leftovers, then return the newest checkpoint that passes `check`, and the rollbacks. Only the leading rank
+    calls this.
 
     A checkpoint is rejected if it was trained on the data of a skipped window. Its step is then within or after the
     window, and it was saved before the skip.
@@ -71,7 +72,9 @@ def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention
 
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:
-    """Return which of the committed steps (oldest first) to keep; lower `scores` are better."""
+    """Return the committed steps whose checkpoints the policy keeps. `steps` is sorted, oldest first; lower `scores`
+    are better.
+    """
     staying = set(steps[-policy.keep_last :]) | (always & set(steps))
     if policy.keep_every:
         staying |= {step for step in steps if step % policy.keep_every == 0}
@@ -109,7 +112,7 @@ def free_space(run: RunDirectory, policy: Checkpoints, always: set[int], needed:
 
 
 def scores(run: RunDirectory, steps: list[int]) -> dict[int, float]:
-    """Return the score of each checkpoint: the mean bits per byte of its held-out slices, or else its smoothed loss.
+    """Return a score per checkpoint: its mean bits per byte of held-out slices or, without slices, its smoothed loss.
 
     If any checkpoint has held-out slices, only slices are used, and checkpoints without slices have no score.
     """

@@ -74,8 +74,8 @@ class Share:
 
 
 class Piece(NamedTuple):
-    """Elements `first` to `end` of a flattened shard: shard `part` of a parameter that is divided along `dim` into
-    `parts`.
+    """Range of a flattened shard: elements `first` to `end` of shard `part` of a parameter that is divided along `dim`
+    into `parts` shards.
     """
 
     dim: int
@@ -90,7 +90,7 @@ class Captured:
     """One rank's contribution to a checkpoint: views of live memory until they are copied.
 
     Attributes:
-        pieces: range of each parameter's state that this rank has.
+        pieces: by parameter name, the range of the state that this rank has.
     """
 
     tensors: dict[str, Tensor]
@@ -109,12 +109,12 @@ def file_name(rank: int) -> str:
 
 
 def metadata_of(captured: Captured) -> dict[str, str]:
-    """Return the metadata of a file, as in safetensors."""
+    """Return the metadata for the header of a rank's safetensors file."""
     return {"plinth": json.dumps({"format": FORMAT, **captured.header}, sort_keys=True)}
 
 
 def write(captured: Captured, folder: Path, rank: int) -> None:
-    """Write one rank's file. If the tensors are on the CPU, any thread or process may call this."""
+    """Write the state file of one rank. If the tensors are on the CPU, any thread or process may call this."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in captured.tensors.items()}
     save_file(tensors, folder / file_name(rank), metadata=metadata_of(captured))
@@ -130,7 +130,7 @@ class ShardedState:
         folder: folder of the files.
         ranks: ranks whose files are opened.
         beat: called after each file and piece.
-        files: files to open instead, with any names.
+        files: files with any names, to open in place of the ranks' files.
 
     Raises:
         CheckpointError: no file exists, or a file has another format.
@@ -164,7 +164,7 @@ class ShardedState:
 
     @property
     def names(self) -> set[str]:
-        """Names of the parameters."""
+        """Names of all parameters with state in the opened files."""
         return {name for name, _ in self._ranges}
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -214,7 +214,7 @@ class ShardedState:
     def _copy(
         self, target: Tensor, start: int, name: str, kind: str, shard: Shard, held: FilledTensors | None = None
     ) -> None:
-        """Fill `target` with the elements of a flattened shard, beginning at `start`."""
+        """Fill `target` with consecutive elements of a flattened shard, starting at element `start`."""
         done, stop = start, start + target.numel()
         for first, last, key in self._ranges[name, kind][shard]:
             end = min(last, stop)
@@ -253,7 +253,7 @@ class ShardedState:
 
 
 class _Piece(NamedTuple):
-    """A piece in an open file."""
+    """A piece of state in an open file."""
 
     key: str
     file: Any
@@ -261,7 +261,7 @@ class _Piece(NamedTuple):
     place: tensor_file.TensorPlace
 
     def read(self, target: Tensor, first: int, held: FilledTensors | None, beat: Callable[[], object]) -> None:
-        """Read elements into `target`, beginning at element `first`. Host tensors are filled in place.
+        """Read elements of the piece into `target`, starting at element `first`. Host tensors are filled in place.
 
         Raises:
             CheckpointError: the file has become shorter.
@@ -299,12 +299,12 @@ Table = npt.NDArray[Any]
 
 
 def covers(held: Mapping[str, tuple[int, int, int, int, int]], wanted: Mapping[str, Piece]) -> bool:
-    """Return True if the pieces of one rank contain all wanted pieces."""
+    """Return True if one rank's pieces (`held`) contain all wanted pieces."""
     return all(name in held and _within(Piece(*held[name]), want) for name, want in wanted.items())
 
 
 def table_of(manifests: Iterable[RankManifest]) -> Table:
-    """Return the table of the pieces that the given ranks wrote."""
+    """Return a table with one row per piece of state in the given ranks' manifests."""
     tables = [np.zeros(0, ROW)]
     keys: dict[str, int] = {}
     for manifest in manifests:
@@ -321,7 +321,7 @@ def table_of(manifests: Iterable[RankManifest]) -> Table:
 def ranks_for(table: Table, wanted: Mapping[str, Piece]) -> list[int]:
     """Return the ranks whose files contain any of the wanted pieces, in order.
 
-    If no rank wrote exactly that shard, all pieces of the whole parameter are needed.
+    If no rank wrote the wanted shard of a parameter, all pieces of the whole parameter are needed.
     """
     ordered = table[np.argsort(table["name"], kind="stable")]
     found: set[int] = set()

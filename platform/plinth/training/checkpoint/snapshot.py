@@ -112,7 +112,7 @@ def _texts(engine: TrainingEngine, step: int, division: model_share.ModelDivisio
 
 
 def _described(config: RunConfig, precision: str, step: int) -> dict[str, str]:
-    """Return the text files that describe the tensors and their training data, by path."""
+    """Return the checkpoint's text files that describe the tensors and their training data, by path."""
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
     model = hf_config(config.model_at(step), config.vocab_size, config.sequence_tokens, dtype, config.end_of_text)
     return {
@@ -126,7 +126,7 @@ def load(engine: TrainingEngine, step: int) -> dict[str, Any]:
     """Load the state of a *verified* checkpoint into the engine and the generators, and return its `state.json`.
 
     All ranks must call this. In the layout that saved the checkpoint, all digests are compared. In another layout only
-    the digests of whole parameters are compared, because each rank has a different part of the other state.
+    the digests of whole parameters are compared, because each rank then has other parts of the optimizer state.
 
     Raises:
         ResumeError: the checkpoint belongs to another run or precision.
@@ -178,7 +178,7 @@ DIGESTS = ("parameters_sha256", "optimizer_sha256", "rng_sha256")
 
 
 class _Own(NamedTuple):
-    """Digests that one rank contributes."""
+    """Digests of the state on one rank, to be gathered from all ranks."""
 
     parameters: dict[str, str]
     optimizer_sha256: str
@@ -251,7 +251,7 @@ def _byte_tensor(text: str) -> Tensor:
 
 
 def _gathered(value: Any, joined: Callable[[list[Any]], Any]) -> Any:
-    """Gather the values of all ranks, in rank order, and join them on every rank."""
+    """Gather `value` from all ranks, in rank order, and return `joined` of the list on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return joined(values)

@@ -48,7 +48,7 @@ class Span(NamedTuple):
 
 
 class StagingLayout:
-    """Position of every tensor in the memory block. The block has no gaps and no duplicate bytes of a storage."""
+    """Position of every tensor in the memory block. The block has no gaps, and no byte of a storage is copied twice."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self.tensors = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in tensors]
@@ -68,7 +68,7 @@ class StagingLayout:
             self.spans += spans
 
     def describe(self, index: int, name: str) -> rank_part.Tensor:
-        """Return the description of the tensor at an index of the list, under a given name."""
+        """Return the shape, dtype and block position of the tensor at an index of the list, under a given name."""
         tensor = self.tensors[index]
         key, begin, end = _place(tensor)
         begins, starts = self._starts[key]
@@ -112,7 +112,7 @@ class BackgroundCopy(Thread):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Copy the state. The thread needs the GIL only between storages."""
+        """Copy the state. The thread needs the GIL only between two storages."""
         try:
             assert self._layout is not None
             self._layout.copy(self._block)
@@ -123,7 +123,7 @@ class BackgroundCopy(Thread):
             self._error = error
 
     def wait(self) -> None:
-        """Wait for the end of the copy; raise its exception."""
+        """Wait for the end of the copy. If the copy failed, raise its exception."""
         if self._waited_from is None:
             self._waited_from = time.monotonic()
         self.join()
@@ -141,7 +141,9 @@ class Arena:
         self._pinned = 0
 
     def reserve(self, size: int) -> Tensor:
-        """Return a uint8 tensor [size] over the block, growing the block if needed. Its old content may be lost."""
+        """Return a uint8 tensor [size] over the memory block, growing the block if needed. The block's old content may
+        be lost.
+        """
         if size > self.size:
             self._unpin()
             size = -(-size // GROWTH) * GROWTH + GROWTH
@@ -152,12 +154,12 @@ class Arena:
         return self.block
 
     def write(self, at: int, data: bytes) -> None:
-        """Write bytes into the block."""
+        """Write bytes into the memory block at an offset."""
         assert self._map is not None
         self._map[at : at + len(data)] = data
 
     def close(self) -> None:
-        """Free the memory once the writer has released it."""
+        """Free the memory block once the writer has released it."""
         self._unpin()
         os.close(self.fd)
 
@@ -173,7 +175,7 @@ class Arena:
 
 
 def _merged(needed: list[Span]) -> list[Span]:
-    """Merge spans of one storage into disjoint spans, ascending."""
+    """Merge overlapping spans of one storage. Return disjoint spans in ascending order."""
     spans: list[Span] = []
     for one in sorted(needed, key=lambda span: (span.begin, span.end)):
         if spans and one.begin <= spans[-1].end:
@@ -191,7 +193,7 @@ def _place(tensor: Tensor) -> tuple[tuple[str, int], int, int]:
 
 
 def _runtime() -> Any:
-    """Return the CUDA runtime; it has no type annotations."""
+    """Return PyTorch's module of the CUDA runtime, which has no type annotations."""
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
@@ -204,7 +206,7 @@ def _runtime() -> Any:
 
 
 def tensors_digest(tensors: Iterable[Tensor], beat: Beat = silent) -> str:
-    """Return SHA-256 over tensors in order; equal to the writer's digest of the staged memory."""
+    """Return one SHA-256 over tensors in order. It equals the writer's digest of the staged copy of these tensors."""
     return digest_of_lines(line_of(str(index), tensor, beat) for index, tensor in enumerate(tensors))
 
 
@@ -256,8 +258,8 @@ class _Hashed:
         self._data: Any = None  # bytes of the tensor, from first use
 
     def reach(self, begin: int, end: int) -> None:
-        """Record that bytes `begin` to `end` are filled, and hash up to `end`. Tensors that are filled twice are
-        hashed at the end.
+        """Record that bytes `begin` to `end` are filled, and hash all bytes up to `end`. Tensors that are filled twice
+        are hashed at the end.
         """
         self._again |= begin < self._done
         if not self._again:

@@ -42,7 +42,9 @@ class _Slot(NamedTuple):
 
 
 def layout_of(config: RunConfig) -> dict[str, int]:
-    """Return how state and gradient sums are divided over ranks. A run resumes bit for bit if the layout is equal."""
+    """Return the settings that divide state and gradient sums over ranks. A run resumes bit for bit if they are
+    equal.
+    """
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
@@ -74,8 +76,8 @@ def capture(engine: TrainingEngine) -> Captured:
 
 
 def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
-    """Return the state kinds of every parameter whose group has memory on this rank, even if this rank's range is
-    empty.
+    """Return, for each parameter group, the kinds of optimizer state of its parameters. This includes groups of which
+    this rank has an empty range.
     """
     inner, found = outer.basic_optimizer, list[dict[str, list[str]]]()
     for flat, group in _flats(outer):
@@ -208,15 +210,15 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
-    """Return True if another rank has and writes the same numbers. This is so if tensor ranks do not divide the
-    parameter.
+    """Return True if a parameter is not divided over tensor ranks and the first tensor rank, not this one, writes its
+    state.
     """
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
 def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
-    """Return the elements that this rank writes from its range of a parameter. Without ZeRO each replica writes one
-    part.
+    """Return the elements that this rank writes from its range of a parameter. Without ZeRO each replica writes an
+    equal part.
     """
     size = share.state[MASTER].numel()
     if share.copy:
@@ -259,7 +261,7 @@ def _prepare(outer: Any, step: int, pieces: ShardedState) -> None:
 
 
 def _scaler(outer: Any) -> Any:
-    """Return the object that has the loss scale."""
+    """Return the object that stores DeepSpeed's loss scale."""
     return getattr(outer, "loss_scale_config", None) or getattr(outer, "loss_scaler", None) or _NoLossScaler()
 
 

@@ -38,7 +38,7 @@ LAST_TRIES = 4
 
 
 class UploadLoop:
-    """Upload loop of one run's committed checkpoints."""
+    """Loop that uploads the committed checkpoints of one run."""
 
     def __init__(self, config: RunConfig, remote: RemoteCheckpoints) -> None:
         self.config, self.run, self.remote = config, config.directory, remote
@@ -47,7 +47,9 @@ class UploadLoop:
         self._withdrawn: set[int] = set()
 
     def follow(self) -> bool:
-        """Upload checkpoints until the supervisor orders the end. Return True if all checkpoints are in the bucket."""
+        """Upload checkpoints until the supervisor tells the process to finish. Return True if all checkpoints are in
+        the bucket.
+        """
         while True:
             self._withdraw()
             waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]
@@ -103,7 +105,7 @@ class UploadLoop:
 
 
 class Uploader:
-    """Handle of the supervisor for the upload process."""
+    """The supervisor's handle for the upload process."""
 
     def __init__(self, config: RunConfig, config_path: Path) -> None:
         self._config, self._path = config, config_path
@@ -117,8 +119,8 @@ class Uploader:
             self._start()
 
     def finish(self, hurry: Callable[[], bool]) -> None:
-        """Upload the remaining checkpoints, then end the process. Once `hurry()` is true, wait at most the recipe's
-        grace period.
+        """Upload the remaining checkpoints, then end the process. Once `hurry()` is true, wait no longer than the
+        recipe's grace period.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -143,8 +145,8 @@ class Uploader:
 
 
 def restore(config: RunConfig, others: OtherNodes | None = None) -> int | None:
-    """Download the newest complete checkpoint from the bucket together with `others`, commit it here, and return its
-    step.
+    """Download the newest complete checkpoint from the bucket together with `others`, commit it on this machine, and
+    return its step.
 
     Raises:
         StorageError: the bucket is unreachable. It may contain checkpoints, and the run must not start over.
@@ -173,8 +175,8 @@ def fetch_command(config_path: Path, step: int, node: int, nodes: int) -> list[s
 
 
 def main() -> int:
-    """Follow the run named on the command line, or fetch a node's part of a checkpoint. Return 0 if the transfer is
-    complete.
+    """Upload the checkpoints of the run named on the command line, or fetch a node's part of one. Return 0 if all
+    transfers are complete.
     """
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
@@ -197,8 +199,8 @@ def _fetch(config: RunConfig, remote: RemoteCheckpoints, step: int, node: int, n
 
 
 def _read_orders(following: UploadLoop) -> None:
-    """Tell the loop to finish when a line arrives on standard input. Exit at once if the input closes: the supervisor
-    has ended.
+    """Tell the upload loop to finish when a line arrives on standard input. If the input closes, exit at once, because
+    the supervisor has ended.
     """
     for _ in sys.stdin:
         following.finishing.set()

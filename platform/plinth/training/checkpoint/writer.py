@@ -51,7 +51,7 @@ HEARTBEAT_S = 0.5
 
 
 class WriterClient:
-    """Client in a rank for its writer process."""
+    """A rank's client for its writer process."""
 
     def __init__(self, root: Path, rank: int, descriptor: int) -> None:
         module = "plinth.training.checkpoint.writer"
@@ -73,16 +73,16 @@ class WriterClient:
             self._ready = self._line(HEARTBEAT_S) is not None
 
     def order(self, at: int, size: int, total: int, timing: Timing) -> None:
-        """Request a save. `answer` returns its outcome."""
+        """Request a save from the writer process. `answer` returns its outcome."""
         self._write(json.dumps({"plan_at": at, "plan_bytes": size, "size": total, "timing": timing}))
 
     def hurry(self) -> None:
-        """Send the process an empty line, which means that this rank waits for the answer."""
+        """Send the process an empty line, which tells it that this rank waits for the answer."""
         self._write("")
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the writer's answer, or None if there is none yet. If the process has ended, return a failure as the
-        answer.
+        """Return the writer's answer, or None if there is none after `timeout_s`. If the process has ended without an
+        answer, return a failure.
         """
         line = self._line(timeout_s)
         if line is not None:
@@ -105,7 +105,7 @@ class WriterClient:
 
     def made_progress(self) -> bool:
         """Return True if the writer has made progress since the last call. On systems other than Linux, return True if
-        it is alive.
+        the writer is alive.
         """
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -182,7 +182,7 @@ def _serve(memory: memoryview, order: dict[str, Any], idle: Idle) -> None:
 
 
 def _report_failure(plan: WritePlan, failure: dict[str, Any]) -> None:
-    """Report a failure in a file for the leading writer, which waits for this part.
+    """Report a failure in a file. The leading writer reads it, because it waits for this rank's part.
 
     If the file cannot be written because the disk is full, the process exits, which releases the lock.
     """
@@ -225,8 +225,8 @@ def lock_path(run: RunDirectory, rank: int) -> Path:
 
 
 def hold(run: RunDirectory, rank: int) -> int:
-    """Take the lock of a rank's writer and return its descriptor. The lock file then contains the process id and the
-    host.
+    """Take the lock of a rank's writer and return its descriptor. The process id and the host are written into the lock
+    file.
     """
     return atomic.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
 
@@ -251,7 +251,7 @@ def wait_until_gone(run: RunDirectory, timeout_s: float) -> list[int]:
 
 
 def end(run: RunDirectory, rank: int) -> None:
-    """Kill a writer that does not end by itself, on its host.
+    """Kill a rank's writer that does not end by itself, if it runs on this host.
 
     The process id comes from the lock file, which anyone can edit, so a process is killed only if it is a writer of
     this run.
@@ -292,11 +292,11 @@ class Idle:
         self.begin()
 
     def begin(self) -> None:
-        """Start a new batch of work that no rank waits for yet."""
+        """Start a new batch of work that may wait for idle cores, because no rank waits for it yet."""
         self._until, self._hurries = time.monotonic() + self._timeout_s, False
 
     def __call__(self, work: Callable[[], object]) -> None:
-        """Run a piece of work; raise its exception in the caller."""
+        """Run a piece of work and wait for it. If it fails, raise its exception in the caller."""
         self._hurries = self._hurries or time.monotonic() > self._until or self._urgent()
         if self._hurries:
             work()
@@ -305,7 +305,7 @@ class Idle:
 
 
 def _give_way() -> None:
-    """Set this thread's scheduling class to SCHED_IDLE. On systems without that class its priority does not change."""
+    """Set this thread's scheduling class to SCHED_IDLE. On systems without this class, leave the priority unchanged."""
     with contextlib.suppress(AttributeError, OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 

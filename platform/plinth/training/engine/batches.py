@@ -64,7 +64,7 @@ def replica_batches(config: RunConfig, rank: int, opened: Callable[[], Batches])
 
 
 class ReplicaBatches:
-    """Batches that one rank of a group reads and sends to all ranks of the group, from any start step.
+    """Batches that the first rank of a group reads and sends to all ranks of the group, from any start step.
 
     Args:
         group: a gloo group of the replica that is used only here.
@@ -87,7 +87,7 @@ class ReplicaBatches:
         return _taken(thread, wanted, ready)
 
     def _work(self, before: threading.Thread | None, first_step: int, wanted: Wanted, ready: Ready) -> None:
-        """Send or receive one batch per request, once the previous stream has ended."""
+        """Run in the thread: once the previous stream has ended, send or receive one batch per request."""
         if before is not None:
             before.join()
         source = None if self._source is None else self._source(first_step)
@@ -104,14 +104,16 @@ class ReplicaBatches:
                 source.close()
 
     def _exchanged(self, item: StepBatch | Exception | None) -> StepBatch | Exception | None:
-        """Broadcast the first rank's item to every rank."""
+        """Return the first rank's item on every rank, by a broadcast."""
         box = [item]
         dist.broadcast_object_list(box, group=self._group, group_src=0)
         return box[0]
 
 
 def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
-    """Return the next batch, or None at the end. If the reader fails, return its error in a form that can be sent."""
+    """Return the next batch, or None at the end. If the reader fails, return an error that can be sent to other
+    ranks.
+    """
     try:
         return next(source, None)
     except PlinthError as error:
@@ -121,7 +123,7 @@ def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
 
 
 def _taken(thread: threading.Thread, wanted: Wanted, ready: Ready) -> Iterator[StepBatch]:
-    """Yield the batches that a thread prepares. For each yielded batch, request one more."""
+    """Yield the batches that a thread prepares, and request one more batch for each."""
     try:
         while True:
             item = ready.get()
@@ -179,7 +181,7 @@ def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segme
 
 
 def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
-    """Return, for each token, the number of documents of the sequence that have started [B, S + 1].
+    """Return, for each token, the number of documents that have started in its sequence so far [B, S + 1].
 
     The numbers are one higher than in `Expanded`.
     """

@@ -34,7 +34,7 @@ def initialize(*, bucket: int, device_norm: bool, **given: Any) -> Any:
 
     Args:
         bucket: number of elements per bucket for the reduction of gradients without ZeRO.
-        device_norm: True if the host reads neither norm nor overflow.
+        device_norm: True if the device checks norm and overflow and the host reads neither.
         given: arguments of `deepspeed.initialize`.
     """
     import deepspeed
@@ -210,7 +210,7 @@ def deepspeed_config(
 
 
 def sums_gradients(config: RunConfig, precision: str) -> bool:
-    """Return True if gradients are divided by the number of replicas after their sum.
+    """Return True if gradients are summed over replicas first and divided by the number of replicas afterward.
 
     DeepSpeed's ZeRO-2 would divide before the sum, in BF16, where a division by 3 is rounded.
     """

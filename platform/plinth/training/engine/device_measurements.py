@@ -30,10 +30,10 @@ from plinth.model.blocks import Block
 
 
 class DeviceGradients:
-    """Measurement of a step's gradient; the gradient is clipped when the optimizer's step begins."""
+    """Measurement of a step's gradient on the device. The gradient is clipped when the optimizer's step begins."""
 
     def __init__(self, engine: Any, clip: float, *, stage: int, counts_all: bool, replicas: int, summed: bool) -> None:
-        """Attach to one engine.
+        """Attach to DeepSpeed's engine.
 
         Args:
             engine: DeepSpeed's engine, initialized.
@@ -85,7 +85,7 @@ class DeviceGradients:
         return self._counts_all or hasattr(parameter, "shard")
 
     def _scale(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Scale the gradient when the optimizer's step begins. ZeRO runs one optimizer step per parameter group."""
+        """Clip the gradient when the optimizer's step begins. ZeRO runs one optimizer step per parameter group."""
         assert self.norm is not None
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not gradients:
@@ -228,7 +228,7 @@ class LayerMonitor:
         self.again()
 
     def again(self) -> None:
-        """Discard the measurements since `begin`, because the step is repeated."""
+        """Discard the measurements since `begin`, because the step will be repeated."""
         if self._active:
             self._counts[:] = 0
             self._sums.zero_()
@@ -328,7 +328,7 @@ class LayerMonitor:
         self._measure(0, inputs[0])
 
     def _measure(self, row: int, x: Tensor) -> None:
-        """Add the statistics of the activations `x` [B, S, D], without copying them."""
+        """Add the activations `x` [B, S, D] to the statistics of a table row, without copying them."""
         if not self._active:
             return
         with torch.no_grad():
@@ -357,13 +357,13 @@ def blocks(module: nn.Module) -> Iterator[Any]:
 
 
 def _longest(x: Tensor) -> Tensor:
-    """Return each head's largest row norm: [B, H, S, E] to [H]."""
+    """Return the largest row norm of each head: [B, H, S, E] to [H]."""
     longest: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=(0, 2))
     return longest
 
 
 def _table(raw: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Convert sums, counts and maxima [R, 7] to the columns of the table [R, C]."""
+    """Convert sums, counts and maxima [R, 7] to the columns of the layer statistics [R, C]."""
     sums, maxima = raw[:, :5], raw[:, 5:]
     backwards = np.where(sums[:, _BACKWARDS] > 0, sums[:, _BACKWARDS], np.nan)
     elements = np.where(sums[:, _ELEMENTS] > 0, sums[:, _ELEMENTS], np.nan)

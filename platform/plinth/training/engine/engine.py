@@ -66,7 +66,7 @@ NO_HOOKS = PassHooks()
 
 
 class TrainingEngine:
-    """The model, its optimizer and the ZeRO stage of the run, on this rank."""
+    """One rank's part of the model and its optimizer, divided as the run's ZeRO stage requires."""
 
     def __init__(self, config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> None:
         import deepspeed
@@ -208,7 +208,7 @@ class TrainingEngine:
         return total
 
     def _hooked_attempt(self, batch: StepBatch) -> Tensor:
-        """Run a step like `_attempt`, but with the gradient that a hook computes."""
+        """Run a step like `_attempt`, but backpropagate the scalar that a hook returns."""
         assert self.hooks.gradient is not None
         accumulate(self.deepspeed, 1)
         self.clock.enter("forward")  # forward and backward, sequence by sequence
@@ -219,8 +219,8 @@ class TrainingEngine:
         return total
 
     def _step(self, total: Tensor | None) -> None:
-        """Run DeepSpeed's step after a backward pass. If the gradient of the step is complete, pass the step's loss as
-        `total`.
+        """Run DeepSpeed's step after a backward pass. After the last backward pass, `total` is the loss of the whole
+        step.
         """
         if total is not None:
             self._complete(total)
@@ -228,7 +228,7 @@ class TrainingEngine:
         self.deepspeed.step()
 
     def _complete(self, total: Tensor) -> None:
-        """Measure the complete gradient of the step and call the hooks, before the update."""
+        """Measure the complete gradient of a step and call the hooks, before the update."""
         if self.gradients is not None:
             self.gradients.measure()
         for hook in self.hooks.after_backward:
@@ -301,7 +301,7 @@ class TrainingEngine:
 
     @property
     def _least_scale(self) -> float:
-        """Minimum FP16 loss scale; an overflow does not lower it further."""
+        """Minimum FP16 loss scale. An overflow at this scale does not lower it further."""
         scale = self.config.parallel.loss_scale
         return scale.static or float(scale.minimum)
 

@@ -34,8 +34,8 @@ from plinth.training.parameters.optimizers import OPTIMIZERS, Groups, MuonOption
 def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float:
     """Return the base learning rate of the optimizer step that ends at `tokens` (1 … total_tokens).
 
-    Each parameter group multiplies this rate by its own factor. `tokens` and `total_tokens` may be in any unit, if it
-    is the same for both.
+    Each parameter group multiplies this rate by its own factor. `tokens` and `total_tokens` may be in any unit if both
+    have the same unit.
     """
     warmup = math.ceil(optimizer.warmup(total_tokens))
     if tokens <= warmup:
@@ -49,7 +49,7 @@ def learning_rate(optimizer: Optimizer, tokens: int, total_tokens: int) -> float
 def _share(optimizer: Optimizer, tokens: int, total_tokens: int, done: float) -> float:
     """Return the position of the learning rate between its minimum (0) and its peak (1).
 
-    It falls from 1 after the warm-up to 0 at the end.
+    The position falls from 1 after the warm-up to 0 at the end.
     """
     if optimizer.schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done))
@@ -184,7 +184,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 
 def make(groups: Groups, optimizer: Optimizer, options: MuonOptions) -> Muon:
-    """Create Muon from the recipe's options."""
+    """Create the Muon optimizer from the recipe's options."""
     return Muon(groups, options)
 
 
@@ -240,7 +240,7 @@ class Muon(torch.optim.Optimizer):
             self._apply(one, w, update, group, bad)
 
     def _look_ahead(self, v: Tensor, g: Tensor, bad: Tensor | None) -> Tensor:
-        """Add a gradient to the momentum. Return the input of the orthogonalization, in BF16."""
+        """Add a gradient to the momentum, and return the matrix to orthogonalize, in BF16."""
         new = v.lerp(g, 1 - self._momentum)
         v.copy_(_unless(bad, new, v))
         return g.lerp(new, self._momentum).bfloat16()
@@ -279,7 +279,7 @@ class HeldRange(NamedTuple):
 
 
 class HeldMatrix(NamedTuple):
-    """A matrix, and the ranges of its elements on each rank."""
+    """A matrix, and the range of its elements that each rank has."""
 
     shape: tuple[int, int]
     held: slice  # of this rank's flat tensor; empty if this rank has no part
@@ -291,7 +291,7 @@ class HeldMatrix(NamedTuple):
 
 
 class Wave(NamedTuple):
-    """Matrices with parts that are sent together."""
+    """Matrices whose parts are sent between ranks together."""
 
     matrices: tuple[HeldMatrix, ...]
     owners: tuple[int, ...]  # rank in the group that assembles each matrix
@@ -299,7 +299,8 @@ class Wave(NamedTuple):
     group: Any  # None: nothing is sent
 
     def gather(self, parts: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Assemble the matrices that this rank owns from the parts [elements] on all ranks, and return them by index.
+        """Assemble the matrices that this rank orthogonalizes from their parts [elements] on all ranks. Return them by
+        index.
 
         All ranks must call this.
         """
@@ -320,7 +321,8 @@ class Wave(NamedTuple):
         return {index: flat.view(self.matrices[index].shape) for index, flat in whole.items()}
 
     def scatter(self, whole: dict[int, Tensor], like: Sequence[Tensor]) -> list[Tensor]:
-        """Send the whole matrices [elements] from their owners, and return this rank's part of every matrix.
+        """Send each whole matrix [elements] from the rank that orthogonalized it, and return this rank's part of every
+        matrix.
 
         All ranks must call this.
         """
@@ -343,7 +345,7 @@ class Wave(NamedTuple):
 
 
 class MatrixDivision:
-    """Division of matrices over ranks, as waves per flat tensor. A tensor that is not flat is a whole matrix."""
+    """Division of matrices over ranks, as waves per flat tensor. A tensor that is not flat is one undivided matrix."""
 
     def __init__(self) -> None:
         self._waves: dict[Tensor, list[Wave]] = {}

@@ -28,7 +28,7 @@ from plinth.training.parallel.topology import ModelParallelUnit, Topology
 
 
 class StageExchange:
-    """Exchange of tensors with the previous and the next stage."""
+    """Exchange of activations and gradients with the previous and the next pipeline stage."""
 
     def __init__(self, stage: PipelineStage, ranks: Sequence[int], like: Tensor, device: torch.device) -> None:
         """Set up the exchange.
@@ -95,7 +95,9 @@ class TiedEmbedding:
             model.borrowed_embedding = borrowed
 
     def _add(self, borrowed: Tensor) -> None:
-        """Add a micro batch's gradient in FP32, as DeepSpeed does for the parameters that it manages."""
+        """Add a micro batch's gradient of the last stage's copy in FP32, as DeepSpeed does for the parameters that it
+        manages.
+        """
         assert borrowed.grad is not None
         if self._gradient is None:
             self._gradient = torch.zeros_like(borrowed, dtype=torch.float32)
@@ -103,7 +105,7 @@ class TiedEmbedding:
         borrowed.grad = None
 
     def send_weights(self) -> None:
-        """Send the first stage's weights to the last stage. Call this after a step and after loading a checkpoint."""
+        """Send the first stage's embedding to the last stage. Call this after a step and after loading a checkpoint."""
         operations: list[dist.P2POp] = []
         if self._stage.first:
             _send(operations, self._model.embed_tokens.detach(), self._ranks[-1])
@@ -168,7 +170,8 @@ def _accumulated(outer: Any, parameter: Any) -> Tensor:
 
 
 def open_engine(config: RunConfig, rank: Rank, hooks: PassHooks = NO_HOOKS) -> TrainingEngine:
-    """Open the engine for the run's `parallel:` block, with the hooks of the run. All ranks must call this.
+    """Open the training engine that the run's `parallel:` block needs, with the hooks of the run. All ranks must call
+    this.
 
     Raises:
         TrainingError: this machine does not support the settings in the block.
@@ -213,7 +216,9 @@ class PipelineEngine(TrainingEngine):
         return total
 
     def _schedule(self, batch: StepBatch) -> Tensor:
-        """Run all forward and backward passes of a step. Return the mean loss on the last stage, otherwise zero."""
+        """Run all forward and backward passes of a step. Return the mean loss on the last stage, and zero on other
+        stages.
+        """
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)
@@ -277,7 +282,9 @@ class PipelineEngine(TrainingEngine):
         return y if self._stage.last else torch.zeros(len(layout.targets), 2, device=self.rank.device)
 
     def _passed_on(self, shape_of_tokens: Sequence[int], *inputs: Any, **asked: Any) -> Tensor:
-        """Run one forward pass over all stages. Return this stage's output for the previous stage's activations."""
+        """Run one forward pass over all stages. Each stage gets the previous stage's activations and returns its own
+        output.
+        """
         exchange = StageExchange(self._stage, self._ranks, self._activations(shape_of_tokens), self.rank.device)
         x = exchange(forward_from=True)[0]
         y: Tensor = self.deepspeed(*inputs, x=x, **asked)

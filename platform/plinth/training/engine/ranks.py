@@ -48,7 +48,7 @@ def precision_of(config: RunConfig, device: torch.device) -> str:
 
 
 def require_device(precision: str, device: torch.device) -> None:
-    """Raise an error with a remedy if this device does not support a precision. DeepSpeed provides the check.
+    """Raise an error with a remedy if this device does not support a precision. The check is DeepSpeed's.
 
     Raises:
         TrainingError: the device has no FP16 arithmetic.
@@ -65,7 +65,7 @@ def require_device(precision: str, device: torch.device) -> None:
 
 
 def require_gradient(path: AttentionPath, device: torch.device) -> None:
-    """Raise an error if this device cannot train with an attention backend.
+    """Raise an error if an attention backend has no gradient on this device.
 
     Raises:
         TrainingError: the backend is FlexAttention and the device is a CPU.
@@ -150,7 +150,7 @@ def convert(model: Decoder, kind: str, *, emulate: bool = False) -> None:
 
 
 def divides(module: nn.Module, name: str = "") -> bool:
-    """Return True if the FP8 kernels support the sizes of a linear layer."""
+    """Return True if the FP8 kernels support the sizes of this linear layer."""
     return isinstance(module, nn.Linear) and not (module.in_features % MULTIPLE or module.out_features % MULTIPLE)
 
 
@@ -249,7 +249,7 @@ def seed(value: int) -> None:
 
 
 def leave() -> None:
-    """Leave the process group, so that none of its resources outlive the rank."""
+    """Leave the process group and free all its resources."""
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -321,7 +321,7 @@ def defer_dynamo() -> None:
 
 
 def import_deepspeed(cuda: bool) -> Any:
-    """Import DeepSpeed without log output. On CPUs, leave out the operators that are compiled at first use."""
+    """Import DeepSpeed without log output. On CPUs, skip its operators that are compiled at first use."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     with _without("mlflow"):

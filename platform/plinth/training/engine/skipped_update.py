@@ -49,7 +49,7 @@ _NORM, _SKIPPED = range(_BROKEN.stop, _BROKEN.stop + 2)
 
 @dataclass(frozen=True)
 class Shared:
-    """Numbers of a step on the host that all ranks share."""
+    """Numbers of a step on the host that are the same on all ranks."""
 
     loss: float  # mean over ranks
     grad_norm: float
@@ -62,7 +62,7 @@ class Shared:
 
 
 class UpdateSkipper:
-    """Exchange of a step's numbers among ranks; the update is skipped if the numbers are bad."""
+    """Exchange of a step's numbers among ranks. The update is skipped if the numbers exceed the guard's limits."""
 
     def __init__(self, engine: TrainingEngine) -> None:
         self.engine, self.device = engine, engine.rank.device
@@ -86,7 +86,7 @@ class UpdateSkipper:
         trace: int = 0,
         broken: Sequence[int] = NONE_BROKEN,
     ) -> None:
-        """Prepare a step.
+        """Set the inputs of the next step's exchange.
 
         The arguments are the limits of the step, this rank's fingerprint, its pending signal, its seconds of the last
         step, and the number of rows that violate each screening rule. On the leading rank, `trace` is the newest trace
@@ -114,7 +114,7 @@ class UpdateSkipper:
         self._summed = summed
 
     def _judge(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Decide at the beginning of the optimizer's step if the update is applied.
+        """When the optimizer's step begins, decide on the device if the update is applied.
 
         ZeRO-3 calls the optimizer several times per step, and all calls use the same verdict.
         """

@@ -96,7 +96,9 @@ class SavedInitial:
         self._require(config)
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
-        """Write the values of a part into `target`, in its precision and on its device. See `Initial.fill`."""
+        """Write the initial values of one part of a tensor into `target`, in its precision and on its device. See
+        `Initial.fill` for the arguments.
+        """
         if self._rows is not None and role == "embedding":
             self._fill_rows(target, self._tensor(name, (self._vocabulary, placement.shape[1])), placement)
             return
@@ -108,7 +110,7 @@ class SavedInitial:
             target.copy_(tensor[rows, placement.column : placement.column + target.shape[1]])
 
     def _fill_rows(self, target: Tensor, tensor: Any, placement: Placement) -> None:
-        """Fill the rows of tokens that the parent knows with the parent's rows [V, D].
+        """Fill the rows of tokens that the parent's vocabulary has with the parent's rows [V, D].
 
         All other rows get the mean of the parent's rows. The mean is computed block by block in FP64, so it is the same
         on every rank.
@@ -139,7 +141,7 @@ class SavedInitial:
         return self._open[part.name]
 
     def _located(self) -> dict[str, Part]:
-        """Return the file of each tensor."""
+        """Return, for each tensor of the initial weights, the file that contains it."""
         try:
             if INDEX not in self._parts:
                 return dict.fromkeys(self._file(self._parts[WEIGHTS]).keys(), self._parts[WEIGHTS])
@@ -239,14 +241,14 @@ EMA = "ema"
 
 
 def step_weight(optimizer: Optimizer, tokens: int) -> float:
-    """Return the weight of the current parameters in the exponential mean, after a step of `tokens` tokens."""
+    """Return the weight of the current parameters in the exponential mean (EMA) after a step of `tokens` tokens."""
     if optimizer.ema_decay is None:
         return 0.0
     return float(1 - optimizer.ema_decay ** (tokens / (optimizer.ema_tokens or tokens)))
 
 
 class WeightAverage:
-    """Exponential mean of an optimizer's parameters. `weight` applies to the next step."""
+    """Exponential mean (EMA) of an optimizer's parameters. `weight` applies to the next step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.weight = 0.0

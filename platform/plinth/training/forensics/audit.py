@@ -46,7 +46,7 @@ from plinth.training.trainer import Trainer
 
 @dataclass
 class Replayed:
-    """Steps and states of a replay. `states` maps each committed step in the range to its state."""
+    """Steps and states of a replay. `states` maps each committed step in the range to the state after it."""
 
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
@@ -139,7 +139,7 @@ def _step(measured: Measured, loss_ema: float | None) -> dict[str, Any]:
 
 
 def compare(config: RunConfig, first: int, found: Replayed) -> dict[str, Any]:
-    """Return the evidence: original and replayed values, and for each pair True if they are equal."""
+    """Return the evidence: each original and replayed value, and if the two are equal."""
     history, last = timeline(config.directory.events), max(found.states)
     steps = [_compared(history.steps.get(step, {}), step, again) for step, again in found.steps.items()]
     skipped = sorted(step for step in history.skipped if first < step <= last)
@@ -216,7 +216,9 @@ def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) 
 
 
 def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the original and the replayed state of one commit. List the monitor and the guard only if they differ."""
+    """Compare the original and the replayed state at one commit. List the monitor, which includes the guard, only if it
+    differs.
+    """
     expected = checkpoint.read_state(config.directory, step)
     parts: dict[str, Any] = {
         part: {"original": expected[part], "replayed": again[part], "equal": expected[part] == again[part]}
@@ -261,16 +263,16 @@ def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Return the largest absolute difference of a number over all steps for which both original and replay have a
-    value.
+    """Return the largest absolute difference of one number between original and replay. Steps without both values are
+    left out.
     """
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
 
 
 def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
-    """Return the largest relative difference of a number over all compared steps. If one of two values is missing, it
-    is infinite.
+    """Return the largest relative difference of one number between original and replay. It is infinite if a step lacks
+    one of the two values.
     """
     pairs = [(row[name]["original"], row[name]["replayed"]) for row in steps]
     if not all(isinstance(one, float) for pair in pairs for one in pair):
@@ -338,7 +340,7 @@ def _relative(now: Tensor, then: Tensor) -> float:
 
 
 def hardware(engine: TrainingEngine) -> list[str]:
-    """Return the device and libraries of each rank, in rank order. All ranks must call this."""
+    """Return the device and library versions of each rank, in rank order. All ranks must call this."""
     device = engine.rank.device
     if device.type == "cuda":
         version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]

@@ -53,8 +53,8 @@ ToleranceClass = Literal["bit-equal", "measured"]
 
 
 class MeasuredBound(Frozen):
-    """Bound for one quantity: the largest relative difference between original and replay, the largest difference
-    between two replays, and the allowed maximum.
+    """Bound for one number: the largest relative difference between original and replay, the largest difference between
+    two replays, and the allowed maximum.
     """
 
     difference: float
@@ -87,7 +87,7 @@ class Tolerance(Frozen):
 
     @property
     def largest(self) -> float:
-        """Largest of the relative bounds."""
+        """Largest of the allowed relative differences."""
         return max(one.bound for one in self.bounds.values())
 
 
@@ -132,18 +132,19 @@ def examined(evidence: Mapping[str, Any], *, step: int, parameters_sha256: str) 
         faults = (*skeleton, *_differences(evidence), *_another(evidence, parameters_sha256, "replayed"))
         compared = len(evidence["steps"])
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        return ResumeProof(compared_steps=0, faults=(f"it lists no replay: {error!r}",))
+        return ResumeProof(compared_steps=0, faults=(f"the evidence lists no replay: {error!r}",))
     if not faults or not evidence.get("tolerance"):
         return ResumeProof(compared_steps=compared, faults=faults)
     try:
         tolerance = _tolerance(evidence, (*skeleton, *_another(evidence, parameters_sha256, "original")))
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        return ResumeProof(compared_steps=compared, faults=(*faults, f"it lists no second replay: {error!r}"))
+        lacking = f"the evidence lists no second replay: {error!r}"
+        return ResumeProof(compared_steps=compared, faults=(*faults, lacking))
     return ResumeProof(compared_steps=compared, faults=faults, tolerance=tolerance)
 
 
 def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
-    """Yield the faults that no tolerance can excuse: wrong compared steps, skipped steps or interventions."""
+    """Yield the faults that no tolerance excuses: wrong steps compared, or wrong steps skipped."""
     skipped, acted = evidence["skipped_steps"], evidence["interventions"]
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
@@ -155,11 +156,11 @@ def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
         yield "interventions differ"
     ends = int(evidence["commits"][-1]["step"])
     if ends != step:
-        yield f"the replay ends at step {ends}, not at that of the checkpoint, {step}"
+        yield f"the replay ends at step {ends}, not at the checkpoint's step {step}"
 
 
 def _differences(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one fault per step or state in which original and replay differ."""
+    """Yield a sentence for each step or state in which original and replay differ."""
     acted = evidence["interventions"]
     if _decisions(acted["original"]) == _decisions(acted["replayed"]) and acted["original"] != acted["replayed"]:
         yield "values of interventions differ"
@@ -177,28 +178,27 @@ def _another(evidence: Mapping[str, Any], parameters: str, side: str) -> Iterato
 
 
 def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Tolerance:
-    """Return the tolerance of the evidence, recomputed from the steps of both replays."""
+    """Return the tolerance that the evidence supports, recomputed from the steps of both replays."""
     measured, rows = evidence["tolerance"], evidence["steps"]
     state = MeasuredBound(difference=measured["state"]["original"], spread=measured["state"]["repeated"])
     least = RESOLUTION if state.spread > 0 else 0.0
     bounds = {**{name: _of_steps(rows, name, least) for name in MEASURED}, "state": state}
     found = [*faults, *_undecided(evidence)]
     found += [
-        f"{name} differs by {one.difference:.3g}; two replays by {one.spread:.3g}, {FACTOR:g} times that is the bound"
+        f"{name} differs by {one.difference:.3g}; two replays differ by {one.spread:.3g}, and {FACTOR:g} times that is "
+        "the bound"
         for name, one in bounds.items()
         if not one.holds
     ]
     if not measured["hardware"]:
-        found.append("it does not name its hardware")
+        found.append("the evidence does not name its hardware")
     return Tolerance(
         bounds=bounds, hardware=tuple(measured["hardware"]), method=measured["method"], faults=tuple(found)
     )
 
 
 def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> MeasuredBound:
-    """Return a number's largest relative differences over all steps. The difference between two replays is at least
-    `least`.
-    """
+    """Return the bound of one number over all steps. The difference between two replays counts as at least `least`."""
     pairs = [row[name] for row in rows]
     return MeasuredBound(
         difference=max(relative(pair["original"], pair["replayed"]) for pair in pairs),
@@ -207,7 +207,7 @@ def _of_steps(rows: list[Mapping[str, Any]], name: str, least: float) -> Measure
 
 
 def relative(first: float, second: float) -> float:
-    """Return the difference of two numbers relative to the larger one, at most `WHOLLY`.
+    """Return the absolute difference of two numbers divided by the larger magnitude, at most `WHOLLY`.
 
     The result is `WHOLLY` if only one number is finite.
     """
@@ -218,7 +218,7 @@ def relative(first: float, second: float) -> float:
 
 
 def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one fault per step or state in which decisions (batches, rates, updates, interventions) differ."""
+    """Yield a sentence for each step or state in which decisions (batches, rates, updates, interventions) differ."""
     for row in evidence["steps"]:
         exact = [name for name in COMPARED if name not in MEASURED]
         if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:
@@ -233,7 +233,9 @@ def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _decisions(value: Any) -> Any:
-    """Return a record without its measured numbers. Measured numbers are floats, or floats written as text."""
+    """Return a copy of a record without its measured numbers. Measured numbers are floats, or floats written as
+    text.
+    """
     if isinstance(value, Mapping):
         return {name: _decisions(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -252,7 +254,7 @@ def _fraction(text: str) -> bool:
 
 
 def _equal(part: Mapping[str, Any]) -> bool:
-    """Return True if all digests are equal. The monitor's state is listed only if it differs."""
+    """Return True if original and replay agree. The monitor's state is listed only if it differs."""
     if "replayed" in part:
         return bool(part["original"] == part["replayed"])
     return part["equal"] is True

@@ -110,7 +110,7 @@ def batch_of(config: RunConfig, step: int) -> StepBatch:
 def rows(model: Decoder, batch: StepBatch, *, gradients: bool = False) -> Iterator[SequenceLosses]:
     """Yield every sequence of a batch with the loss of each of its tokens.
 
-    A sequence that is cut into shorter rows is scored in those rows, as in training.
+    A sequence that training cuts into shorter rows is scored in the same rows.
     """
     device = next(model.parameters()).device
     for row, own in enumerate(batch.micro):
@@ -183,7 +183,7 @@ def scored(seen: StepDocument, row: npt.NDArray[np.float32], gradient: float | N
 
 
 def typical(documents: Iterable[ScoredDocument]) -> dict[str, float]:
-    """Return the median loss of each bucket. The empty name has the median over all documents."""
+    """Return the median loss of each bucket. The empty name maps to the median over all documents."""
     by_bucket: dict[str, list[float]] = defaultdict(list)
     for document in documents:
         if document.targets:
@@ -203,7 +203,7 @@ def rank(
     Args:
         usual: typical losses, from `typical`.
         text: returns the text of targets `first` to `last` of a document, for its worst spans.
-        most: maximum number of listed documents, or None for all.
+        most: maximum number of listed documents; None lists all documents.
     """
     targets = max(1, sum(document.targets for document in documents))
     counted = [document for document in documents if document.targets]
@@ -226,7 +226,7 @@ def rank(
 def worst_spans(
     document: ScoredDocument, text: Callable[[ScoredDocument, int, int], str] | None
 ) -> list[dict[str, Any]]:
-    """Return the non-overlapping spans of `SPAN` targets with the largest mean loss."""
+    """Return the spans of `SPAN` targets with the largest mean loss in a document. Spans do not overlap."""
     losses = np.nan_to_num(document.losses, nan=0.0)
     width = min(SPAN, len(losses))
     means = np.convolve(losses, np.ones(width) / width, mode="valid")
@@ -264,7 +264,7 @@ def _row(document: ScoredDocument, usual: Mapping[str, float], targets: int) -> 
 
 
 def _grouped(rows: Sequence[Mapping[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the sums over the documents of each source or bucket, the largest excess first."""
+    """Return the excess loss of each source or bucket, summed over its documents, the largest first."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[name] for name in names)].append(row)
@@ -312,7 +312,8 @@ def blame(config: RunConfig, step: int, wanted: int | None = None, baseline: int
     """Return the documents, sources and buckets of a step, ranked by their excess loss.
 
     Raises:
-        As `replay`.
+        MissingError: the step does not exist, no checkpoint precedes it, or the run's manifests no longer exist.
+        CheckpointError: the checkpoint cannot be trusted.
     """
     view = _View(config, checkpoint_before(config, step, wanted))
     compared = baseline_steps(step, baseline, suspect_steps(timeline(config.directory.events)))
@@ -371,7 +372,9 @@ class _View:
         return text
 
     def about(self, step: int) -> dict[str, Any]:
-        """Return the fields at the beginning of every result."""
+        """Return the fields with which every result begins: run, step, checkpoint, and the original loss and gradient
+        norm.
+        """
         history = timeline(self.config.directory.events)
         trained = history.steps.get(step)
         taken_back = [event for event in history.undone if event["step"] == step]
@@ -387,7 +390,7 @@ class _View:
 
 
 def main() -> int:
-    """Print the result as JSON and return the exit status."""
+    """Replay or blame the step named on the command line, print the result as JSON, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.forensics.replay", description=__doc__)
     parser.add_argument("what", choices=("replay", "blame"))
     parser.add_argument("config", help="runs/<run_id>/config.json")

@@ -30,7 +30,7 @@ ACTIONS = ("warn", "skip", "lower_lr", "rollback", "stop")
 
 
 class Finding(Frozen):
-    """Finding of one rule that a step is suspicious.
+    """One rule's finding that a step is suspicious.
 
     Attributes:
         value, threshold: value of the step, and its limit; for a screening rule, fractions of the step's rows.
@@ -67,7 +67,8 @@ class TrainedStep(Frozen):
 
 
 class Limits(Frozen):
-    """Limits of a step. A higher loss or gradient norm is suspicious. A value with an infinite limit is not judged yet.
+    """Limits of a step. A loss or gradient norm above its limit is suspicious. A value with an infinite limit is not
+    judged yet.
 
     Attributes:
         rows: maximum number of rows that are allowed to violate a screening bound.
@@ -149,7 +150,7 @@ class Rolling:
 
     @property
     def values(self) -> list[float]:
-        """Values in the window, oldest first."""
+        """Numbers in the window, oldest first."""
         return list(self._values)
 
     @property
@@ -185,8 +186,8 @@ LAYER_WINDOW, LAYER_MINIMUM = 32, 4
 def limits(policy: GuardParameters, losses: Rolling, norms: Rolling) -> Limits:
     """Return the limits above which a step is suspicious: level plus `sigmas` robust deviations of the previous steps.
 
-    If the spread is almost 0, every small change would be a spike. The loss must therefore also rise by a minimum
-    number of nats, and the norm by a minimum ratio.
+    If the spread is almost 0, every small change would be a spike. The loss must therefore rise by a minimum number of
+    nats, and the norm by a minimum ratio.
     """
     if len(losses) < policy.min_steps:
         return Limits()
@@ -238,14 +239,16 @@ WARM_UP = 10
 
 
 class ThroughputRule:
-    """Rule on the seconds per token of every step. Seconds per step do not work, because batches may grow."""
+    """Rule that judges the seconds per token of every step. It does not judge seconds per step, because batches may
+    grow.
+    """
 
     def __init__(self, policy: Throughput, window_steps: int) -> None:
         self.policy, self._window = policy, Rolling(window_steps)
         self._seen = self._streak = 0
 
     def record(self, step: int, tokens: int, seconds: float) -> list[Intervention]:
-        """Judge a step and return the interventions."""
+        """Judge the speed of a step and return the interventions."""
         self._seen += 1
         if self.policy.action == "off" or self._seen <= WARM_UP or seconds <= 0:
             return []
@@ -291,9 +294,9 @@ NONE_BROKEN = (0,) * len(TEXT_RULES)
 
 
 def values(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] = ()) -> NDArray[np.float64]:
-    """Return the values that the screening rules judge for every sequence [B, TEXT_RULES].
+    """Return one number per screening rule and sequence [B, TEXT_RULES].
 
-    The values are text statistics, and 1 if the sequence's stream is screened.
+    The numbers are text statistics, and for the rule `streams` 1 if the sequence's stream is screened, otherwise 0.
 
     Args:
         streams: name of each sequence's stream; empty if a source has no streams.
@@ -308,7 +311,7 @@ def values(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] =
 
 
 def breaking(policy: BatchScreening, found: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return a mask of the sequences that violate the bound of each rule, [B, TEXT_RULES]."""
+    """Return a mask [B, TEXT_RULES] that is True where a sequence violates a rule's bound."""
     duplicate, top, entropy = (found[:, FACTS.index(fact)] for fact in FACTS)
     return np.column_stack(
         [
@@ -321,12 +324,12 @@ def breaking(policy: BatchScreening, found: NDArray[np.float64]) -> NDArray[np.b
 
 
 def count_broken(policy: BatchScreening, batch: CompactBatch, streams: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the number of sequences that violate the bound of each rule."""
+    """Return, for each screening rule, the number of sequences that violate its bound."""
     return tuple(breaking(policy, values(policy, batch, streams)).sum(axis=0).tolist())
 
 
 def limit_of(policy: BatchScreening | None, rows: int) -> float:
-    """Return the number of rows in a batch that can violate a bound before the update is skipped."""
+    """Return the maximum number of rows that may violate a bound without the update being skipped."""
     return math.inf if policy is None or policy.action == "warn" else policy.rows * rows
 
 
@@ -345,7 +348,7 @@ def findings(policy: BatchScreening, counts: Sequence[int], rows: int) -> tuple[
 
 
 def bound(policy: BatchScreening, rule: str) -> float | None:
-    """Return the limit of a rule for a single row. Return None for the rule `streams`, which has no limit."""
+    """Return a screening rule's limit for a single row. Return None for the rule `streams`, which has no limit."""
     return None if rule == "streams" else getattr(policy, rule)
 
 
@@ -368,7 +371,7 @@ def require_streams(policy: BatchScreening, streams: Sequence[str]) -> None:
 def broken_rows(
     policy: BatchScreening, batch: CompactBatch, streams: Sequence[str], rule: Any
 ) -> list[tuple[int, float]]:
-    """Return the sequences that violate the bound of a rule, with their values, the most extreme first."""
+    """Return the index and value of each sequence that violates a rule's bound, the most extreme first."""
     found, place = values(policy, batch, streams), TEXT_RULES.index(rule)
     rows = np.flatnonzero(breaking(policy, found)[:, place]).tolist()
     rows.sort(key=lambda row: (found[row, place] if rule == "entropy" else -found[row, place], row))

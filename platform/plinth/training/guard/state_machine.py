@@ -83,7 +83,7 @@ class Guard:
         )
 
     def factor(self, step: int) -> float:
-        """Return the factor that the guard applies to a step's learning rate."""
+        """Return the factor by which the guard multiplies a step's learning rate."""
         steps, factor = self.policy.lr_steps, 1.0
         for made in self.lowered:
             if made.last + LAG <= step and (not steps or step < made.last + LAG + steps):
@@ -109,7 +109,7 @@ class Guard:
         return self._hardest(made)
 
     def kept_back(self, seen: TrainedStep) -> bool:
-        """Return True if screening skipped the update. Loss and gradient are then not judged."""
+        """Return True if screening skipped the step's update. The step's loss and gradient are then not judged."""
         return seen.vetoed and any(self.policy.rule(finding.rule).action != "warn" for finding in seen.screened)
 
     def set_rollbacks(self, made: Iterable[Intervention]) -> None:
@@ -135,7 +135,7 @@ class Guard:
 
     @classmethod
     def restored(cls, policy: GuardParameters, state: Mapping[str, Any]) -> Guard:
-        """Return a guard with the saved state `state`."""
+        """Create a guard from the state in a checkpoint."""
         guard = cls(policy)
         guard._losses = Rolling(policy.window_steps, state["losses"])
         guard._norms = Rolling(policy.window_steps, state["norms"])
@@ -153,7 +153,7 @@ class Guard:
     # -- inside
 
     def _judge(self, seen: TrainedStep) -> list[Finding]:
-        """Return the findings about loss and gradient of a step."""
+        """Return the findings about loss, gradient and layers of a step."""
         by_layer = (
             judge_layers(self.policy.layer_gradient, "layer_gradient", seen.gradients, self._gradients),
             judge_layers(self.policy.activations, "activations", seen.activations, self._activations),
@@ -172,8 +172,8 @@ class Guard:
         )
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
-        """Return all warnings, and only the most severe other action. Two rules that detect the same problem thus act
-        once.
+        """Return all warnings, and only the most severe other action. Two rules that detect the same problem then cause
+        only one action.
         """
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]
@@ -196,7 +196,7 @@ class Guard:
             self._skipped = [step for step in self._skipped if step > recent] + [seen.step]
 
     def _decide(self, seen: TrainedStep, finding: Finding) -> Intervention | None:
-        """Return the intervention that the policy requires for a finding now, or None."""
+        """Return the intervention that the policy requires for a finding at this step, or None."""
         rule = self.policy.rule(finding.rule)
         if rule.action == "off":
             return None
@@ -217,7 +217,7 @@ class Guard:
         return self._intervention(seen, finding, rule.action)
 
     def _skip(self, seen: TrainedStep, finding: Finding, rule: GuardRule) -> Intervention:
-        """Return an intervention that skips this step. The step's update was not applied, so nothing must be undone."""
+        """Return an intervention that skips this step. The update was not applied, so nothing must be undone."""
         self._streaks.pop(finding.rule, None)
         reason = ""
         if rule.action != "skip":

@@ -80,7 +80,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Tensor:
-    """Run one all-to-all. The received parts are joined in rank order."""
+    """Exchange parts of a tensor between all ranks of a group. The received parts are joined in rank order."""
     size = dist.get_world_size(group)
     sent = torch.stack(x.chunk(size, dim=divided)).contiguous()
     received = torch.empty_like(sent)
@@ -89,7 +89,7 @@ def _exchanged(x: Tensor, group: ProcessGroup, divided: int, joined: int) -> Ten
 
 
 def summed(x: Tensor, group: ProcessGroup) -> Tensor:
-    """Return the sum over the group, in a new tensor."""
+    """Return the sum of a tensor over all ranks of the group, in a new tensor."""
     if torch.compiler.is_compiling():  # the same collective in functional form, for graphs
         total: Tensor = functional_collectives.all_reduce(x, "sum", group)
         return total
@@ -195,12 +195,12 @@ def divided_decoder(
 
 
 def _total(gradient: Tensor, ranks: TensorRanks) -> Tensor:
-    """Return the sum of a gradient over the tensor ranks. The sum is computed in FP32 and rounded once."""
+    """Return the sum of a gradient over the tensor ranks. It is computed in FP32 and rounded once."""
     return ranks.total(gradient.float()).to(gradient.dtype)
 
 
 def gathered(parameter: Tensor, topology: Topology) -> Tensor:
-    """Return the undivided parameter, detached. All tensor ranks must call this."""
+    """Assemble a parameter from all tensor ranks, and return it without a gradient. All tensor ranks must call this."""
     shard, value = getattr(parameter, "shard", None), parameter.detach()
     return value if shard is None or topology.tensor is None else _gathered(value, shard[0], topology.tensor)
 
@@ -281,7 +281,7 @@ def partition_initialised(model: nn.Module, initial: WeightSource, settings: dic
 
 
 def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, start: int, count: int) -> None:
-    """Write `count` elements of the flattened parameter from element `start` on, and the remaining elements of their
+    """Initialize `count` elements of a flattened parameter, starting at `start`, and the other elements in their
     rows.
     """
     if whole.dim() < 2:

@@ -95,7 +95,7 @@ class Topology:
 
     @property
     def replica_ranks(self) -> list[int]:
-        """Ranks of `replicas`."""
+        """Ranks of the group `replicas`."""
         return self.members(("data", "sequence"))
 
     def members(self, axes: tuple[Axis, ...]) -> list[int]:
@@ -158,8 +158,8 @@ class ModelParallelUnit:
 
 
 def _alone(topology: Topology) -> Any:
-    """Return a group with this rank only. DeepSpeed would take None for the group of all ranks. All ranks must call
-    this.
+    """Return a process group with only this rank. DeepSpeed would take None for the group of all ranks. All ranks must
+    call this.
     """
     import torch.distributed as dist
 
@@ -182,7 +182,7 @@ def _alone(topology: Topology) -> Any:
 
 
 class GradientPath(Frozen):
-    """Accumulation and reduction of gradients, as `plinth run plan` prints it."""
+    """Dtypes and time of the accumulation and reduction of gradients, as `plinth run plan` prints them."""
 
     accumulation_dtype: str
     communication_dtype: str
@@ -190,7 +190,7 @@ class GradientPath(Frozen):
     overlapped: bool  # with the backward pass
 
     def text(self) -> str:
-        """Return a one-line summary."""
+        """Return a one-line summary for `plinth run plan`."""
         dtypes = f"accumulated in {self.accumulation_dtype}, sent in {self.communication_dtype}"
         when = "during the backward pass" if self.overlapped else "after the backward pass"
         return f"{dtypes}, reduced {self.reduced}, {when}"
@@ -207,20 +207,21 @@ def gradient_path(parallel: Parallel, *, gpu: bool) -> GradientPath:
 
 
 def communication_dtype(parallel: Parallel) -> str:
-    """Return the dtype of gradients in communication."""
+    """Return the dtype in which ranks send gradients."""
     return "fp32" if parallel.communication_dtype == "auto" else parallel.communication_dtype
 
 
 def overlaps(parallel: Parallel, *, gpu: bool) -> bool:
-    """Return True if gradients are reduced during the backward pass. By default they are if that saves time."""
+    """Return True if gradients are reduced during the backward pass. By default this is so if it saves time."""
     if parallel.overlap_communication is not None:
         return parallel.overlap_communication
     return gpu and can_overlap(parallel) and parallel.offload == "none"
 
 
 def can_overlap(parallel: Parallel) -> bool:
-    """Return True if the reduction can overlap with the backward pass.
+    """Return True if the reduction of gradients can overlap with the backward pass.
 
-    ZeRO-0 reduces with one call at the end. A pipeline does the same, because its stages add to gradients until then.
+    ZeRO-0 reduces with one call at the end. A pipeline does the same, because its stages add to gradients until the
+    end.
     """
     return parallel.zero_stage > 0 and parallel.pipeline == 1

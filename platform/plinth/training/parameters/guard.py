@@ -1,4 +1,4 @@
-"""Rules of the guard and their interventions; stopping rules."""
+"""Parameters of the guard's rules, their interventions, and the stopping rules."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
 #: Descriptions shared by several rules.
 _ACTION = "off, warn, skip (the update), lower_lr, rollback (and skip the data), or stop."
-_CONFIRMATIONS = "Number of consecutive suspicious steps before the action."
+_CONFIRMATIONS = "Number of consecutive suspicious steps that trigger the action."
 
 
 class GuardRule(OneValue):
-    """Action of a rule, and the number of consecutive suspicious steps before it."""
+    """Action of a rule, and the number of consecutive suspicious steps that trigger it."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(1, ge=1, description=_CONFIRMATIONS)
 
 
 class Nonfinite(GuardRule):
-    """The loss or the gradient is NaN or infinite. The update of such a step is always skipped, whatever the action."""
+    """Rule for a loss or gradient that is NaN or infinite. The update of such a step is always skipped, whatever the
+    action.
+    """
 
     action: Action = Field("rollback", description=_ACTION)
 
 
 class LossSpike(GuardRule):
-    """The loss is far above its recent level."""
+    """Rule for a loss that is far above its recent level."""
 
     action: Action = Field("rollback", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
@@ -43,7 +45,7 @@ class LossSpike(GuardRule):
 
 
 class GradientSpike(GuardRule):
-    """The global gradient norm is far above its recent level."""
+    """Rule for a global gradient norm that is far above its recent level."""
 
     action: Action = Field("warn", description=_ACTION)
     confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS)
@@ -52,19 +54,21 @@ class GradientSpike(GuardRule):
 
 
 class LateRule(GuardRule):
-    """A rule that judges a step after its update."""
+    """Rule that judges a step only after its update was applied."""
 
     @model_validator(mode="after")
     def _too_late(self) -> LateRule:
         if self.action == "skip":
-            raise ValueError("action 'skip': this rule sees a step after its update; warn, lower_lr, rollback or stop")
+            raise ValueError(
+                "action 'skip': this rule judges a step after its update; use warn, lower_lr, rollback or stop"
+            )
         return self
 
 
 class LayerRule(LateRule):
-    """A statistic of one layer is outside its usual range. It is measured every `telemetry.layers_every` steps."""
+    """Rule for a layer statistic outside its usual range. It is measured every `telemetry.layers_every` steps."""
 
-    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Only steps with a measurement count.")
+    confirmations: int = internal(2, ge=1, description=_CONFIRMATIONS + " Steps without a measurement are ignored.")
     ratio: float = internal(10.0, gt=1, description="Threshold as a multiple of the layer's recent level.")
 
 
@@ -80,7 +84,9 @@ class PlateauRule(LateRule):
 
 
 class Throughput(GuardRule):
-    """Steps are much slower than before. The rule depends on wall-clock time, so its only actions are warn and stop."""
+    """Rule for steps that are much slower than before. It depends on wall-clock time, so its action can only be warn or
+    stop.
+    """
 
     confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
     ratio: float = internal(0.5, gt=0, lt=1, description="Threshold as a fraction of the recent tokens per second.")
@@ -88,7 +94,7 @@ class Throughput(GuardRule):
     @model_validator(mode="after")
     def _changes_nothing(self) -> Throughput:
         if self.action not in ("off", "warn", "stop"):
-            raise ValueError(f"throughput.action {self.action!r}: timing must not affect training; warn or stop")
+            raise ValueError(f"throughput.action {self.action!r}: timing must not affect training; use warn or stop")
         return self
 
 
@@ -132,7 +138,7 @@ class GuardParameters(Frozen):
     the run, within limits.
     """
 
-    enabled: bool = Field(True, description="If false, a non-finite loss ends the run.")
+    enabled: bool = Field(True, description="Enable the guard. If false, a non-finite loss ends the run.")
     window_steps: int = Field(
         128,
         ge=8,
@@ -140,15 +146,15 @@ class GuardParameters(Frozen):
         "the window.",
     )
     min_steps: int = internal(
-        32, ge=4, description="Number of first steps without judgment by rolling statistics (ZClip: 25)."
+        32, ge=4, description="Number of steps at the start that the rolling statistics do not judge (ZClip: 25)."
     )
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
     gradient_spike: GradientSpike = GradientSpike()
-    layer_gradient: LayerRule = internal(LayerRule(), description="Gradient norm of a layer is too high.")
-    activations: LayerRule = internal(LayerRule(), description="Activations of a layer are too large.")
+    layer_gradient: LayerRule = internal(LayerRule(), description="Rule for a layer whose gradient norm is too high.")
+    activations: LayerRule = internal(LayerRule(), description="Rule for a layer whose activations are too large.")
     plateau: PlateauRule = internal(PlateauRule(), description="Off.")
-    throughput: Throughput = internal(Throughput(), description="Steps take much longer than before.")
+    throughput: Throughput = internal(Throughput(), description="Rule for steps that take much longer than before.")
     screening: BatchScreening | None = Field(
         None, description="Bounds on the text of a batch, checked before its update. By default no bounds are set."
     )
@@ -160,13 +166,15 @@ class GuardParameters(Frozen):
     lr_steps: int = internal(
         0, ge=0, description="Number of steps with the lower learning rate. If 0, it stays until the end of the run."
     )
-    rollback_lr_factor: float = internal(1.0, gt=0, le=1, description="Factor of the learning rate after a rollback.")
-    max_rollbacks: int = Field(8, ge=0, description="Maximum number of rollbacks; one more stops the run.")
+    rollback_lr_factor: float = internal(
+        1.0, gt=0, le=1, description="Factor by which a rollback multiplies the learning rate."
+    )
+    max_rollbacks: int = Field(8, ge=0, description="Maximum number of rollbacks; the next one stops the run.")
     max_skipped_updates: int = internal(
-        16, ge=0, description="Maximum number of skipped updates in `window_steps` steps; one more stops the run."
+        16, ge=0, description="Maximum number of skipped updates in `window_steps` steps; the next one stops the run."
     )
     max_lowered: int = internal(
-        4, ge=0, description="Maximum number of reductions of the learning rate; one more stops the run."
+        4, ge=0, description="Maximum number of learning rate reductions; the next one stops the run."
     )
 
     def rule(self, name: str) -> GuardRule:
@@ -205,9 +213,9 @@ class Plateau(OneValue):
         description="Minimum improvement in the next window, in nats (for slices in bits per byte). The run stops if "
         "the upper confidence bound of the improvement is lower.",
     )
-    confidence: float = internal(0.95, gt=0.5, lt=1, description="One-sided confidence of the slope.")
+    confidence: float = internal(0.95, gt=0.5, lt=1, description="Confidence level of the slope's one-sided bound.")
     slices: tuple[str, ...] = internal(
-        (), description="Held-out slices that must all be flat too. If empty, all slices with enough data are used."
+        (), description="Held-out slices that must also be flat. If empty, all slices with enough data are used."
     )
 
 
@@ -227,7 +235,7 @@ class Stopping(Frozen):
 
     tokens: int | None = internal(None, ge=1, description="Budget in trained tokens, including repeated tokens.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
-    money: float | None = Field(None, gt=0, description="Budget in the currency of `price_per_rank_hour`.")
+    money: float | None = Field(None, gt=0, description="Cost budget, in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
     epochs: float | None = Field(
         None,
@@ -252,6 +260,6 @@ class Stopping(Frozen):
 
     @property
     def asked(self) -> bool:
-        """True if any rule is set."""
+        """True if any stopping rule is set."""
         rules = (self.tokens, self.seconds, self.money, self.epochs, self.plateau, self.regression)
         return any(rule is not None for rule in rules)

@@ -54,7 +54,7 @@ class InitialWeights(Frozen):
 
     @classmethod
     def named(cls, target: str) -> InitialWeights:
-        """Parse the name of a release or checkpoint. Only the name of a release contains `@` or `/`."""
+        """Parse the name of a release or checkpoint. Only release names contain `@` or `/`."""
         return cls(release=target) if "@" in target or "/" in target else cls(checkpoint=target)
 
     @model_validator(mode="after")
@@ -75,7 +75,9 @@ class InitialWeights(Frozen):
 
 
 class InitialState(Frozen):
-    """Resolved source of a run's initial weights: digest of the manifest of asset `initial`, and options."""
+    """Resolved source of a run's initial weights: the digest of the manifest of asset `initial`, and the recipe's
+    options.
+    """
 
     manifest: str
     optimizer: Literal["fresh", "kept"] = "fresh"

@@ -48,7 +48,7 @@ class Optimizer(Frozen):
         "AdamW, or `spectral`).",
     )
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
-    min_lr: float = Field(0.0, ge=0, description="Learning rate at the end, or the lower limit of `inverse-sqrt`.")
+    min_lr: float = Field(0.0, ge=0, description="Final learning rate; for `inverse-sqrt` the lower limit.")
     start_lr: float = Field(
         0.0, ge=0, description="Learning rate at the start of the warm-up. Set it above 0 to continue a trained model."
     )
@@ -89,7 +89,7 @@ class Optimizer(Frozen):
         None,
         ge=1,
         exclude_if=lambda given: given is None,
-        description="Number of tokens per application of `ema_decay`. If unset, it applies once per step.",
+        description="Number of tokens after which `ema_decay` applies once. If unset, it applies once per step.",
     )
     grad_clip: float = Field(1.0, gt=0, description="Maximum global gradient norm; larger gradients are clipped.")
 
@@ -110,7 +110,7 @@ class Optimizer(Frozen):
         return self.warmup_fraction * total_tokens
 
     def decay(self, total_tokens: int) -> float:
-        """Return the number of decay tokens at the end of WSD."""
+        """Return the number of tokens of the final decay of a WSD schedule."""
         return self.decay_fraction * total_tokens
 
     def _apart(self) -> None:
@@ -204,7 +204,7 @@ OPTIMIZERS = Catalogue(
 
 
 def origin_of(optimizer: Optimizer) -> str | None:
-    """Return the package of an optimizer, or None if it is built in. The package is part of a run's identity."""
+    """Return the package and version of an optimizer, or None if it is built in. They are part of a run's identity."""
     origin = None if optimizer.kind in OPTIMIZERS.built_in else OPTIMIZERS.origin(optimizer.kind)
     return None if origin is None else str(origin)
 

@@ -32,7 +32,7 @@ class LossScale(Frozen):
     arXiv:1710.03740).
     """
 
-    static: float = Field(0.0, ge=0, description="Fixed scale factor, or 0 for a dynamic one.")
+    static: float = Field(0.0, ge=0, description="Fixed scale factor, or 0 for a dynamic factor.")
     initial_power: int = Field(16, ge=0, le=32, description="Exponent N of the initial factor 2^N.")
     window: int = Field(1000, ge=1, description="Number of steps without overflow until the factor doubles.")
     hysteresis: int = Field(2, ge=1, description="Number of overflows before the factor is halved.")
@@ -51,7 +51,7 @@ class Parallel(Frozen):
     pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
     sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="State in host memory: none, optimizer state, or optimizer state and parameters (ZeRO-3)."
+        "none", description="State in host memory: none, optimizer state, or (ZeRO-3) optimizer state and parameters."
     )
     activation_checkpointing: int = Field(
         0, ge=0, description="Blocks to recompute in the backward pass: 0 for none, 1 for all, n for every n-th block."
@@ -72,7 +72,7 @@ class Parallel(Frozen):
     overlap_communication: bool | None = internal(
         None, description="Reduce gradients during the backward pass; by default on GPUs if the ZeRO stage supports it."
     )
-    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Number of gradient elements reduced at once.")
+    reduce_bucket_elements: int = internal(BUCKET, ge=1, description="Number of gradient elements reduced in one call.")
     gather_bucket_elements: int = internal(
         BUCKET, ge=1, description="Number of parameter elements gathered at once after an update (ZeRO-1 and ZeRO-2)."
     )
@@ -133,7 +133,9 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
 
 
 def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Yield rejected communication settings: settings that would round gradients, and settings without effect."""
+    """Yield the reasons why communication settings are rejected: they would round gradients, or would have no
+    effect.
+    """
     if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):
         yield (
             "communication_dtype",
@@ -180,7 +182,7 @@ def _degrees(parallel: Parallel, model: Model, ranks: int, sequence_tokens: int)
 
 
 def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
-    """Yield ZeRO settings that DeepSpeed 0.19 rejects or for which it computes wrong results."""
+    """Yield the reasons why DeepSpeed 0.19 rejects a ZeRO setting or would compute wrong results with it."""
     if parallel.zero_stage == 0 and precision == "fp16":
         yield (
             "zero_stage",
@@ -239,9 +241,9 @@ ZERO = "zero_optimization"
 
 _PRECISION = "training.precision, under which gradients are accumulated in FP32"
 _CHECKPOINTS = "training.checkpoints"
-_MEAN = "nothing: gradients are the mean over the scored targets of the global batch"
+_MEAN = "nothing, because gradients are the mean over the scored targets of the global batch"
 _OFFLOAD = "training.parallel.offload"
-_BUCKETS = "nothing: `plinth run plan` counts the engine's own buckets"
+_BUCKETS = "nothing, because `plinth run plan` counts the engine's own buckets"
 
 #: Settings that the engine owns, and their replacement in a recipe.
 OWNED: Mapping[str, str] = {
@@ -270,13 +272,13 @@ OWNED: Mapping[str, str] = {
     "pipeline": "training.parallel.pipeline",
     "tensor_parallel": "training.parallel.tensor",
     "expert_parallel": "training.parallel",
-    "elasticity": "training.launch.ranks: a run goes on with any number",
+    "elasticity": "training.launch.ranks, because a run can resume with any number of ranks",
     "checkpoint": _CHECKPOINTS,
     "datastates_ckpt": _CHECKPOINTS,
     "data_efficiency": "mixture",
     "curriculum_learning": "mixture.phases",
     "dataloader_drop_last": "mixture",
-    "autotuning": "nothing: `plinth run plan` compares divisions",
+    "autotuning": "nothing; `plinth run plan` compares divisions of the model",
     "timers": "training.telemetry",
     f"{ZERO}.stage": "training.parallel.zero_stage",
     f"{ZERO}.offload_optimizer": _OFFLOAD,
@@ -288,8 +290,8 @@ OWNED: Mapping[str, str] = {
     f"{ZERO}.overlap_comm": "training.parallel",
     f"{ZERO}.reduce_bucket_size": _BUCKETS,
     f"{ZERO}.allgather_bucket_size": _BUCKETS,
-    f"{ZERO}.compute_grad_norm": "nothing: the guard reads the norm of every step",
-    f"{ZERO}.round_robin_gradients": "nothing: checkpoints find parameters by their order",
+    f"{ZERO}.compute_grad_norm": "nothing, because the guard reads the norm of every step",
+    f"{ZERO}.round_robin_gradients": "nothing, because checkpoints find parameters by their order",
     f"{ZERO}.elastic_checkpoint": _CHECKPOINTS,
     f"{ZERO}.load_from_fp32_weights": _CHECKPOINTS,
     f"{ZERO}.save_muon_momentum_buffer_in_memory": "training.optimizer.kind",
@@ -319,7 +321,7 @@ OTHERS = frozenset(
 
 
 def problems_with_settings(block: Mapping[str, Any]) -> Iterator[Refused]:
-    """Yield the rejected settings of a `training.deepspeed` block, by key."""
+    """Yield the rejected settings of a `training.deepspeed` block, each with the reason."""
     known = {name for name in {*OWNED, *HARMLESS, *OTHERS} if "." not in name}
     for name in block:
         if name not in known:
@@ -332,7 +334,7 @@ def problems_with_settings(block: Mapping[str, Any]) -> Iterator[Refused]:
 
 
 def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's configuration, extended by the block's settings.
+    """Return the engine's DeepSpeed configuration, extended by the settings of the block.
 
     Raises:
         TrainingError: the block has a rejected setting.
@@ -347,7 +349,7 @@ def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str,
 
 
 def identified_settings(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that can affect the run's numbers."""
+    """Return the settings in the block that can affect the run's numbers."""
     kept: dict[str, Any] = {}
     for name, value in block.items():
         if name in HARMLESS:

@@ -55,10 +55,10 @@ class Checkpoints(Frozen):
         0, ge=0, description="Also keep checkpoints at multiples of this step. If 0, no such checkpoints are kept."
     )
     keep_best: int = Field(
-        0, ge=0, description="Number of best checkpoints to keep as well, by held-out slices or smoothed loss."
+        0, ge=0, description="Number of best checkpoints to keep in addition, by held-out slices or smoothed loss."
     )
     audit_steps: int = internal(
-        8, ge=1, description="Number of steps between the checkpoint for the resume proof and the end of the run."
+        8, ge=1, description="Number of steps at the end of the run that are replayed to prove that it can be resumed."
     )
     upload: str | None = Field(
         None,
@@ -96,8 +96,9 @@ class Validation(Frozen):
         0.02,
         ge=0,
         le=1,
-        description="Maximum cost of probes as a fraction of the run's training tokens. If 0, no probes are scored "
-        "during training. Items and interval are chosen once to fit; every evaluation scores the same items.",
+        description="Maximum cost of scoring probes, as a fraction of the run's training tokens. If 0, no probes are "
+        "scored during training. Items and interval are chosen once to stay within this limit; every evaluation scores "
+        "the same items.",
     )
     slices: tuple[str, ...] = internal(
         (), description="Buckets to evaluate. If empty, all buckets with held-out text are evaluated."
@@ -116,7 +117,7 @@ class Telemetry(Frozen):
         50, ge=0, description="Interval in steps at which the ranks' own step times are compared; 0 means never."
     )
     straggler_score: float = internal(
-        0.75, gt=0, le=1, description="Speed below which a rank is a straggler, as a fraction of the fastest rank's."
+        0.75, gt=0, le=1, description="A rank below this fraction of the fastest rank's speed is a straggler."
     )
     profile_steps: tuple[int, int] | None = Field(
         None,
@@ -216,7 +217,7 @@ class Training(Frozen):
         description="Parameters of training hooks of installed packages, by name.",
     )
     stopping: Stopping = Stopping()
-    validation: Validation | None = Field(None, description="Held-out evaluation during training, none if unset.")
+    validation: Validation | None = Field(None, description="Held-out evaluation during training. If unset, it is off.")
     telemetry: Telemetry = Telemetry()
     sinks: Sinks = Sinks()
     guard: GuardParameters = GuardParameters()
@@ -236,7 +237,9 @@ class Training(Frozen):
         return self
 
     def place(self, key: tuple[str | int, ...]) -> tuple[str | int, ...]:
-        """Map a schedule's key to the recipe key in `changes`, which contains the entries of all three schedules."""
+        """Map a key of a schedule to the key `changes` of the recipe, which contains the entries of all three
+        schedules.
+        """
         indices = [index for index, change in enumerate(self.changes) if key[0] in change.schedules]
         return ("changes", indices[int(key[1])], *key[2:]) if indices else key
 
@@ -281,7 +284,7 @@ class Training(Frozen):
             raise ValueError("stopping.regression needs probes, which training.validation does not score")
         if self.stopping.asked and self.checkpoints.keep_last < 2:
             raise ValueError(
-                "checkpoints.keep_last 1 keeps no checkpoint for the resume proof of a run that `stopping` ends early; "
-                "expected at least 2"
+                "checkpoints.keep_last 1 keeps too few checkpoints to prove that the run can be resumed if `stopping` "
+                "ends it early; expected at least 2"
             )
         return self

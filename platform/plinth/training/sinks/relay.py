@@ -3,8 +3,8 @@
     python -m plinth.training.sinks.relay runs/RUN/config.json [--once]
 
 The supervisor starts the relay with the ranks. An unreachable sink delays only its own numbers, until the next retry in
-this job or a later job. Numbers are assigned to the last step before them, so that a sink receives them in the order of
-steps. When steps repeat after a resume or a rollback, the sink is rolled back.
+this job or a later job. The numbers of an event are assigned to the run's current step, so that a sink receives them in
+the order of steps. When steps repeat after a resume or a rollback, the sink is rolled back.
 
 A bookmark (`sinks/NAME.json`) is the last step whose numbers a sink has flushed. A restarted relay goes back to that
 step, so no numbers are written twice, even if the previous relay was killed.
@@ -38,7 +38,7 @@ from plinth.training.telemetry.timeline import Event, TimelineReader
 
 
 class SinkRow(NamedTuple):
-    """Numbers of an event at the current step of the run."""
+    """Numbers of an event, with the step that the run had reached."""
 
     seq: int
     time: float
@@ -48,7 +48,7 @@ class SinkRow(NamedTuple):
 
 
 class TimelineSink(Protocol):
-    """A sink for one tool. Its exceptions are printed, and the same rows are retried."""
+    """A sink for one tool. If a method raises an exception, it is printed and the same rows are sent again."""
 
     def go_back(self, step: int) -> None:
         """Discard the rows that were written for this step and later steps."""
@@ -56,13 +56,13 @@ class TimelineSink(Protocol):
     def write(self, row: SinkRow) -> None: ...
 
     def flush(self) -> None:
-        """Write all rows, and return when they are visible to other processes."""
+        """Write all rows, and return once other processes can see them."""
 
     def close(self) -> None: ...
 
 
 class SinkSource(NamedTuple):
-    """Name of a sink, and a function that opens it. If opening fails, it is retried."""
+    """Name of a sink, and a function that opens it. If the sink cannot be opened, this is tried again later."""
 
     name: str
     open: Callable[[], TimelineSink]
@@ -70,12 +70,12 @@ class SinkSource(NamedTuple):
 
 
 def folder(config: RunConfig) -> Path:
-    """Return the folder for bookmarks and files of sinks."""
+    """Return the folder with the bookmarks and files of a run's sinks."""
     return config.directory.root / "sinks"
 
 
 def sources_of(config: RunConfig) -> list[SinkSource]:
-    """Return the sinks of the run's recipe."""
+    """Return the sinks that the run's recipe enables."""
     place = folder(config)
     chosen = (config.sinks.tensorboard, bool(config.sinks.wandb), config.sinks.prometheus)
     known = (
@@ -170,10 +170,10 @@ class PrometheusFile:
         self._follower, self._path = RunFollower(config), path
 
     def go_back(self, step: int) -> None:
-        """Do nothing: the file has only the newest numbers."""
+        """Do nothing, because the file contains only the newest numbers."""
 
     def write(self, row: SinkRow) -> None:
-        """Do nothing: the thread that follows the run reads the timeline itself, including events without numbers."""
+        """Do nothing. `flush` reads the timeline itself, including events without numbers."""
 
     def flush(self) -> None:
         self._follower.poll()
@@ -190,7 +190,7 @@ LAST_S = 60.0
 
 
 class Mark(NamedTuple):
-    """Bookmark of a sink: the last flushed step, its event, and the run's position before it."""
+    """Bookmark of a sink: the last flushed step and its event, and the run's position before the event."""
 
     seq: int = 0
     at: int = 0
@@ -199,7 +199,7 @@ class Mark(NamedTuple):
 
 
 class Feed:
-    """Progress of one sink along a timeline."""
+    """Progress of one sink along a run's timeline."""
 
     def __init__(self, config: RunConfig, source: SinkSource) -> None:
         self.source, self._path = source, folder(config) / f"{source.name}.json"
@@ -211,7 +211,7 @@ class Feed:
         self._written, self._again = 0, True  # last flushed event; True to repeat all from the bookmark on
 
     def advance(self) -> int:
-        """Write and flush new rows, and return the number of events with numbers."""
+        """Send new rows to the sink and flush them. Return the number of events with numbers."""
         self._kept += [event for event in self._reader.poll() if event["seq"] >= self._mark.seq]
         events = [event for event in self._kept if self._again or event["seq"] > self._written]
         if not events:
@@ -256,7 +256,7 @@ class Feed:
 
 
 def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
-    """Start the relay process of a job, if its recipe has sinks."""
+    """Start the relay process of a job if the recipe enables a sink, otherwise return None."""
     if not config.sinks.any:
         return None
     command = processes.python("plinth.training.sinks.relay", str(path))
@@ -267,7 +267,7 @@ def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
 
 
 def end(relay: subprocess.Popen[bytes] | None) -> None:
-    """Let the relay write the remaining rows, then end it."""
+    """Let the relay process write the remaining rows, then end it."""
     if relay is None:
         return
     if relay.stdin is not None:
@@ -275,14 +275,16 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
     try:
         relay.wait(LAST_S)
     except subprocess.TimeoutExpired:
-        what = "the relay of the sinks does not end; the next job sends the remaining numbers"
+        what = "the relay to the sinks does not end in time; the next job sends the remaining numbers"
         print(what, file=sys.stderr, flush=True)
         relay.kill()
         relay.wait()
 
 
 def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
-    """Feed the sinks until `over` returns True, then feed them once more. `over` is called with the seconds to wait."""
+    """Send new rows to all sinks until `over` returns True, then send the remaining rows once. `over` is called with
+    the number of seconds to wait.
+    """
     said: dict[str, str] = {}
     last = over(0.0)
     while True:
@@ -301,7 +303,7 @@ def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
 
 
 def main() -> int:
-    """Relay the run named on the command line, until standard input closes."""
+    """Relay the timeline of the run named on the command line until standard input closes. Return the exit status 0."""
     parser = argparse.ArgumentParser(prog="python -m plinth.training.sinks.relay", description=__doc__)
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("--once", action="store_true", help="relay the current timeline and exit")
@@ -316,7 +318,7 @@ def main() -> int:
 
 
 def _say(said: dict[str, str], name: str, what: str) -> None:
-    """Print a message, unless it is the same as the last message."""
+    """Print why a sink rejected numbers, unless the last message about the sink was the same."""
     if said.get(name) != what:
         said[name] = what
         print(f"sink {name} rejected numbers, retrying: {what}", file=sys.stderr, flush=True)

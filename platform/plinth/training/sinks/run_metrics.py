@@ -1,14 +1,13 @@
 """Metrics of a run, and their values after any event of its timeline.
 
-    Metric, MetricSample   a metric, and a sample of a metric
+    Metric, MetricSample   a metric, and one value of a metric
     RUN            the table of all metrics
     MetricState    consumes events in order; `samples` are the current values
     RunFollower    reads a timeline and the samples of GPUs
     scalars        the numbers of an event by name, the same in every sink
 
 Every event is consumed once. Memory does not grow with the run, except for the steps since the earliest kept checkpoint
-and one number per earlier step.
-Does not belong here: the file or page that shows the samples.
+and one number per earlier step. Does not belong here: the file or page that shows the samples.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Presence = Literal["always", "active", "sometimes"]
 
 
 class Metric(Frozen):
-    """One metric.
+    """Name, unit and meaning of one metric of a run.
 
     Attributes:
         unit: suffix of the metric's name; empty for plain numbers and ratios.
@@ -56,7 +55,7 @@ class Metric(Frozen):
 
 
 class MetricSample(NamedTuple):
-    """A value of a metric."""
+    """One value of a metric, with its labels."""
 
     name: str
     labels: tuple[str, ...]  # values, in the order of the metric's labels
@@ -69,7 +68,7 @@ class Families(Collector):
     Metrics without samples are left out.
 
     Args:
-        metrics: the table.
+        metrics: the table of all metrics.
         samples: returns the current samples.
     """
 
@@ -165,11 +164,11 @@ _STATE = {
         source="events `failed`, `lost`; the launcher",
     ),
     "ranks": Metric(
-        name="plinth_run_ranks", labels=_OF, meaning="Ranks of the last job.", source="event `job_started`"
+        name="plinth_run_ranks", labels=_OF, meaning="Number of ranks of the last job.", source="event `job_started`"
     ),
     "step": Metric(name="plinth_step", labels=_OF, meaning="Last step.", source=_STEP),
     "planned": Metric(
-        name="plinth_steps_planned", labels=_OF, meaning="Steps of the whole run.", source="config.json of the run"
+        name="plinth_steps_planned", labels=_OF, meaning="Planned number of steps.", source="config.json of the run"
     ),
     "last": Metric(
         name="plinth_last_event_timestamp_seconds",
@@ -301,7 +300,7 @@ class MetricState:
                     self._gpus[metric.name, str(event["host"]), str(gpu["gpu"])] = float(gpu[name])
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield the current values. After the job has ended, yield only the metrics of its end."""
+        """Yield the current metric values. After the job has ended, these are the last values."""
         yield self._of("active", float(self.active))
         yield self._of("failed", float(self._failed))
         yield self._of("ranks", float(self._ranks))
@@ -349,7 +348,7 @@ class MetricState:
 
 
 class RunFollower:
-    """Reader of a run's timeline and of the samples of its GPUs. Each byte is read once; `state` has the current
+    """Reader of a run's timeline and of its GPU samples. Each byte is read once. `state` has the current metric
     values.
     """
 
@@ -362,11 +361,11 @@ class RunFollower:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes read so far."""
+        """Number of bytes read so far."""
         return self._events.read_bytes + sum(reader.read_bytes for reader in self._devices.values())
 
     def poll(self) -> None:
-        """Read new events and samples.
+        """Read the events and GPU samples that were written since the last call.
 
         Raises:
             ValueError: a line is not an event.
@@ -389,7 +388,7 @@ MARKED = frozenset(
 
 
 def scalars(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event by name, the same for every sink, or an empty dict if sinks show none of them.
+    """Return the numbers of an event by name, the same for every sink. If sinks show no number of the event, return {}.
 
     step        numbers under their own names, and names such as `parts/forward`, `besides/save`, `device_memory/peak`
     evaluated   `heldout/SLICE`, `probe/NAME` (bits per byte), and names such as `probe/NAME/control`

@@ -45,7 +45,7 @@ SUM: Final = "all_reduce"
 
 
 class HostCheck(Frozen):
-    """One check of a node, with its evidence."""
+    """Outcome of one check of a node, with its evidence."""
 
     name: str
     outcome: HostOutcome
@@ -53,7 +53,7 @@ class HostCheck(Frozen):
 
 
 class HostReport(Frozen):
-    """All checks of a node.
+    """Outcomes of all checks of a node.
 
     `host` is the scheduler's name for the node. `offset_s` is the offset of node 0's clock, in seconds; it is positive
     if node 0's clock is ahead.
@@ -70,12 +70,12 @@ class HostReport(Frozen):
 
     @property
     def failed(self) -> tuple[HostCheck, ...]:
-        """Failed checks."""
+        """Checks that the node failed."""
         return tuple(check for check in self.checks if check.outcome == "fail")
 
 
 def this_host() -> str:
-    """Return this machine's name. If the scheduler sets a name, it is used."""
+    """Return the scheduler's name for this machine, or its host name if the scheduler sets none."""
     import socket
 
     return os.environ.get(HOST_VARIABLE) or socket.gethostname()
@@ -101,7 +101,7 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
     except OSError as error:
         return _check("disk", "fail", f"{folder}: {error}")
     rate = count / max(time.monotonic() - begun, 1e-9)
-    found = f"{count:,} bytes at {rate:,.0f} bytes/s, {free:,} free"
+    found = f"{count:,} bytes written and read at {rate:,.0f} bytes/s, {free:,} free"
     if not same:
         return _check("disk", "fail", f"bytes read back from {folder} differ")
     slow = rate < wanted.disk_bytes_per_s
@@ -110,7 +110,7 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
 
 
 def memory(wanted: HostChecks) -> HostCheck:
-    """Check the amount of free memory."""
+    """Check that enough memory is available on this machine."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
@@ -180,8 +180,8 @@ def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
 
 
 def asked_gpus(launch: Launch) -> int:
-    """Return the number of GPUs per node that the launch requests, or 0 if it names none. The local launcher never
-    does.
+    """Return the number of GPUs per node that the launch requests, or 0 if it requests none. The local launcher never
+    requests GPUs.
     """
     if launch.kind == "ray":
         return int(launch.ray.resources.get("GPU", 0))
@@ -193,9 +193,9 @@ def asked_gpus(launch: Launch) -> int:
 
 
 def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostReport]:
-    """Return the reports with a check of each node's clock against the median of all nodes.
+    """Return the reports, each with a check of the node's clock against the median of all nodes.
 
-    If there are two nodes, the second node's clock is compared with the first's.
+    If there are two nodes, the second node's clock is compared with the first node's clock.
 
     Args:
         clock_s: maximum difference, in seconds.
@@ -215,7 +215,8 @@ def with_clocks(reports: Sequence[HostReport], clock_s: float) -> list[HostRepor
 
 
 def judged(reports: Sequence[HostReport]) -> tuple[list[HostReport], str]:
-    """Return the nodes to exclude, or no nodes and the reason why the job fails if every node fails the same check.
+    """Return the nodes to exclude and an empty text. If every node fails the same check, return no nodes and the reason
+    why the job fails.
 
     If all of several nodes fail a check, it excludes none of them, because another node would fail it too. A missing
     sum is ignored if another node has failed another check or has not started, because the sum waited for that node.
@@ -253,7 +254,7 @@ def _comes_back(folder: Path, count: int) -> bool:
 
 
 def _noted(config: RunConfig) -> Iterator[str]:
-    """Yield GPU errors of this machine that earlier jobs of the run have logged since its boot."""
+    """Yield the GPU errors of this machine since its boot that earlier jobs of the run have logged."""
     import psutil
 
     host, begun = {this_host(), os.uname().nodename}, psutil.boot_time()
@@ -287,7 +288,7 @@ def replaces(launch: Launch) -> bool:
 
 
 def exclude(run: RunDirectory, reports: list[HostReport]) -> str:
-    """Record the machines to exclude with the evidence for each, and return a summary in one line."""
+    """Record the machines to exclude, with the evidence for each, and return a one-line summary."""
     events, path = Timeline(run.events), run.root / EXCLUDED
     known = excluded_hosts(run.root)
     for one in reports:

@@ -56,7 +56,7 @@ class Leader:
             self._nodes = [RemoteNode(self, self._files, node, self._silence_limit_s) for node in range(1, place.nodes)]
 
     def start(self, port: int, attempt: int, audit: bool) -> list[RemoteRank]:
-        """Order the other nodes to start their ranks of an attempt."""
+        """Order the other nodes to start their ranks for a new attempt. Return these ranks."""
         if self._place.nodes == 1:
             return []
         self._publish(
@@ -76,7 +76,7 @@ class Leader:
 
     @property
     def count(self) -> int:
-        """Number of nodes of the job."""
+        """Number of nodes of the job, including node 0."""
         return self._place.nodes
 
     def begin(self, step: int) -> None:
@@ -94,13 +94,17 @@ class Leader:
         return [RemoteRank(node, 0) for node in self._nodes]
 
     def failed(self) -> list[int]:
-        """Wait until each node has finished or is lost. Return the nodes whose part of the checkpoint is missing."""
+        """Wait until each node has fetched its part of the checkpoint or is lost. Return the nodes whose part is
+        missing.
+        """
         nodes = self._nodes if self._away else []
         codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
         return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
-        """Return the machine facts that the other nodes have reported, in order, without nodes that have no report."""
+        """Return the facts about their machines that the other nodes have reported, in order. Nodes without a report
+        are left out.
+        """
         until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
         while self._away:
             found = [node.host(self._order.session) for node in self._nodes]
@@ -110,11 +114,11 @@ class Leader:
         return ()
 
     def asked_to_stop(self) -> int:
-        """Return the signal that another node received, or 0."""
+        """Return the stop signal that another node has received, or 0."""
         return next((node.asked_to_stop for node in self._nodes if node.asked_to_stop), 0) if self._away else 0
 
     def signal(self, number: int) -> None:
-        """Forward a signal to the ranks of all other nodes, once per attempt."""
+        """Forward a stop signal to the ranks of all other nodes, once per attempt."""
         if number not in self._order.signals:
             self._publish(signals=(*self._order.signals, number))
 
@@ -141,7 +145,7 @@ class Leader:
 
 
 class RemoteNode:
-    """State of another node, read by node 0."""
+    """Node 0's view of another node."""
 
     def __init__(
         self, leader: Leader, files: NodeFiles, node: int, patience: Callable[[HeartbeatReader], float]
@@ -151,7 +155,7 @@ class RemoteNode:
         self.follow("")
 
     def follow(self, order: str) -> None:
-        """Expect reports of this order from now on."""
+        """Ignore reports on other orders from now on."""
         self._order, self._report, self._read_at = order, NodeReport(order=""), 0.0
 
     @property
@@ -161,7 +165,7 @@ class RemoteNode:
 
     @property
     def asked_to_stop(self) -> int:
-        """Signal that the node received, or 0."""
+        """Stop signal that the node has received, or 0."""
         return self._latest().asked_to_stop
 
     def code(self, index: int) -> int | None:
@@ -174,7 +178,9 @@ class RemoteNode:
         self._leader.signal(number)
 
     def host(self, session: str) -> HostFacts | None:
-        """Return the node's machine facts, or None if the node does not follow the orders of this session yet."""
+        """Return the facts about the node's machine, or None if the node does not follow the orders of this session
+        yet.
+        """
         report = read(self._path, NodeReport)
         return report.host if report is not None and report.session == session else None
 
@@ -207,7 +213,7 @@ class RemoteRank:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Forward a signal to all remote ranks."""
+        """Forward a stop signal to all remote ranks."""
         self._node.signal(sig)
 
 
@@ -289,12 +295,14 @@ class Follower:
             self._last_report = report
 
     def _waited_too_long(self) -> bool:
-        """Return True if node 0 has not acted on a request to stop from this node."""
+        """Return True if this node has received a stop signal and node 0 has not reacted in time."""
         grace_s = self.config.supervision.grace_s
         return bool(self._asked_to_stop) and time.monotonic() - self._asked_at > 2 * grace_s
 
     def _without_leader(self) -> int:
-        """Return the exit status if node 0 is lost. It may have finished before this node started."""
+        """Return the exit status of this node after node 0 is lost. The job may have finished before this node
+        started.
+        """
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:
@@ -370,7 +378,7 @@ def _together(
 
 
 def _report(files: NodeFiles, node: int) -> HostReport:
-    """Return the report of a node.
+    """Return the check report of a node.
 
     If a node has started but reported no check in time, it has failed, because its disk or a GPU hangs. If a node has
     not started, nothing is known about it, not even its name. Its heartbeat shows if it is lost.

@@ -57,7 +57,7 @@ class NodePlace(Frozen):
 
     @classmethod
     def of(cls, environment: Mapping[str, str], config: RunConfig) -> NodePlace:
-        """Return this node's number from the scheduler's environment variables.
+        """Return this node's number and the number of nodes, from the scheduler's environment variables.
 
         Raises:
             LaunchError: the allocation has another number of nodes than the run needs.
@@ -103,8 +103,8 @@ class NodeOrder(Frozen):
 
 
 class NodeReport(Frozen):
-    """A node's report on an order: the exit status of each of its ranks, a signal that the node received itself, and
-    its machine facts. `session` is the session of the order.
+    """A node's report on an order: the exit status of each of its ranks, a signal that the node itself received, and
+    the facts about its machine. `session` is the session of the order.
     """
 
     order: str
@@ -135,14 +135,14 @@ class NodeFiles:
 
 
 def read(path: Path, record: type[_Record]) -> _Record | None:
-    """Return the record in a file, or None if the file does not exist."""
+    """Return the record in a JSON file, or None if the file does not exist."""
     with contextlib.suppress(FileNotFoundError):
         return record.model_validate_json(path.read_bytes())
     return None
 
 
 def write(path: Path, record: Frozen) -> None:
-    """Write a file atomically, so that a reader sees either the old record or the new one."""
+    """Write a record to a file atomically, so that a reader sees either the old record or the new record."""
     write_bytes(path, record.model_dump_json().encode())
 
 
@@ -229,7 +229,7 @@ _STARTER: list[RankStarter] = [_interpreter]
 
 
 def start_ranks_by(starter: RankStarter) -> None:
-    """Set the function that starts the ranks of this process, for example one for a rehearsal with torch already
+    """Set the function that starts ranks in this process. For example, a rehearsal starts ranks with torch already
     loaded.
     """
     _STARTER[:] = [starter]
@@ -245,6 +245,6 @@ def start_checks(config_path: Path, place: NodePlace, address: str, port: int) -
 
 
 def on_stop(note: Callable[[int], None]) -> None:
-    """Install handlers that pass SIGTERM and SIGINT to `note` instead of ending the process."""
+    """Install handlers that pass SIGTERM and SIGINT to `note`, so that these signals do not end the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: note(number))

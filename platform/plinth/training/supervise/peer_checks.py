@@ -83,7 +83,7 @@ def _connected(address: str, port: int, until: float) -> socket.socket:
 
 
 def summed(address: str, port: int, node: int, nodes: int, until: float) -> HostCheck:
-    """Compute the sum of all nodes' numbers by a collective, and compare it with the expected sum."""
+    """Compute the sum of all nodes' numbers with a collective, and compare it with the expected sum."""
     import torch
     from torch import distributed
 
@@ -108,7 +108,7 @@ def summed(address: str, port: int, node: int, nodes: int, until: float) -> Host
 
 
 def _between(report: HostReport, nodes: int, address: str, port: int, wanted: HostChecks, until: float) -> HostReport:
-    """Return the report, extended by the checks between nodes."""
+    """Return the report of a node, extended by the checks of its connection, its clock and the collective sum."""
     from plinth.processes import free_port
 
     if report.node == 0:
@@ -132,11 +132,11 @@ def _unfinished(report: HostReport) -> HostReport:
     It is written before the sum, because a hanging collective kills this process (NCCL's watchdog aborts it), and no
     other process would notice.
     """
-    return report.also(HostCheck(name=SUM, outcome="fail", evidence="not received within the time limit"))
+    return report.also(HostCheck(name=SUM, outcome="fail", evidence="the sum was not received within the time limit"))
 
 
 def main() -> int:
-    """Check this node and write its report. Return 0 for any outcome."""
+    """Check this node and write its report. Return 0, whatever the outcome."""
     path, node, nodes, address, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]
     config = configuration.load(path)
     wanted = config.supervision.host_checks

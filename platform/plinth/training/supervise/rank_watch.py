@@ -1,4 +1,6 @@
-"""Watch of the ranks of one attempt. It forwards a stop, kills hanging ranks, and reports which ranks waited."""
+"""Watch over the ranks of one attempt. It forwards a stop signal, kills hanging ranks, and reports which ranks
+waited.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,8 @@ class Process(Protocol):
 
 
 class LastChange:
-    """Seconds since a file last changed. The monotonic clock is used, so setting the wall clock back cannot look like a
-    hang.
+    """Timer of the seconds since a file last changed. The monotonic clock is used, so a change of the wall clock cannot
+    look like a hang.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,7 +113,7 @@ def watch(
 
 
 def describe_exit(rank: int, code: int) -> str:
-    """Describe the exit of a rank as text."""
+    """Return a sentence about the exit of a rank, for the log."""
     if code == NODE_LOST:
         return f"the node of rank {rank} {NODE_SILENT}"
     if code == EXIT_PARTNER_LOST:
@@ -160,14 +162,14 @@ def environment(run: RunDirectory) -> dict[str, str]:
 
 
 def prepare(run: RunDirectory) -> None:
-    """Remove earlier answers of the ranks, so that each answer found later is new."""
+    """Remove the dump files that ranks wrote earlier, so that each file found later is new."""
     run.hangs.mkdir(exist_ok=True)
     for path in run.hangs.glob("rank-*"):
         path.unlink()
 
 
 def collect(run: RunDirectory, ranks: int) -> dict[str, Any]:
-    """Wait for the ranks' answers, move them into a new folder, and return the fields of event `hang`."""
+    """Wait for the dump files of the ranks, move them into a new folder, and return the fields of event `hang`."""
     until = time.monotonic() + ANSWER_S
     while len(list(run.hangs.glob("rank-*.json"))) < ranks and time.monotonic() < until:
         time.sleep(0.1)
@@ -184,10 +186,10 @@ def collect(run: RunDirectory, ranks: int) -> dict[str, Any]:
 
 
 def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> dict[str, Any]:
-    """Return which ranks wait in which collective, which ranks have not reached it, and which have not answered.
+    """Return which ranks wait in which collective, which ranks have not reached it, and which have written no dump.
 
     Args:
-        entries: flight recorder of each rank that answered.
+        entries: flight recorder of each rank that has written a dump.
         ranks: number of ranks of the run.
     """
     waiting: dict[tuple[str, str, int, bool], list[int]] = defaultdict(list)
@@ -223,8 +225,8 @@ def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> d
 
 
 def innermost(stack: Path) -> str:
-    """Return the innermost frame of a rank's main thread as `file.py:10 function`. faulthandler lists the main thread
-    last.
+    """Return the innermost frame of the main thread in a stack dump, as `file.py:10 function`. faulthandler lists the
+    main thread last.
     """
     try:
         blocks = stack.read_text().split("\n\n")
@@ -283,13 +285,13 @@ def dump(folder: Path, rank: int) -> None:
 
 
 def _new(path: Path) -> IO[str]:
-    """Create a new file. If a link is in its place, the link's target is not written."""
+    """Create a new file. A link at this path is removed, so its target is not overwritten."""
     path.unlink(missing_ok=True)
     return path.open("x")
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Return the flight recorder's entry for each collective, by backend in the order of launch."""
+    """Return the flight recorder's entries for collectives, by backend and in the order of launch."""
     from torch._C import _distributed_c10d
 
     found: list[dict[str, Any]] = []
@@ -308,4 +310,4 @@ def _answer(receive: int, folder: Path, rank: int) -> None:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Do nothing. Without a Python handler the signal would not wake the thread."""
+    """Do nothing. Python needs a handler for the signal, because the signal would otherwise not wake the thread."""

@@ -1,4 +1,4 @@
-"""End of a job and its cost: result, lock, allowance of rank-seconds, and work lost by failures."""
+"""Result and cost of a job: result file, lock, allowance of rank-seconds, and work lost by failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Ending = Literal["finished", "stopped", "failed"]
 
 
 class JobResult(Frozen):
-    """Content of `result.json`."""
+    """Result of a job, as stored in `result.json`."""
 
     status: Ending
     step: int
@@ -51,7 +51,8 @@ TIMEOUT_S = 30.0
 
 
 def hold(path: Path) -> int:
-    """Take the run's lock and return its inheritable descriptor. The lock ends when all processes with it have ended.
+    """Take the run's lock and return its inheritable descriptor. The lock is released when all processes that have the
+    descriptor have ended.
 
     Raises:
         LaunchError: another supervisor, or one of its ranks, is alive.
@@ -60,7 +61,7 @@ def hold(path: Path) -> int:
     if fd is None:
         raise LaunchError(
             f"another supervisor is active on the run in {path.parent}",
-            expected="one supervisor at a time",
+            expected="at most one active supervisor per run",
             remedy="follow its job, or cancel it first",
         )
     return fd
@@ -111,7 +112,7 @@ def write_allowance(path: Path, granted: Allowance | None) -> None:
 
 
 class AllowanceWatch:
-    """Watch of the allowance for the job that starts now.
+    """Monitor that compares the rank-seconds of the current job with the run's allowance.
 
     Args:
         before_s: rank-seconds of the run's earlier jobs.
@@ -133,7 +134,9 @@ class AllowanceWatch:
         return cls(config, granted, account(read_events(config.directory.events), config.ranks).held_rank_s)
 
     def spent(self) -> bool:
-        """Return True if the job must stop now. Log this once, and each time that a fraction in `MARKS` is passed."""
+        """Return True if the job must stop because the allowance is spent. This is logged once. Passing a fraction in
+        `MARKS` is also logged.
+        """
         now, ranks = time.monotonic(), self._config.ranks
         if now - self._read > READ_S:
             self._read, self.granted = now, read_allowance(self._config.directory.allowance) or self.granted
@@ -204,12 +207,14 @@ class LostWork:
         self._restarting = False
 
     def begin(self) -> None:
-        """Start a new attempt."""
+        """Start to count for a new attempt."""
         self.update()
         self._begun, self._failure = time.monotonic(), None
 
     def update(self) -> None:
-        """Read new events of the timeline. Call this often: the time of an event is the time at which it is read."""
+        """Read new events of the timeline. Call this often, because an event's time is the moment at which it is read
+        here.
+        """
         for event in self._reader.poll():
             self._record(event, time.monotonic())
 
@@ -220,7 +225,7 @@ class LostWork:
         return self._failure
 
     def lose(self, *, audit: bool) -> Loss:
-        """Add this attempt's work since the last commit. An audit loses only time."""
+        """Count this attempt's work since the last commit as lost, and return it. An audit loses only time."""
         self.update()
         now = time.monotonic()
         committed = _committed(self.run)
@@ -230,7 +235,7 @@ class LostWork:
         return self._add(Loss(committed, len(done), seconds))
 
     def lose_vanished(self) -> Loss | None:
-        """Add the lost work of a job whose supervisor was killed. Return None if the last job ended normally."""
+        """Count the lost work of a job whose supervisor was killed. Return None if the last job ended normally."""
         history = timeline(self.run.events)
         kinds = [event["event"] for event in history.events if event["event"] not in BEFORE_A_JOB]
         if not kinds or kinds[-1] in JOB_ENDS:

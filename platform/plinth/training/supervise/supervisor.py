@@ -1,4 +1,4 @@
-"""Supervisor within the allocation. It starts and watches the ranks, restarts them within limits, and records the end.
+"""Supervisor of a job. It starts and watches the ranks, restarts them within limits, and records the result.
 
 `python -m plinth.training.supervise.supervisor CONFIG` starts one process per rank with the environment of DeepSpeed
 (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). DeepSpeed's own launcher does the same on one machine, but
@@ -81,7 +81,7 @@ class Supervisor:
             signal.signal(number, self._stop)
 
     def supervise(self) -> JobResult:
-        """Train, then audit, with restarts within limits, and return the result of the job."""
+        """Train the run, then audit it, with restarts within limits. Return the result of the job."""
         try:
             trainer_of(self.run)  # without a key, fail now rather than at the first checkpoint
             self._take_over()
@@ -94,7 +94,9 @@ class Supervisor:
                 self.uploader.finish(lambda: bool(self.asked_to_stop))
 
     def _excluded(self) -> JobResult | None:
-        """Return the result of the job if a machine is unfit for training, or None if all machines are fit."""
+        """Check the machines. Return the result of the job if a machine is unfit for training, or None if all are
+        fit.
+        """
         if not self.config.supervision.host_checks.enabled or self.asked_to_stop:
             return None
         reports = checked_hosts(self.config, self.config_path, self.place, self.leader, self._on_check)
@@ -107,7 +109,7 @@ class Supervisor:
         return self._result("stopped" if replaces(self.config.launch) else "failed", f"not fit: {reason}")
 
     def _on_check(self) -> bool:
-        """Return True if the checks must end because of a request to stop."""
+        """Return True if the checks must end because the job was asked to stop."""
         self._watch_allowance()
         self.asked_to_stop = self.asked_to_stop or self.leader.asked_to_stop()
         return bool(self.asked_to_stop)
@@ -144,7 +146,9 @@ class Supervisor:
                 return "stopped", self.overspent or "a signal arrived between two attempts"
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
-        """Start all ranks and wait for them. Return the exit status to act on, and the reason as text."""
+        """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
+        text.
+        """
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
@@ -175,7 +179,7 @@ class Supervisor:
 
     @property
     def overspent(self) -> str:
-        """Reason to stop the job because its allowance is spent, otherwise empty."""
+        """Reason to stop the job because its allowance is spent, or an empty text."""
         return self.allowance.reason if self.allowance is not None else ""
 
     def _watch_allowance(self) -> None:
@@ -234,9 +238,9 @@ class Supervisor:
         return start_rank(self.config, self.config_path, self.place, order, rank, self.lock_fd)
 
     def _verdict(self, codes: list[int]) -> tuple[int, str]:
-        """Return one exit status and a reason for all ranks.
+        """Return one exit status and one reason for all ranks.
 
-        If a rank reported a failure, that explains the others, which lost their connection to it.
+        If a rank reported a failure, that failure also explains why other ranks lost their connection.
         """
         named = [code for code in codes if code in NAMED]
         if named:
@@ -273,7 +277,9 @@ class Supervisor:
         return min(MAX_BACKOFF_S, self.config.supervision.backoff_s * 2.0 ** (self.restarts - 1))
 
     def _back_off(self) -> bool:
-        """Wait, longer after each restart. Return False if a stop was requested meanwhile."""
+        """Wait before the next attempt, longer after each restart. Return False if a stop was requested during the
+        wait.
+        """
         until = time.monotonic() + self._backoff_s
         while time.monotonic() < until and not self.asked_to_stop:
             self._watch_allowance()

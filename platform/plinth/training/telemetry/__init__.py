@@ -1,6 +1,6 @@
 """The timeline of a run, `events.jsonl`.
 
-    timeline    every event and its fields; append, read, follow, one value per step; the main figures of a run: final
+    timeline    every event and its fields; append, read, follow, one value per step; the main numbers of a run: final
                 loss, median step time, median tokens per second
     step_clock  the time of a step by part, by the host's clock or by the device's events; the mean step of a run
     machine_speed   FLOP/s and bandwidth of a machine, measured once and kept in the workspace

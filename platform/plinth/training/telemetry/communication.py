@@ -1,4 +1,4 @@
-"""Exposed communication of a rank, and detection of slow ranks that the others wait for. Imports torch."""
+"""Exposed communication time of a rank, and detection of slow ranks for which other ranks wait. Imports torch."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _clocks: list[StepClock] = []
 
 
 def measure(clock: StepClock) -> None:
-    """Assign communication time to this clock from now on."""
+    """Measure communication time with this clock from now on."""
     _clocks[:] = [clock]
     install()
 
 
 @functools.cache
 def install() -> None:
-    """Instrument the communication functions.
+    """Wrap the communication functions so that their time is measured.
 
     Call this before DeepSpeed's `init_distributed`, which keeps references to some of these functions.
     """
@@ -75,7 +75,7 @@ def install() -> None:
 
 
 def _computes() -> bool:
-    """Return True if this thread is the training thread or a thread of autograd, which Python did not start.
+    """Return True if this is the main thread, or a thread of autograd, which Python did not start.
 
     Other threads exchange batches or states in the background.
     """
@@ -113,7 +113,7 @@ OWN_PARTS = {"input": ("data",), "host": ("host",), "compute": ("forward", "back
 
 
 class RankScore(NamedTuple):
-    """A rank, its own seconds per step, its score, and its own seconds by each of `OWN_PARTS`."""
+    """Score of a rank's slowness, with its own seconds per step, in total and by each of `OWN_PARTS`."""
 
     rank: int
     own_s: float
@@ -127,7 +127,7 @@ def scores(
     """Return the score of each rank with a measurement, the slowest first.
 
     Args:
-        own_s: each rank's own seconds, without waits for others; 0 if nothing was measured.
+        own_s: each rank's own seconds, without waits for other ranks; 0 if nothing was measured.
         like: a number for each rank; ranks with the same work have the same number.
         parts: each rank's own seconds by part.
     """
@@ -171,7 +171,9 @@ class StragglerDetector:
         self._own.append((time.own_s, *own))
 
     def send(self, step: int) -> None:
-        """Gather measurements after launching a step, if it is time. The host does not wait for GPUs."""
+        """After a step is launched, gather the measurements of all ranks if the interval is over. The host does not
+        wait for GPUs.
+        """
         if not self.every or step % self.every:
             return
         numbers = 1 + len(OWN_PARTS)
@@ -188,7 +190,7 @@ class StragglerDetector:
         self._sent.append((step, gathered, arrived))
 
     def forget(self) -> None:
-        """Discard the measurements, because other steps come next after a rollback."""
+        """Discard the measurements after a rollback, because they belong to other steps."""
         self._sent.clear()
         self._own.clear()
 

@@ -1,4 +1,4 @@
-"""Devices and memory during training: the GPUs of a node by NVML, the memory of a rank."""
+"""GPUs of a node during training, read by NVML, and memory of a rank."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ _XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDou
 
 
 def is_hardware_error(event: Mapping[str, Any]) -> bool:
-    """Return True if a `device_error` event is a fault of the GPU itself, and False if the program caused it."""
+    """Return True if a `device_error` event reports a fault of the GPU itself, and False if the program caused the
+    error.
+    """
     return event.get("xid") not in XIDS_OF_PROGRAMS
 
 
@@ -94,8 +96,8 @@ class DeviceMonitor:
             self._wait_for_error()
 
     def sample(self) -> list[dict[str, Any]]:
-        """Return the current values of each GPU in percent, watts, degrees Celsius, bytes or counts. Missing values are
-        None.
+        """Return the current values of each GPU, with power in watts and temperature in degrees Celsius. Missing values
+        are None.
         """
         nvml, ecc = self._nvml, (self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC)
         questions: dict[str, Callable[[Any], Any]] = {
@@ -117,7 +119,7 @@ class DeviceMonitor:
             return None
 
     def _watch(self, handle: Any) -> bool:
-        """Register for the errors of a GPU. Return True if the GPU can report any."""
+        """Register to receive the errors of a GPU. Return True if the GPU can report any kind of error."""
         try:
             known = self._nvml.nvmlDeviceGetSupportedEventTypes(handle) & (_XID | _UNCORRECTED)
             if known:
@@ -163,7 +165,7 @@ def start(run: RunDirectory, node: int, every_s: float) -> threading.Thread | No
 
 
 def read_samples(run: RunDirectory) -> list[Event]:
-    """Return all samples of all nodes, in time order."""
+    """Return the GPU samples of all nodes, in time order."""
     found = [event for path in sorted(run.devices.glob("node-*.jsonl")) for event in read_events(path)]
     return sorted(found, key=lambda event: float(event["time"]))
 

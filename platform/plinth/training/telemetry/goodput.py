@@ -67,7 +67,7 @@ class AttemptTime(Frozen):
 
 
 class TimeSpan(NamedTuple):
-    """Time span of an attempt with a single cause. Spans allow accounts of any time window.
+    """Time span of an attempt with a single cause. With time spans, any time window can be accounted.
 
     Args:
         attempt: index in the ledger's `attempts`.
@@ -122,8 +122,8 @@ class GoodputLedger(Frozen):
         return self.rank_us["goodput"] / 1e6 / held if held else 0.0
 
     def percentages(self, digits: int = 1) -> dict[Cause, float]:
-        """Return the percentage of every cause with time, relative to all rank-seconds. The percentages are rounded so
-        that they sum to 100.
+        """Return the percentage of each cause relative to all rank-seconds. Causes without time are left out. The
+        percentages are rounded so that they sum to 100.
         """
         found = {cause: us for cause, us in self.rank_us.items() if us}
         total, units = sum(found.values()), 100 * 10**digits

@@ -1,4 +1,4 @@
-"""Rules of the goodput ledger: assign a cause to every microsecond of a run, event by event.
+"""Rules of the goodput ledger, which assign a cause to every microsecond of a run, event by event.
 
 Does not belong here: the records of time by cause (`goodput`).
 """
@@ -45,7 +45,7 @@ Event = Mapping[str, Any]
 
 
 class GoodputAccount:
-    """Account of a run's time. It takes the events in order; `ledger` returns the account after any event.
+    """Account of a run's time by cause. It takes the events in order; `ledger` returns the account after any event.
 
     Args:
         ranks: number of ranks of a queued job that has not reported its ranks yet.
@@ -79,7 +79,7 @@ class GoodputAccount:
             self._forget(kind, event)
 
     def ledger(self, until: float | None = None) -> GoodputLedger:
-        """Return the current account.
+        """Return the ledger after all events so far.
 
         Args:
             until: Unix seconds at which the queue time ends, if a job is still queued.
@@ -101,7 +101,7 @@ class GoodputAccount:
         return GoodputLedger(attempts=made, lost_steps=self._lost_steps)
 
     def spans(self) -> Iterator[TimeSpan]:
-        """Yield all time in order, as spans with one cause each. Their sums equal the ledger's, except for rounding."""
+        """Yield all time in order, as spans with one cause each. Their sums equal the ledger, except for rounding."""
         for number, one in enumerate(self._attempts):
             yield from one.spans(number)
 
@@ -123,7 +123,7 @@ class GoodputAccount:
         return self._job
 
     def _between_jobs(self, kind: str) -> None:
-        """Close the previous job, if there is one. If it has no final event, it ends with its last event."""
+        """Close the previous job, if there is one. A job without a final event ends with its last event."""
         if self._job is not None and (self._job.stage != "queue" or kind == "submitted"):
             self._job.settle("redone work" if self._job.stage == "training" else self._job.unnamed)
             self._job = None
@@ -165,7 +165,9 @@ class GoodputAccount:
             self._lose_after(int(event["from_step"]), "redone work")
 
     def _run_started(self, job: TimedAttempt, event: Event) -> None:
-        """Record that the ranks are up. If a checkpoint was chosen, it has been verified and will now be loaded."""
+        """Record that the ranks have started. If a checkpoint was chosen, it has been verified and will be loaded
+        next.
+        """
         job.ranks = self._ranks = int(event["ranks"])
         verified = min(round(float(event.get("verified_s", 0.0)) * 1e6), max(0, job.open))
         job.name({"restore": verified})
@@ -228,7 +230,7 @@ class GoodputAccount:
             self._lose(self._steps.pop(later), cause)
 
     def _lose(self, turn: StepTurn, cause: Cause, *, counted: bool = True) -> None:
-        """Assign all time of one training of a step to another cause."""
+        """Assign all time of one training of a step to another cause, because its result is lost."""
         for before, us in turn.by_cause.items():
             turn.attempt.named[before] -= us
         turn.attempt.named[cause] += turn.by_cause.total()
@@ -237,7 +239,7 @@ class GoodputAccount:
 
 
 def _named_time(event: Event, since: Mapping[Cause, int]) -> tuple[Counter[Cause], Counter[Cause]]:
-    """Return the microseconds of a step by cause, and of the time before the step by cause.
+    """Return the microseconds of a step by cause, and the microseconds before the step by cause.
 
     Step events of earlier versions lack the time before the step, so other events provide it (`since`).
     """
@@ -255,7 +257,7 @@ def _named_time(event: Event, since: Mapping[Cause, int]) -> tuple[Counter[Cause
 
 
 def _shorten(named: Counter[Cause], room: int) -> None:
-    """Reduce the times by cause, the largest first, until they fit into the available time."""
+    """Reduce the time of the largest causes until all causes fit into the available time."""
     over = named.total() - room
     for cause in sorted(named, key=lambda one: -named[one]):
         cut = min(max(0, over), named[cause])
@@ -264,7 +266,7 @@ def _shorten(named: Counter[Cause], room: int) -> None:
 
 
 def account(events: Iterable[Event], ranks: int = 1, until: float | None = None) -> GoodputLedger:
-    """Return the ledger of a timeline, or of the beginning of a timeline.
+    """Return the ledger of a timeline, or of its first events.
 
     Args:
         events: events in order.
@@ -279,7 +281,7 @@ def account(events: Iterable[Event], ranks: int = 1, until: float | None = None)
 
 @dataclass
 class TimedAttempt:
-    """Microseconds of one attempt.
+    """Microseconds of one attempt by cause.
 
     `named` is time with an assigned cause. `since` is the time by cause of the events since the last step or phase; it
     is used if no step follows.
@@ -308,19 +310,21 @@ class TimedAttempt:
 
     @property
     def unnamed(self) -> Cause:
-        """Cause of the time since the last event, while no later event is known."""
+        """Cause of the time since the last event, as long as no later event is known."""
         by_stage: dict[str, Cause] = {"queue": "queue", "restore": "restore", "training": "other"}
         return by_stage.get(self.stage, "start")
 
     def name(self, by_cause: Mapping[Cause, int], turn: StepTurn | None = None) -> None:
-        """Assign causes to the next time without a cause."""
+        """Assign causes to the time that directly follows the time with causes."""
         for cause, us in by_cause.items():
             self.named[cause] += us
             if self.ordered:
                 self.order.append(_Named(cause, us, turn))
 
     def settle(self, cause: Cause) -> None:
-        """End a phase. Time since the last step gets the causes of its events; the rest of the phase gets `cause`."""
+        """End a phase. Time since the last step gets the causes of its events; the other time of the phase gets
+        `cause`.
+        """
         self.name(self._divided(cause))
         self.since.clear()
         self.in_loop = 0
@@ -338,7 +342,7 @@ class TimedAttempt:
         return found
 
     def result(self) -> dict[Cause, int]:
-        """Return the microseconds by cause that are known so far."""
+        """Return the microseconds by cause, as known so far."""
         found = Counter(self.named)
         found.update(self._divided(self.unnamed))
         if self.first is not None and (longer := self._compiling()):
@@ -347,14 +351,14 @@ class TimedAttempt:
         return _without_debts(found)
 
     def _compiling(self) -> int:
-        """Return the excess of the first step's time over the median of later steps."""
+        """Return the microseconds by which the first step took longer than the median of later steps."""
         if self.first is None or not self.computing:
             return 0
         median = self.computing[(len(self.computing) - 1) // 2]  # the lower of the two middle values
         return max(0, self.first.by_cause["goodput"] - median)
 
     def add_turn(self, turn: StepTurn) -> None:
-        """Add one training of a step."""
+        """Add the time of one training of a step."""
         if self.first is None:
             self.first = turn
         else:
@@ -380,7 +384,7 @@ class TimedAttempt:
 
 @dataclass(slots=True)
 class StepTurn:
-    """One training of a step: microseconds by cause. A step that is redone is trained several times."""
+    """Microseconds of one training of a step, by cause. A step that is redone is trained several times."""
 
     attempt: TimedAttempt
     step: int
@@ -389,7 +393,7 @@ class StepTurn:
 
 
 class _Named(NamedTuple):
-    """Time with an assigned cause. The order of assignment is chronological."""
+    """Time with an assigned cause, and the training of a step to which it belongs, if any."""
 
     cause: Cause
     us: int
@@ -397,7 +401,9 @@ class _Named(NamedTuple):
 
 
 def _without_debts(found: Counter[Cause]) -> dict[Cause, int]:
-    """Return the same total without negative causes. The largest cause absorbs a rounding error of a microsecond."""
+    """Return the times by cause without negative times. These are subtracted from the largest cause, so the total
+    stays.
+    """
     debt = sum(us for us in found.values() if us < 0)
     positive = {cause: found[cause] for cause in CAUSES if found[cause] > 0}
     while debt:

@@ -1,4 +1,4 @@
-"""Measure the devices of this machine by many large matrix products and many copies. Imports torch.
+"""Measurement of the devices of this machine by many large matrix products and many copies. Imports torch.
 
     python -m plinth.training.telemetry.machine_probe   one line of JSON: a list of fields of `DeviceSpeed`
 
@@ -30,8 +30,8 @@ BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 
 def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float]) -> float:
-    """Return the seconds of the fastest of many repetitions. The first repetition is left out, because it loads
-    kernels.
+    """Return the duration of the fastest of many repetitions in seconds. The first repetition is left out, because it
+    loads kernels.
     """
     clock(action)
     begun, found = time.perf_counter(), list[float]()
@@ -70,7 +70,7 @@ def on_device(action: Callable[[], Any]) -> float:
 
 
 def speed(device: torch.device, name: str) -> dict[str, Any]:
-    """Return the fields of `DeviceSpeed` for a device."""
+    """Measure a device and return the fields of its `DeviceSpeed`."""
     clock = on_device if device.type == "cuda" else on_host
     flops = {}
     for precision, dtype in _precisions(device).items():
@@ -87,8 +87,8 @@ def speed(device: torch.device, name: str) -> dict[str, Any]:
 
 
 def _product(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Any]:
-    """Create a product of random matrices. Constant matrices would flip fewer bits, draw less power and allow higher
-    clocks.
+    """Return a function that multiplies two random matrices. Constant matrices would flip fewer bits, draw less power
+    and allow higher clocks.
     """
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return partial(torch.mm, left, right, out=torch.empty_like(left))
@@ -104,7 +104,7 @@ def _precisions(device: torch.device) -> dict[str, torch.dtype]:
 
 
 def _buffer(device: torch.device) -> int:
-    """Return the bytes of a copy buffer. It is smaller if memory is short, because a run may use the device."""
+    """Return the size of a copy buffer in bytes. It is smaller if memory is short, because a run may use the device."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else BUFFER["cpu"] * 4
     return int(min(BUFFER[device.type], free // 4))
 

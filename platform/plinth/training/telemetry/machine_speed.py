@@ -54,13 +54,14 @@ class DeviceSpeed(Frozen):
 
 
 class MachineSpeed(Frozen):
-    """Measured speed of the devices of a machine, with the machine's fingerprint."""
+    """Measured speeds of a machine's devices, with the machine's fingerprint."""
 
     machine: str
     devices: tuple[DeviceSpeed, ...]
 
     def roof(self, kind: str, precision: str, launch: Launch) -> tuple[Roof, DeviceSpeed] | None:
-        """Return the roof of one rank, and its device: the slowest GPU, or the rank's part of the processors.
+        """Return the peak speed of one rank's device, and the measured device: the slowest GPU, or all processors
+        together.
 
         Return None if there is no such device, or if the precision was not measured on it.
         """
@@ -74,7 +75,7 @@ class MachineSpeed(Frozen):
 
 
 def this_machine() -> str:
-    """Return the fingerprint of this machine."""
+    """Return the fingerprint of this machine's processors, GPUs and torch version."""
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -83,7 +84,7 @@ def this_machine() -> str:
 
 
 def machine_of(host: HostFacts) -> str:
-    """Return the fingerprint of a machine from its facts at the start of ranks."""
+    """Return the fingerprint of a machine from the facts that it reported when its ranks started."""
     return _fingerprint(host.hardware, host.libraries.get("torch", ""))
 
 
@@ -111,7 +112,7 @@ def known(workspace: Workspace, machine: str) -> MachineSpeed | None:
 
 
 def measure(workspace: Workspace) -> MachineSpeed:
-    """Measure this machine, and replace an earlier result.
+    """Measure the speed of this machine, and replace an earlier result.
 
     Raises:
         WorkerError: the probe failed, or torch is not installed.

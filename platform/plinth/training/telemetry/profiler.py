@@ -31,7 +31,7 @@ _REQUEST = re.compile(r"(\d{4,})\.json")
 
 
 class ProfileRequest(Frozen):
-    """Steps to trace, on some ranks. Request number 0 comes from the recipe."""
+    """Request to trace a range of steps on some ranks. Request number 0 comes from the recipe."""
 
     number: int
     first: int
@@ -77,7 +77,7 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
 
 
 def latest(run: RunDirectory) -> int:
-    """Return the number of the newest request, or 0 if there is none."""
+    """Return the number of the newest trace request, or 0 if there is none."""
     try:
         names = os.listdir(run.profiles)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def latest(run: RunDirectory) -> int:
 
 
 def load(config: RunConfig, number: int) -> ProfileRequest | None:
-    """Return a request by its number, or None if there is none.
+    """Return a trace request by its number, or None if there is none.
 
     Raises:
         TrainingError: the file is not a trace request.
@@ -131,15 +131,15 @@ class StepProfiler:
         self._add(0)
 
     def asked(self) -> int:
-        """Return the number of the newest request on disk if this is the leading rank, otherwise 0."""
+        """Return the number of the newest trace request on disk if this is the leading rank, otherwise 0."""
         if self._rank.leads and time.monotonic() - self._looked > LOOK_S:
             self._looked = time.monotonic()
             self._newest = latest(self._config.directory)
         return self._newest if self._rank.leads else 0
 
     def learn(self, number: int) -> None:
-        """Receive the number of the newest request that the leading rank has seen. Every rank gets it with the numbers
-        of a step.
+        """Receive the number of the newest trace request that the leading rank has seen. Every rank gets it with the
+        numbers of a step.
         """
         for each in range(self._known + 1, number + 1):
             self._add(each)
@@ -192,8 +192,8 @@ class StepProfiler:
         }
 
     def missed(self) -> list[dict[str, Any]]:
-        """Return the event fields of requests whose steps were all taken before the ranks received them. Each is
-        returned once.
+        """Return the event fields of trace requests whose steps were all taken before the ranks received the request.
+        Each is returned once.
 
         Steps that an earlier attempt has traced do not count as missed.
         """

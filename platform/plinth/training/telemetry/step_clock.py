@@ -94,7 +94,7 @@ class StepTime:
 
     @property
     def own_s(self) -> float:
-        """Seconds without the parts in which a rank waits for other ranks or for its checkpoint."""
+        """Seconds of the step without the parts in which the rank waits for other ranks or for its checkpoint."""
         return self.seconds - self.parts.get("communication", 0.0) - self.parts.get("checkpoint", 0.0)
 
 
@@ -105,7 +105,7 @@ class StepMarks:
         self._marks, self._begun, self._end = marks, begun, end
 
     def read(self) -> StepTime:
-        """Return the step's time. Call it once."""
+        """Return the step's time by part. Call this only once."""
         found: dict[str, float] = defaultdict(float)
         moments = [mark for _, mark in self._begun] + [self._end]
         for (part, first), second in zip(self._begun, moments[1:], strict=True):
@@ -118,7 +118,7 @@ class StepMarks:
 
 
 class StepClock:
-    """Clock of a rank that tracks its current activity. Before `begin` nothing is measured."""
+    """Clock of a rank that adds up the time of each activity. It measures nothing before `begin`."""
 
     def __init__(self, marks: ClockMarks) -> None:
         self._marks = marks
@@ -135,7 +135,7 @@ class StepClock:
             self._begun = [("host", self._marks.now())]
 
     def enter(self, part: str) -> None:
-        """Start a part of the step."""
+        """Switch to another part of the step."""
         if self._begun and self._begun[-1][0] != part:
             self._begun.append((part, self._marks.now()))
 
@@ -143,7 +143,7 @@ class StepClock:
     def within(self, part: str) -> Iterator[None]:
         """Switch to this part inside the context, and back to the previous part afterward.
 
-        Between two steps the time stays outside of steps.
+        During work between two steps the clock does not switch, so that the time is not assigned to a step.
         """
         before = self._begun[-1][0] if self._begun else part
         if before == part or before in BESIDES:
@@ -206,7 +206,7 @@ class SlowRank(Frozen):
     leading_s: float
 
     def words(self) -> str:
-        """Return a description in one line for display."""
+        """Return a one-line description for display."""
         where, why = f" on {self.host}" if self.host else "", ""
         if self.part is not None:
             beside = "" if self.rank == 0 else f", rank 0 {self.leading_s:.4g} s"
@@ -223,7 +223,7 @@ class MeanStep(Frozen):
         wall_s: seconds between the events of two steps, without work outside of steps.
         device, precision: values of the last attempt.
         slow_ranks: slow ranks, the slowest first.
-        waited_s: part of the communication in which the leading rank waited for slow ranks.
+        waited_s: communication time in which the leading rank waited for slow ranks.
     """
 
     steps: tuple[int, ...]
@@ -255,8 +255,8 @@ class StepSeconds(NamedTuple):
 
 
 def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
-    """Yield the steps that directly follow another step and report their parts, once for every time that they were
-    taken.
+    """Yield the steps that directly follow another step and report their parts. A step that was taken several times is
+    yielded each time.
     """
     before: float | None = None  # time of the previous step's event
     for event in events:
@@ -274,7 +274,7 @@ def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds
 
 
 def mean_step(events: Iterable[Mapping[str, Any]]) -> MeanStep:
-    """Return the mean step of a timeline, or of the beginning of a timeline.
+    """Return the mean step of a timeline, or of its first events.
 
     Raises:
         MissingError: there are no two consecutive steps that report their parts.

@@ -85,7 +85,7 @@ _TAIL_BYTES = 1 << 16
 
 
 class Timeline:
-    """Writer that appends to the timeline of a run. Any number of processes may have one."""
+    """Writer that appends events to the timeline of a run. Any number of processes can write at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,12 +146,12 @@ def _write_whole(fd: int, line: bytes, end: int) -> None:
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert infinite values and NaN to text, because JSON lacks them."""
+    """Return the fields of an event with infinite values and NaN as text, because JSON lacks them."""
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields.items()}
 
 
 def read_events(path: Path, after_seq: int = 0) -> Iterator[Event]:
-    """Yield the events after `after_seq` in order. An incomplete last line is not an event.
+    """Yield the events with a `seq` above `after_seq`, in order. An incomplete last line is not an event.
 
     Raises:
         IntegrityError: a line within the file is not an event.
@@ -189,15 +189,17 @@ def last_event(path: Path) -> Event | None:
 
 
 def waited_s(step: Mapping[str, Any]) -> float:
-    """Return the seconds of a step spent waiting for its batch.
+    """Return the seconds of a step that were spent waiting for its batch.
 
-    Events of earlier versions have no parts; the host's wait is returned for them.
+    Events of earlier versions have no parts. For these events, return the seconds that the host waited.
     """
     return float(step["parts"].get("data", 0.0) if "parts" in step else step.get("data_wait_s", 0.0))
 
 
 def saved_s(step: Mapping[str, Any]) -> float:
-    """Return the seconds of a step spent waiting for a checkpoint's copy. The checkpoint's stall includes them too."""
+    """Return the seconds of a step that were spent waiting for a checkpoint's copy. The checkpoint's `stall_s` includes
+    them.
+    """
     return float(step.get("parts", {}).get("checkpoint", 0.0))
 
 
@@ -207,7 +209,7 @@ def host_memory_bytes(step: Mapping[str, Any]) -> int:
 
 
 def put_before(path: Path, earlier: bytes) -> None:
-    """Prepend an earlier timeline of the run from another machine to the few events of this one, in a new file.
+    """Write a new file with an earlier timeline from another machine, followed by this machine's events.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: the operating system could not write the file.
@@ -275,7 +277,7 @@ class History:
         self.steps[step] = event
 
     def _take_back(self, first: int) -> None:
-        """Discard steps from `first` on, because they are trained again from other parameters and may differ."""
+        """Discard the steps from `first` on, because they are trained again from other parameters and may differ."""
         self.undone += [event for step, event in self.steps.items() if step >= first]
         self.steps = {step: event for step, event in self.steps.items() if step < first}
         self.skipped = {step for step in self.skipped if step < first}
@@ -286,7 +288,7 @@ class History:
 
 
 def timeline(path: Path) -> History:
-    """Return the history of a run. If a step was repeated, the later line is valid."""
+    """Return the history of a run. If a step is repeated, its last event is used."""
     found = History()
     for event in read_events(path):
         found.add(event)
@@ -304,7 +306,7 @@ EVERY_S = 1.0
 
 
 class Pulse:
-    """Callable that updates the modification time of a timeline, at most once in `EVERY_S` seconds."""
+    """Callable that updates the modification time of a timeline, at most once every `EVERY_S` seconds."""
 
     def __init__(self, timeline: Path) -> None:
         self._timeline, self._last = timeline, float("-inf")
@@ -334,24 +336,26 @@ LABELS: Final[Mapping[str, str]] = {
 
 
 class RunFigures(NamedTuple):
-    """Figures of a live or finished run, None before its first step. Steps that a rollback discarded are excluded."""
+    """Main numbers of a live or finished run, None before its first step. Steps that a rollback discarded are
+    excluded.
+    """
 
     final_loss: float | None = None
     median_step_s: float | None = None
     median_tokens_per_s: float | None = None
 
     def known(self) -> dict[str, float]:
-        """Return the figures that are known, by name."""
+        """Return the numbers that are not None, by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
     def rounded(self) -> dict[str, str]:
-        """Return the figures that are known, by name, rounded for comparison."""
+        """Return the numbers that are not None as rounded text for comparison, by name."""
         forms = {"final_loss": "{:.3f}", "median_step_s": "{:.3f}", "median_tokens_per_s": "{:,.0f}"}
         return {name: forms[name].format(value) for name, value in self.known().items()}
 
 
 def of_history(history: History) -> RunFigures:
-    """Return the figures of a whole timeline."""
+    """Return the main numbers of the run with this history."""
     steps = list(history.steps.values())
     losses = list(_finite("loss", steps[-FINAL_STEPS:]))
     seconds, speeds = list(_finite("step_s", steps)), list(_finite("tokens_per_s", steps))
@@ -363,7 +367,7 @@ def of_history(history: History) -> RunFigures:
 
 
 def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
-    """Return the figures of events in order."""
+    """Return the main numbers of the run with these events, which must be in order."""
     history = History()
     for event in events:
         history.add(Event(event))
@@ -372,7 +376,9 @@ def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
 
 
 def _finite(name: str, steps: Iterable[Event]) -> Iterator[float]:
-    """Yield the finite values of a field. Non-finite values are text in the timeline and are left out."""
+    """Yield the finite values of a field of step events. Non-finite values are text in the timeline and are left
+    out.
+    """
     values = (step.get(name) for step in steps)
     yield from (float(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
 
@@ -394,12 +400,12 @@ class RankFailure(Frozen):
 
     @classmethod
     def of(cls, error: PlinthError) -> RankFailure:
-        """Return the record of an error."""
+        """Return the record of a `PlinthError`."""
         found, expected = (None if value is None else str(value) for value in (error.found, error.expected))
         return cls(kind=type(error).__name__, what=error.what, found=found, expected=expected, remedy=error.remedy)
 
     def error(self) -> PlinthError:
-        """Return the error as its original class, so that its exit status is kept."""
+        """Return the error in its original class, so that its exit status stays the same."""
         kind = getattr(errors, self.kind, TrainingError)
         raised: PlinthError = kind(self.what, found=self.found, expected=self.expected, remedy=self.remedy)
         return raised

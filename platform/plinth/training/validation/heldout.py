@@ -1,7 +1,8 @@
 """Held-out text that a run evaluates during training. It is selected and tokenized once, when the run is prepared.
 
-Documents are chosen as in the final evaluation (`evaluation.slices.choice`): by smallest id, up to a number of bytes.
-A run names the result by digest, and ranks read it from the store. The held-out text is not part of the run's identity.
+Documents are chosen as in the final evaluation (`evaluation.slices.choice`): by smallest id, up to a number of bytes. A
+run stores the digest of the tokenized text, and ranks read the text from the store. The held-out text is not part of
+the run's identity.
 
 Does not belong here: evaluation by the model (validation), so this module needs no torch.
 """
@@ -53,7 +54,7 @@ class HeldoutSlice:
 
 
 def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], trained: Manifest) -> Manifest:
-    """Select and tokenize the text, or return an earlier result for the same text.
+    """Select and tokenize the held-out text, or return an earlier result for the same text.
 
     Args:
         ctx: the run context, with workspace and store.
@@ -88,7 +89,7 @@ def prepare(ctx: Context, params: Validation, curated: Mapping[str, Manifest], t
 
 
 def load(store: Store, made: Manifest) -> list[HeldoutSlice]:
-    """Return the slices of a manifest from `prepare`, by name.
+    """Return the held-out slices in a manifest that `prepare` returned, by name.
 
     Raises:
         MissingError, IntegrityError: the text is missing from the store, or has changed.
@@ -119,7 +120,9 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 
 
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
-    """Return a bucket's held-out documents. A bucket without any returns none if the recipe does not name it."""
+    """Return the held-out documents of a bucket. If there are none, return an empty list unless the recipe names
+    slices.
+    """
     try:
         return choose_documents(store, {name: curated}, params.bytes_per_slice)
     except StageError:

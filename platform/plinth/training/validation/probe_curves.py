@@ -1,5 +1,5 @@
-"""Probe scores over a run, without torch: their noise, probes that may end a run, scores stored with checkpoints, and
-scores of the same probes with other seeds.
+"""Probe scores over a run, without torch: their noise, the probes that may end a run, the scores stored with
+checkpoints, and the scores of the same probes in runs with other seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FIT = 4
 
 
 class ProbeLook(NamedTuple):
-    """Scores of one probe at one evaluation."""
+    """Scores of one probe at one evaluation during training."""
 
     step: int
     tokens: int
@@ -40,12 +40,12 @@ class ProbeLook(NamedTuple):
 
     @property
     def signal(self) -> float:
-        """Bits per byte that the model saves by using the context."""
+        """Bits per byte that the model saves because it uses the context."""
         return self.control - self.score
 
 
 class ProbeCurves:
-    """Scores by probe, from a growing timeline.
+    """Scores by probe, read from a growing timeline.
 
     If a step is repeated, the later scores are valid. If the items change, scores of other items are dropped.
     """
@@ -55,11 +55,11 @@ class ProbeCurves:
         self._set = ""
 
     def require_set(self, items: str) -> None:
-        """Set the items to which the existing scores belong."""
+        """Set the digest of the items to which the existing scores belong."""
         self._set = items
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add an event. Events without probes are ignored."""
+        """Add the scores in an event. Events without probes are ignored."""
         if event["event"] != "evaluated" or not event.get("probes"):
             return
         if event["probe_set"] != self._set:
@@ -71,7 +71,7 @@ class ProbeCurves:
 
 
 def curves(events: Iterable[Mapping[str, Any]]) -> dict[str, list[ProbeLook]]:
-    """Return the scores by probe, in order."""
+    """Return the scores of each probe in a timeline's events, in order."""
     found = ProbeCurves()
     for event in events:
         found.add(event)
@@ -152,12 +152,14 @@ def read(data: bytes) -> Looks:
 
 
 def of(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, list[ProbeLook]]:
-    """Return the scores by probe, converted from plain data."""
+    """Convert plain data to scores by probe."""
     return {name: [ProbeLook(*look) for look in own] for name, own in content.items()}
 
 
 def _evaluated(events: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events with scores. Other lines, and incomplete ones, are skipped without parsing."""
+    """Yield the events with probe scores from a timeline. Other lines and incomplete lines are skipped without
+    parsing.
+    """
     if not events.exists():
         return
     with events.open("rb") as stream:

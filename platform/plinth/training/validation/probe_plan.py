@@ -6,7 +6,8 @@ run's tokens. If the full sets exceed this budget, the number of evaluations is 
 Then the number of items is reduced, equally for every probe, by a hash of their names. Every evaluation scores the same
 items. The result contains the number of items used and the total number.
 
-A run names the result by digest, and ranks read it from the store. The items are not part of the run's identity.
+A run stores the digest of the chosen items, and ranks read the items from the store. They are not part of the run's
+identity.
 
 Does not belong here: scoring by the model (validation), so this module needs no torch.
 """
@@ -53,7 +54,7 @@ STREAM_SCHEMA = pa.schema(
 
 
 class Budget(NamedTuple):
-    """Probe budget of a run.
+    """Maximum cost of scoring probes in a run, and the numbers from which it is computed.
 
     Attributes:
         share: maximum cost as a fraction of the run's training cost.
@@ -74,7 +75,9 @@ class Budget(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Items that every evaluation scores, their token streams, and the interval in held-out evaluations."""
+    """Items that every evaluation scores, their token streams, and the number of held-out evaluations between two
+    scorings.
+    """
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -83,7 +86,7 @@ class Choice(NamedTuple):
 
 
 class ProbePlan(NamedTuple):
-    """Probe items and token streams that ranks score."""
+    """Probe items and token streams that the ranks of a run score."""
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -94,7 +97,7 @@ class ProbePlan(NamedTuple):
 def prepare(
     ctx: Context, budget: Budget, items: Sequence[ProbeItem], sources: Mapping[str, Manifest], trained: Manifest
 ) -> Manifest:
-    """Select and tokenize the items, or return an earlier result for the same items.
+    """Select and tokenize the probe items, or return an earlier result for the same items.
 
     Args:
         ctx: the run context, with workspace and store.
@@ -126,7 +129,7 @@ def prepare(
 
 
 def scorable(ctx: Context, probes: Mapping[str, Manifest]) -> list[ProbeItem]:
-    """Return the items that are not in the training text, from the assets `probe_sets` and `protected`."""
+    """Return the probe items that are not in the training text, from the assets `probe_sets` and `protected`."""
     from plinth.evaluation.probes import probe_sets
 
     items = probe_sets.load(ctx.store, probes["probe_sets"])
@@ -134,7 +137,7 @@ def scorable(ctx: Context, probes: Mapping[str, Manifest]) -> list[ProbeItem]:
 
 
 def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: Budget) -> Choice:
-    """Choose the maximum number of items and evaluations within the budget.
+    """Choose as many items and evaluations as the budget allows.
 
     If the budget does not cover one evaluation, no items are chosen.
 
@@ -161,7 +164,7 @@ def choose(items: Sequence[ProbeItem], streams: Sequence[ScoredStream], budget: 
 
 
 def load(store: Store, made: Manifest) -> ProbePlan:
-    """Return the items and streams of a manifest from `prepare`.
+    """Return the probe items and token streams in a manifest that `prepare` returned.
 
     Raises:
         MissingError, IntegrityError: the items are missing from the store, or have changed.
@@ -202,8 +205,8 @@ def _by_item(items: Sequence[ProbeItem], streams: Sequence[ScoredStream]) -> Ite
 
 
 def _ranks(items: Sequence[ProbeItem]) -> list[int]:
-    """Return the rank of each item within its probe, by a hash of its name. Smaller selections are thus subsets of
-    larger ones.
+    """Return the rank of each item within its probe, by a hash of its name. A smaller selection is therefore a subset
+    of a larger selection.
     """
     places: dict[str, list[tuple[bytes, int]]] = {}
     for number, one in enumerate(items):

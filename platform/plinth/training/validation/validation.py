@@ -58,7 +58,9 @@ class ProbeResult(NamedTuple):
     seconds: float
 
     def event(self) -> dict[str, object]:
-        """Return the fields of an event. The numbers are not rounded, so they equal the offline score bit for bit."""
+        """Return the probe fields of the event `evaluated`. The numbers are not rounded, so they equal the offline
+        score bit for bit.
+        """
         return {"probes": self.probes, "probe_set": self.digest, "probe_seconds": round(self.seconds, 4)}
 
 
@@ -109,8 +111,8 @@ class ProbeScorer:
         return ProbeResult(items, probes, self.digest, [], time.monotonic() - begun)
 
     def _answers(self, engine: TrainingEngine) -> torch.Tensor:
-        """Return two numbers [N, 2] for each target of all batches, in order: -ln p, and 1 if it is the most probable
-        token.
+        """Return two numbers [N, 2] for each target of all batches, in order: -ln p, and 1 if the target is the most
+        probable token, otherwise 0.
         """
         from plinth.evaluation.engine.inference import run
 
@@ -153,7 +155,7 @@ HEARTBEAT_S = 1.0
 
 
 def dealt(engine: TrainingEngine, count: int) -> Iterator[int | None]:
-    """Yield the numbers below `count` that are assigned to this rank's replica, in order.
+    """Distribute the numbers below `count` over the replicas, and yield this replica's numbers in order.
 
     Every rank has the same number of rounds, because with ZeRO-3 each forward pass is a collective. In a round without
     a number for this replica, None is yielded.
@@ -182,21 +184,21 @@ LENGTHS = 8
 
 
 class Micro(NamedTuple):
-    """One forward pass over windows. Each window has one document of the slice."""
+    """One forward pass over several windows. Each window has one document of the slice."""
 
     slice: int
     jobs: tuple[tuple[int, ScoringWindow], ...]
 
 
 class ValidationResult(NamedTuple):
-    """Bits per byte of each slice (not finite if the model has diverged), and the duration."""
+    """Bits per byte of each slice (not finite if the model has diverged), the probe results, and the duration."""
 
     slices: dict[str, float]
     seconds: float
     probes: ProbeResult | None = None
 
     def event(self) -> dict[str, object]:
-        """Return the fields of an event. Slices and probes without a finite number are listed by name."""
+        """Return the fields of the event `evaluated`. Slices and probes without a finite number are listed by name."""
         finite = {name: round(value, 6) for name, value in self.slices.items() if math.isfinite(value)}
         lost = sorted(set(self.slices) - set(finite))
         fields: dict[str, object] = {"slices": finite, "probes": {}, "seconds": round(self.seconds, 4)}
@@ -254,7 +256,7 @@ class Validator:
         return totals
 
     def state(self, step: int) -> dict[str, dict[str, float]]:
-        """Return the slices for a checkpoint of this step, if they were evaluated after exactly this step."""
+        """Return the bits per byte of each slice for a checkpoint, if they were measured after exactly this step."""
         if self._found is None or self._found[0] != step:
             return {}
         return {"slices": {name: value for name, value in self._found[1].slices.items() if math.isfinite(value)}}
@@ -266,7 +268,9 @@ class Validator:
         return {one.name: sum(own) / math.log(2) / one.bytes for one, own in zip(self.slices, sums, strict=True)}
 
     def _arrays(self, index: int | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Return tokens [M, S + 1] and a mask of scored targets [M, S]. Without a micro batch, no target is scored."""
+        """Return the tokens [M, S + 1] and the mask of scored targets [M, S] of a micro batch. Without a micro batch,
+        no target is scored.
+        """
         rows, unit = self.config.micro_batch_sequences, _unit(self.config)
         micro = None if index is None else self._micros[index]
         longest = unit if micro is None else max(window.length for _, window in micro.jobs)
@@ -295,7 +299,9 @@ def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> It
 
 
 def _unit(config: RunConfig) -> int:
-    """Return the number that must divide all lengths, so that sequence ranks can divide them."""
+    """Return the number by which all window lengths must be divisible, so that sequence ranks can divide the
+    windows.
+    """
     unit, ranks = config.sequence_tokens // LENGTHS, config.parallel.sequence
     return unit if unit and unit % ranks == 0 and config.sequence_tokens % unit == 0 else config.sequence_tokens
 
