@@ -225,9 +225,7 @@ def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float |
     if a is None or b is None or loss.better == NONE or a == b or (a < b) == (loss.better == "a"):
         return
     because = (
-        "a token of the other vocabulary covers a different amount of text"
-        if not same
-        else "the training loss was measured on other batches"
+        "tokens of another vocabulary hold another amount of text" if not same else "it was taken on other batches"
     )
     sort = "tokenizer" if not same else "distribution"
     text = f"{_other(loss.better)} has the lower training loss ({min(a, b):.3f} against {max(a, b):.3f} nats per token)"
@@ -239,7 +237,7 @@ def _contamination(line: Difference) -> Iterator[Explanation]:
         return
     became = "is gone" if line.clean_better == NONE else "is reversed"
     text = (
-        f"Without the {line.seen} items that occur in training text, the difference {became}: "
+        f"Without {line.seen} items that training text held, the difference {became}: "
         f"{line.clean.value:+.4g} ({line.clean.low:+.4g} to {line.clean.high:+.4g})."
     )
     yield Explanation(measure=line.measure, sort="contamination", text=text)
@@ -250,16 +248,13 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
-        text = (
-            f"{_model(loss.better)} has fewer bits per byte in total, but {_model(line.better)} has fewer on {named}."
-        )
+        text = f"{_model(loss.better)} has fewer bits per byte on the whole, {_model(line.better)} on {named}."
         yield Explanation(measure=line.measure, sort="distribution", text=text)
 
     if line.fewer_is_better and min(line.a.value, line.b.value) > _UNLIKE * max(loss.a.value, loss.b.value):
         text = (
-            f"The answers differ from held-out text: they have {line.a.value:.3g} and {line.b.value:.3g} bits per "
-            f"byte, held-out text has {loss.a.value:.3g} and {loss.b.value:.3g}. A model can fit held-out text better "
-            "and the answers worse."
+            f"Its answers are unlike the held-out text: {line.a.value:.3g} and {line.b.value:.3g} bits per byte "
+            f"against {loss.a.value:.3g} and {loss.b.value:.3g}. A closer fit to one can be a worse fit to the other."
         )
         yield Explanation(measure=line.measure, sort="distribution", text=text)
 
@@ -267,21 +262,21 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
 def _tokenizer(line: Difference, same: bool) -> Iterator[Explanation]:
     if not same:
         text = (
-            "The tokenizers differ: they split short answers at different boundaries; over whole documents, the effect "
-            "averages out."
+            "The tokenizers differ: short answers begin at other boundaries, which bits over whole documents even out."
         )
         yield Explanation(measure=line.measure, sort="tokenizer", text=text)
 
 
 def _unexplained(line: Difference, loss: Difference) -> str:
     return (
-        f"{_model(loss.better)} predicts held-out text better, but {_model(line.better)} is better on this measure. "
-        "No slice, contaminated item or tokenizer difference explains it."
+        f"{_model(loss.better)} predicts held-out text better, {_model(line.better)} does better here; no slice, "
+        "contaminated item or tokenizer of this comparison says why."
     )
 
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Group explanations that have the same text. Return each group as its measures, and the text followed by its sort."""
+    """Group explanations that have the same text. Return each group as its measures, and the text followed by its sort.
+    """
     found: dict[str, list[str]] = {}
     for one in reasons:
         found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])

@@ -53,7 +53,8 @@ def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
 
 
 def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
-    """Return a checkpoint's manifest and the manifests of all its ancestors, by asset. Missing manifests are omitted."""
+    """Return a checkpoint's manifest and the manifests of all its ancestors, by asset. Missing manifests are omitted.
+    """
     found, waiting = {manifest.asset: manifest}, [manifest]
     while waiting:
         for name, digest in sorted(waiting.pop().inputs.items()):
@@ -68,7 +69,7 @@ def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
 
 
 def _origin(checkpoint: Manifest) -> str:
-    return "a run of this workspace" if checkpoint.inputs else "imported weights with unknown training data"
+    return "a run of this workspace" if checkpoint.inputs else "weights from elsewhere, of unknown data"
 
 
 def _steps(a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[ModelChange]:

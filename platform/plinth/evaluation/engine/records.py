@@ -72,7 +72,9 @@ class Sampling(Frozen):
     temperature: float = Field(0.0, ge=0, description="Divisor of the logits. If 0, decoding is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
     seed: int = Field(0, description="Random seed. The samples for a prompt do not depend on the other prompts.")
-    stop: tuple[str, ...] = Field((), description="Strings at which generation stops. They are not part of the returned text.")
+    stop: tuple[str, ...] = Field(
+        (), description="Strings at which generation stops. They are not part of the returned text."
+    )
 
 
 class Generated(NamedTuple):

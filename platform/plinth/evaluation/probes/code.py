@@ -259,4 +259,4 @@ def build() -> list[ProbeItem]:
     return made
 
 
-CODE_PROBE = Probe(FAMILY, "Completion of idioms, names, brackets, values, exceptions and beginnings of programs.", FAMILY, build)
+CODE_PROBE = Probe(FAMILY, "Completion of idioms, names, brackets, values, exceptions and programs.", FAMILY, build)

@@ -138,7 +138,7 @@ def maths() -> list[ProbeItem]:
     return made
 
 
-MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words, and small word problems.", MATHS, maths)
+MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words and word problems.", MATHS, maths)
 
 
 def _first(source: Iterator[Cloze]) -> list[Cloze]:
