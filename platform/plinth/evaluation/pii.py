@@ -52,8 +52,8 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
     Returns:
         Manifest of `{bucket}/part-*` (`SCHEMA`), one for each part of training text. Stats: `documents`, `found`
         (documents with a finding), `per_million`, `at_most` (upper confidence limit of the fraction; None without
-        documents), `kinds` (by kind: `documents`, `spans`, `per_million`, `per_million_at_most`), `buckets` (by bucket the
-        same), `level`, `detector` (`PiiDetector.facts`).
+        documents), `kinds` (by kind: `documents`, `spans`, `per_million`, `per_million_at_most`), `buckets`
+        (the same by bucket), `level`, `detector` (`PiiDetector.facts`).
     """
     facts = detector.facts
     step = Step(name=ASSET, version=VERSION, params={"written": sorted(detector.written)})
