@@ -11,7 +11,8 @@ pairs. Rows of one cluster are not independent, so the number of clusters limits
 
 Interval coverage with 30, 100 and 300 clusters is measured by simulation in `tests/plinth/evaluation/statistics/`.
 
-Wilson's formula is in `plinth.corpus.slices.rates`, because the corpus package uses it and must not import this package.
+Wilson's formula is in `plinth.corpus.slices.rates`, because the corpus uses it and must not import this
+package.
 """
 
 from plinth.evaluation.statistics.estimate import (

@@ -109,8 +109,8 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
     Args:
         a_only: number of items that only the first model answered correctly.
         b_only: number of items that only the second model answered correctly.
-        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013). Its error rate is closer to the nominal level, but
-            may exceed the level.
+        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013). Its error rate is closer to the nominal level,
+            but may exceed it.
 
     Raises:
         ValueError: a number is negative.
