@@ -65,7 +65,7 @@ class ReleaseCard(Frozen):
 
     name: str
     version: str = Field(description="Version of the candidate; empty if the candidate was never released.")
-    alias: str = Field("", description="Alias, such as `champion` or `rolled back`; empty if the candidate was never released.")
+    alias: str = Field("", description="Alias, such as `champion` or `rolled back`; empty if there was no release.")
     approved_by: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
 
@@ -93,7 +93,7 @@ class ReportData(Frozen):
 
     title: str
     subtitle: str = ""
-    written: str = Field("", description="Time when the page was written. The states of release and gates may change later.")
+    written: str = Field("", description="Time when the page was written. Release and gate states may change later.")
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()

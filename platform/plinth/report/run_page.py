@@ -339,7 +339,7 @@ def write(
     events, samples = list(read_events(config.directory.events)), read_samples(config.directory)
     if not events:
         raise MissingError(
-            f"run {config.run_id} has no timeline yet", expected=config.directory.events, remedy="wait until its ranks have started"
+            f"run {config.run_id} has no timeline yet", expected=config.directory.events, remedy="wait for its ranks to start"
         )
     price = config.stopping.price_per_rank_hour or None if price_per_rank_hour is None else price_per_rank_hour
     about = About(
