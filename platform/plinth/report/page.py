@@ -132,7 +132,7 @@ def page(data: ReportData) -> str:
 
 
 def _verdict(data: ReportData) -> tuple[str, str]:
-    """Return a sentence that says if the candidate may be released, and its tone. Both are empty if no gate was
+    """Return a sentence on the release decision for the candidate, and its tone. Both are empty if no gate was
     evaluated.
     """
     failed = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state != PENDING)

@@ -242,7 +242,8 @@ def impact_page(data: ImpactData) -> str:
 
 
 def _verdict(data: ImpactData) -> str:
-    """Return a sentence with the numbers of manifests, runs, versions and consumers that are derived from the artifact.
+    """Return a sentence with the numbers of manifests, runs, versions and consumers that are derived from the
+    artifact.
     """
     kinds = (("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions)))
     return ", ".join(counted(number, kind) for kind, number in (*kinds, ("consumer", len(data.consumers)))) + "."

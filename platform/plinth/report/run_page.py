@@ -339,7 +339,9 @@ def write(
     events, samples = list(read_events(config.directory.events)), read_samples(config.directory)
     if not events:
         raise MissingError(
-            f"run {config.run_id} has no timeline yet", expected=config.directory.events, remedy="wait for its ranks to start"
+            f"run {config.run_id} has no timeline yet",
+            expected=config.directory.events,
+            remedy="wait for its ranks to start",
         )
     price = config.stopping.price_per_rank_hour or None if price_per_rank_hour is None else price_per_rank_hour
     about = About(
@@ -379,7 +381,8 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
 
 
 def _private(events: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a sentence with the privacy budget that a differentially private run has spent, or nothing for other runs.
+    """Return a sentence with the privacy budget that a differentially private run has spent, or nothing for other
+    runs.
     """
     spent = [event for event in events if event["event"] == "privacy"][-1:]
     return [

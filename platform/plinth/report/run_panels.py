@@ -174,7 +174,8 @@ def ruler(scale: TimeAxis) -> str:
 
 
 def _points(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
-    """Return the values that the script shows at the pointer: positions as fractions of the axis, and formatted values.
+    """Return the values that the script shows at the pointer: positions as fractions of the axis, and formatted
+    values.
     """
     return {"x": [round((x - LEFT) / INNER, 6) for x, _ in found], "y": [y for _, y in found]}
 

@@ -198,7 +198,8 @@ def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
 
 
 def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
-    """Return the panel of probe scores, with bands of one standard deviation. The probes' controls have a paler tone.
+    """Return the panel of probe scores, with bands of one standard deviation. The probes' controls have a paler
+    tone.
     """
     found, palette = worths(measured, over_seeds), style.colours(measured.probes)
     lines = [

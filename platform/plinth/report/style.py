@@ -85,7 +85,8 @@ def seconds(value: float) -> str:
 
 
 def change(name: str, first: float, last: float | None, steps: int) -> str:
-    """Return a sentence on the change of a value over a number of steps, or an empty string if the change is unknown.
+    """Return a sentence on the change of a value over a number of steps, or an empty string if the change is
+    unknown.
     """
     if last is None or not (math.isfinite(first) and math.isfinite(last)):
         return ""

@@ -1,4 +1,4 @@
-"""Trust: a root of trust outside the workspace, keys by role, and signed statements. The package is independent of MLflow.
+"""Trust: a root of trust outside the workspace, keys by role, and signed statements. It is independent of MLflow.
 
     root        the signed record of roles, public keys, thresholds, expiry, revocations; successor versions
     signers     one private key: in a file, an environment variable, a command, a hardware module, or a cloud

@@ -85,7 +85,9 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
     require_role(role)
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
     if place.exists() or place.with_suffix(".key").exists() or len(source.splitlines()) != 1:
-        raise SignatureError(f"{owner} already has a key as {role} on this machine, or the key's source is not a single line", found=source)
+        raise SignatureError(
+            f"{owner} already has a key as {role} on this machine, or the source is not one line", found=source
+        )
     public = signers.public_of(source)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_bytes(place, f"{source}\n".encode(), mode=0o600)
@@ -209,7 +211,7 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
                 f"another root is pinned for {workspace.uri or workspace.root}",
                 found=known.title,
                 expected=found.title,
-                remedy="pass --replace if you know that the new root is correct; the next version of a pinned root needs no pinning",
+                remedy="pass --replace if you know that the new root is correct; later versions of it need no pinning",
             )
     if not replace:
         Trust(folder, found).not_older()

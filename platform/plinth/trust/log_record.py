@@ -91,7 +91,7 @@ class RecordForm:
         """Verify a record as the successor of another. If `before` is None, the record must be the log's first record.
 
         Args:
-            proved: True if this root verified the signature of these bytes, or of a later record that contains their digest.
+            proved: True if this root verified the signature of these bytes, or of a later record with their digest.
 
         Raises:
             SignatureError: this is not a record of this log, it is signed with another key, or a record between the

@@ -302,7 +302,8 @@ class Trust:
         """Return this machine's private key for a role. No key is created.
 
         Raises:
-            SignatureError: there is no key, there are several keys and no owner is named, or the root does not list the key.
+            SignatureError: there is no key, there are several keys and `owner` is None, or the root does not list the
+                key.
         """
         authority = self.authority(role) if owner is None else self.authority(role).owned_by(owner)
         valid = [(key.owner, key.public) for key in authority.keys.values() if key.revoked_from is None]

@@ -40,7 +40,8 @@ _FILE = re.compile(r"([0-9]{5,})\.json")
 
 
 class _Opened(NamedTuple):
-    """A log that is being read: trust, files, the last record that this machine has verified, and the number of files.
+    """A log that is being read: trust, files, the last record that this machine has verified, and the number of
+    files.
     """
 
     trust: Trust
@@ -374,7 +375,7 @@ class LogHead:
             )
         if head and newest and (newest.prior if ahead else newest.sha256) != head.sha256:
             raise SignatureError(
-                f"the head names another record than the newest of the {self.log.plural}", found=newest.sha256, expected=head.sha256
+                f"the head does not name the newest of the {self.log.plural}", found=newest.sha256, expected=head.sha256
             )
         if head and now() >= head.expires and not expired:
             raise SignatureError(
@@ -444,8 +445,8 @@ class LogHead:
         """Return the records of another log after verifying that the records continue from this head.
 
         Raises:
-            SignatureError: a record was edited, removed or moved. A change of the newest record is detected only if a head was
-                signed after the record was written.
+            SignatureError: a record was edited, removed or moved. A change of the newest record is detected only if a
+                head was signed after that record was written.
         """
         found = log.records(ctx)
         log.require_after(found, self._anchors(ctx).get(log.name))

@@ -64,7 +64,8 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
 
 
 class _AnyOf:
-    """Sigstore policy that accepts a certificate with one of several identities, and records the identity that matched.
+    """Sigstore policy that accepts a certificate with one of several identities, and records the identity that
+    matched.
     """
 
     def __init__(self, known: Iterable[SigstoreIdentity]) -> None:

@@ -320,7 +320,7 @@ def _require(holds: bool, reason: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify an exported model against a pinned root of trust.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--root", type=Path, required=True, help="file of the root of trust; never use a root from the export itself")
+    parser.add_argument("--root", type=Path, required=True, help="root of trust; never use a root from the export")
     parser.add_argument("--unreleased", action="store_true", help="accept an unreleased model")
     parser.add_argument("--data", action="store_true", help="verify an export of text or tokens, not of a model")
     given = parser.parse_args(arguments)

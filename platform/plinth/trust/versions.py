@@ -105,8 +105,8 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
         instead: True signs even if this machine has signed another proposal with that number.
 
     Raises:
-        SignatureError: the proposal cannot be read (see `read`), no root key is on this machine, the file changed after it
-            was shown, or another proposal with that number was signed.
+        SignatureError: the proposal cannot be read (see `read`), no root key is on this machine, the file changed after
+            it was shown, or another proposal with that number was signed.
     """
     envelope, folder = dsse.envelope_of(file), workspace.trust_folder
     found = _read(Trust.newest(workspace), envelope, str(file))
@@ -121,8 +121,8 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """Publish a proposal that has enough signatures. No key is needed.
 
     Raises:
-        SignatureError: the proposal cannot be read (see `read`), there are too few signatures, or another version with that
-            number is published.
+        SignatureError: the proposal cannot be read (see `read`), there are too few signatures, or another version with
+            that number is published.
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))

@@ -275,7 +275,8 @@ def _unexplained(line: Difference, loss: Difference) -> str:
 
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Group explanations that have the same text. Return each group as its measures, and the text followed by its sort.
+    """Group explanations that have the same text. Return each group as its measures, and the text followed by its
+    sort.
     """
     found: dict[str, list[str]] = {}
     for one in reasons:

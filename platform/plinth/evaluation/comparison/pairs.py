@@ -236,7 +236,8 @@ def chosen(
     text: str | None = None,
     slices: pa.Array | None = None,
 ) -> pa.Table:
-    """Return a table of items with values and weights from the named columns, and with contamination statuses if known.
+    """Return a table of items with values and weights from the named columns, and with contamination statuses if
+    known.
     """
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}

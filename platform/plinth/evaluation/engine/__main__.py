@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class _Lines:
-    """Writer of protocol lines to standard output. Other output to file descriptor 1 is redirected to standard error.
+    """Writer of protocol lines to standard output. Other output to file descriptor 1 is redirected to standard
+    error.
     """
 
     def __init__(self) -> None:

@@ -104,7 +104,8 @@ def _stream(
 
 
 def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
-    """Return token ends in bytes from the tokenizer library's offsets, for tokens that contain placeholder characters.
+    """Return token ends in bytes from the tokenizer library's offsets, for tokens that contain placeholder
+    characters.
     """
     sizes = np.cumsum([0, *(len(character.encode()) for character in text)])
     made = tokenizer.encode(text, add_special_tokens=False)

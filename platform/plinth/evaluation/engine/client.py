@@ -373,7 +373,8 @@ class ModelChild:
 
 
 class SpareChild:
-    """Holder of the idle child process, if there is one. After a fork, the child process belongs to the parent process.
+    """Holder of the idle child process, if there is one. After a fork, the child process belongs to the parent
+    process.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,8 @@ Forward = Callable[..., Tensor]
 
 
 class StreamScores(NamedTuple):
-    """Scores per stream: total -log2 p, a flag that every token is the most probable one, and -log2 p of every token.
+    """Scores per stream: total -log2 p, a flag that every token is the most probable one, and -log2 p of every
+    token.
     """
 
     bits: NDArray[np.float64]  # [streams]

@@ -201,7 +201,8 @@ def _numbers(language: Language) -> list[Cloze]:
 
 
 def _nouns(language: Language) -> list[Cloze]:
-    """Return clozes that ask for the translation of an English noun. The last two are few-shot examples for the others.
+    """Return clozes that ask for the translation of an English noun. The last two are few-shot examples for the
+    others.
     """
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [

@@ -1,4 +1,5 @@
-"""lm-evaluation-harness in the child process: loading of tasks, detection of damaged documents, evaluation of one task.
+"""lm-evaluation-harness in the child process: loading of tasks, detection of damaged documents, evaluation of one
+task.
 """
 
 from __future__ import annotations
