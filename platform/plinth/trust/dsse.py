@@ -241,7 +241,7 @@ def bytes_of(path: Path) -> bytes:
     try:
         return atomic.read(path, MAX_BYTES)
     except FileNotFoundError as error:
-        raise SignatureError(f"no signed statement {path}", remedy="sign it before it is used") from error
+        raise SignatureError(f"no signed statement {path}", remedy="sign the statement before it is used") from error
     except WorkspaceError as error:
         raise SignatureError(
             f"{path} is not a plain file", found=error.found, expected="a plain file", remedy=error.remedy
