@@ -171,5 +171,5 @@ def test_a_checkpoint_without_weights_is_no_model(ctx: Context, line: Any) -> No
 
 
 def test_a_statement_of_another_kind_is_refused(ctx: Context, signed: Path, key: Authority) -> None:
-    with pytest.raises(SignatureError, match="has another predicate type"):
+    with pytest.raises(SignatureError, match="has an unexpected predicate type"):
         dsse.read(signing.slsa_path(signed), key, "urn:plinth:approval:v1")

@@ -11,8 +11,8 @@
     statistics/ every interval, test and correction of Plinth
     comparison/ comparison of two models: paired differences, changes, explanations
 
-Bits per byte of a document is the total -log2 p of its tokens divided by its number of UTF-8 bytes. The measure is
-comparable between models with different tokenizers, and with compressors that have no tokenizer.
+The bits per byte of a document are the total -log2 p of its tokens divided by its number of UTF-8 bytes. The measure
+is comparable between models with different tokenizers, and with compressors that have no tokenizer.
 
-An evaluator that fails raises a named error; a failure never yields a score.
+An evaluator that fails raises a specific error class; a failure never yields a score.
 """

@@ -12,7 +12,7 @@ A measurement has
 
 Gates and measurements of this repository and those of installed packages (entry points `plinth.gates`,
 `plinth.measurements`) have the same form. The signed gate policy of a release sets the parameters of gates
-(`plinth_registry.policy`); recipes cannot set them. Gates are evaluated in `plinth_registry.gates`.
+(`plinth_registry.policy`); recipes cannot set the parameters of gates. Gates are evaluated in `plinth_registry.gates`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ BLOCKING: Final[tuple[GateState, ...]] = ("failed", "pending")
 class GateVerdict(Frozen):
     """Decision of a gate: its state, the reason and the numbers behind it.
 
-    Set either `passed` or `state`; the other is derived. Records from versions without states have only `passed`.
+    Set either `passed` or `state`; the other field is derived. Records written before states existed have only
+    `passed`.
     """
 
     passed: bool = False
@@ -73,22 +74,22 @@ class GateVerdict(Frozen):
 class Gate:
     """A pure function from parameters and evidence to a verdict.
 
-    A gate with a section applies to every candidate, unless the policy omits it with a reason. A gate without a
-    section, such as those of other packages, applies if the policy names it under `extensions`.
+    A gate with a section applies to every candidate, unless the policy omits the gate with a reason. A gate without a
+    section, such as a gate of another package, applies if the policy names it under `extensions`.
 
     Args:
         name: name of the result, and key in `extensions`.
         description: one sentence.
         needs: required measurements or fields of `plinth_registry.gates.Evidence`; if one is missing, the gate fails.
-        judge: `(parameters, evidence) -> verdict`. An exception fails a gate named in `extensions`.
+        judge: `(parameters, evidence) -> verdict`. If it raises an exception, a gate named in `extensions` fails.
         params: frozen model of the parameters in the policy.
         of_exports: True if the gate judges exports of a release instead of candidates.
         section: key of the policy that has the parameters; gates may share one.
         always: True if no policy can omit the gate and no waiver applies to it.
-        rests_on: evidence whose figures are recomputed before the gate can pass; default: `needs`.
+        rests_on: evidence whose numbers are recomputed before the gate can pass; default: `needs`.
         keys: dotted recipe keys required for its evidence, in addition to those of the measurements.
         find: `(context, parameters)` -> evidence that the gate reads from the workspace, as `Evidence.own`.
-        shown: False if a dumped policy omits the section while all its values are defaults.
+        shown: False if a policy dump omits the section when all its values are defaults.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Gate:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Evidence whose figures are recomputed from its tables."""
+        """Evidence whose numbers are recomputed from its tables before the gate can pass."""
         return self.rests_on or self.needs
 
 
@@ -173,7 +174,7 @@ class JudgedCheckpoint:
     """Checkpoint that a gate judges.
 
     Args:
-        evaluation: digest of the evaluation that it was registered with; other evaluations are ignored.
+        evaluation: digest of the evaluation that the checkpoint was registered with; other evaluations are ignored.
         provenance: provenance signed by its trainer; None if invalid.
         trained_on: digests of the curated text in its ancestry; None if its training data is unknown.
     """
@@ -185,9 +186,9 @@ class JudgedCheckpoint:
 
 @dataclass(frozen=True)
 class ModelScores:
-    """Metrics for MLflow's model version, and the name and digest of the data that they were measured on.
+    """Metrics for MLflow's model version, with the name and digest of the data on which they were measured.
 
-    `groups` has `value` and, if known, `low` and `high`, by group and metric.
+    `groups` maps each group and metric to `value` and, if known, `low` and `high`.
     """
 
     dataset: str
@@ -197,18 +198,19 @@ class ModelScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One kind of evidence about a checkpoint. Gates read only facts, so a measurement's module imports little.
+    """One kind of evidence about a checkpoint. Gates read only the facts, so the module of a measurement imports
+    little.
 
     Args:
-        name: the asset with `_` for `/`.
+        name: name of the asset with `_` for `/`.
         description: one sentence.
         asset: asset of the manifest; for a `family`, the prefix before `/NAME`.
-        stages: `(recipe)` -> `plinth_assets.framework.Stage`s; none if the recipe does not enable it.
-        key: recipe key that enables it; empty if it is always enabled.
+        stages: `(recipe)` -> `plinth_assets.framework.Stage`s; none if the recipe does not enable the measurement.
+        key: recipe key that enables the measurement; empty if it is always enabled.
         params: model of the parameters in `evaluation.extensions.NAME`, for a measurement of another package.
         facts: record read by gates; None if no gate reads it.
         read: `(manifests by asset, the judged checkpoint)` -> facts. An error or None means missing evidence.
-        recount: `(context, manifest, all manifests by asset)` -> figures.
+        recount: `(context, manifest, all manifests by asset)` -> numbers recomputed from the tables.
         pairs: `(store, a, b)` -> `plinth.evaluation.comparison.pairs.Pairs`, paired items of two models.
         measures_other: True if a comparison also measures the other model; False if external models cannot be measured.
         own_run: True if it measures only models trained on the shards of this workspace.
@@ -266,7 +268,7 @@ MEASUREMENTS = Catalogue(
 
 
 def no_stages(recipe: Any) -> tuple[()]:
-    """Return an empty tuple: the default `stages` of a measurement that another stage produces."""
+    """Return no stages. This is the default `stages` of a measurement whose asset another stage produces."""
     return ()
 
 
@@ -281,7 +283,8 @@ def single(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], Judg
 
 
 def measurement_of(asset: str) -> Measurement | None:
-    """Return the measurement that produces an asset, built-in measurements first, or None if no measurement does.
+    """Return the measurement that produces an asset, or None if no measurement does. Built-in measurements are tried
+    first.
 
     Raises:
         ExtensionError: the measurement of this name cannot be used.
@@ -296,7 +299,7 @@ def measurement_of(asset: str) -> Measurement | None:
 def is_measured(asset: str) -> bool:
     """Return True if a measurement produces the asset.
 
-    Measurements that cannot be used count too, because their assets can still be tainted.
+    Measurements that cannot be used count as well, because their assets can still be tainted.
     """
     try:
         return measurement_of(asset) is not None
@@ -305,7 +308,7 @@ def is_measured(asset: str) -> bool:
 
 
 def headings() -> dict[str, str]:
-    """Return the headings of the comparison page, by kind of the pairs, of all usable measurements."""
+    """Return the headings of the comparison page for all usable measurements, by kind of the pairs."""
     found = dict[str, str]()
     for name in MEASUREMENTS:
         with suppress(ExtensionError):
@@ -314,7 +317,7 @@ def headings() -> dict[str, str]:
 
 
 def measurements(recipe: Any) -> Iterator[Measurement]:
-    """Yield the built-in measurements, and those of other packages that a recipe names, sorted by `position`.
+    """Yield the built-in measurements and the measurements of other packages that a recipe names, sorted by `position`.
 
     Raises:
         RecipeError: a name is unknown, or its measurement cannot be used.

@@ -18,11 +18,11 @@ class UserProbe(Frozen):
     """A custom probe: a JSONL file with fields such as `prompt` and `gold` (docs/probes.md)."""
 
     path: str = Field(description="JSONL file, relative to `input/`.")
-    family: Family = Field("knowledge", description="Family the probe is reported under.")
+    family: Family = Field("knowledge", description="Family under which the probe is reported.")
     examples: int = Field(
-        0, ge=0, description="Number of lines at the start used as few-shot examples; they are not scored."
+        0, ge=0, description="Number of lines at the start that are used as few-shot examples and not scored."
     )
-    max_rejected: float = internal(0.01, ge=0, le=1, description="Maximum share of invalid lines.")
+    max_rejected: float = internal(0.01, ge=0, le=1, description="Maximum fraction of invalid lines.")
 
 
 class Probes(Frozen):
@@ -92,7 +92,7 @@ class Evaluation(Frozen):
     max_bytes_per_slice: int = Field(
         2**20,
         gt=0,
-        description="Maximum bytes of held-out text per bucket, and of items per protected set and status.",
+        description="Maximum bytes of held-out text per bucket, and of scored items per protected set and status.",
     )
     probes: Probes = Probes()
     tasks: Mapping[Name, TaskSet] = Field(

@@ -1,7 +1,7 @@
 """Personal data in text: the asset `pii/data` (personal data left in training text), and the detector for any text.
 
-The detection rules are in `corpus.annotate.pii`. `documents` makes a checkpoint's generated text readable for
-annotators.
+The detection rules are in `corpus.annotate.pii`. The function `documents` turns a checkpoint's generated texts into a
+manifest that annotators can read.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
 
     Returns:
         Manifest of `{bucket}/part-*` (`SCHEMA`), one for each part of training text. Stats: `documents`, `found`
-        (documents with a finding), `per_million`, `at_most` (upper limit of the share; None without documents), `kinds`
-        (by kind: `documents`, `spans`, `per_million`, `per_million_at_most`), `buckets` (by bucket the same),
-        `level`, `detector` (`PiiDetector.facts`).
+        (documents with a finding), `per_million`, `at_most` (upper confidence limit of the fraction; None without
+        documents), `kinds` (by kind: `documents`, `spans`, `per_million`, `per_million_at_most`), `buckets`
+        (the same by bucket), `level`, `detector` (`PiiDetector.facts`).
     """
     facts = detector.facts
     step = Step(name=ASSET, version=VERSION, params={"written": sorted(detector.written)})
@@ -80,8 +80,8 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
 
 
 def rates(counted: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Return shares and their upper limits, computed from counts: `documents`, `found`, and by kind `documents` and
-    `spans`.
+    """Return the fractions of documents with personal data and their upper limits, computed from counts: `documents`,
+    `found`, and by kind `documents` and `spans`.
     """
     documents, found = counted.get("documents", 0), counted.get("found", 0)
     by_kind = counted.get("kinds", {})
@@ -120,7 +120,7 @@ class _Task:
 
 
 def _count(store: Store, task: _Task) -> tuple[Part, ...]:
-    """Write the findings in one part of training text, with the number of documents that have findings."""
+    """Write the findings in one part of training text to a part with the number of documents that have findings."""
     slot = task.slot
     stats: dict[str, Any] = {"documents": slot.documents.rows, "found": 0, "kinds": {}}
 
@@ -137,7 +137,7 @@ def _count(store: Store, task: _Task) -> tuple[Part, ...]:
 def _with_finds(
     documents: pa.RecordBatch, sidecar: pa.RecordBatch, written: frozenset[str]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield each document that has findings, with its findings. The recipe's own replacement texts do not count."""
+    """Yield each document that has findings, with its findings. The recipe's own replacement texts are not findings."""
     found = sidecar.column("spans")
     rows = pa.array([row for row, length in enumerate(found.value_lengths().to_pylist()) if length], pa.int64())
     for document, spans in zip(documents.take(rows).to_pylist(), found.take(rows).to_pylist(), strict=True):
@@ -192,7 +192,7 @@ class PiiDetector:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Detected kinds, in the order of the annotator's columns."""
+        """Kinds of personal data that are detected, in the order of the annotator's columns."""
         return (*self.params.kinds, *(NAMED if self.params.ner else ()))
 
     @property
@@ -202,13 +202,13 @@ class PiiDetector:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Annotator, version, parameters and libraries: everything that determines findings."""
+        """Annotator, version, parameters and libraries: everything that determines the findings."""
         params = self.params.model_dump(mode="json")
         return {"annotator": NAME, "version": ANNOTATOR.version, "params": params, "libraries": self.libraries}
 
     @property
     def libraries(self) -> dict[str, str]:
-        """Versions of third-party libraries that determine findings."""
+        """Versions of third-party libraries that determine the findings."""
         return annotate.libraries(NAME, self.params.model_dump(mode="json"))
 
     def scan(self, ctx: Context, bucket: str, documents: Manifest) -> Manifest:
@@ -223,7 +223,7 @@ def needs(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def documents(ctx: Context, bucket: str, texts: Mapping[str, str]) -> Manifest:
-    """Return a manifest with one part: one document per text, in order, each with its own URI."""
+    """Return a manifest with one part that contains one document per text, in order, each with its own URI."""
     rows = [_document(bucket, uri, text) for uri, text in texts.items()]
     part = write_table(ctx.store, "part-00000.parquet", pa.Table.from_pylist(rows, schema=DOCUMENT_SCHEMA))
     return manifest(f"{bucket}/documents", Step(name=bucket, version="1"), {}, (part,))

@@ -1,7 +1,7 @@
 """Cost of serving a checkpoint: estimated for named devices, and measured on this machine.
 
-Estimates follow from the configuration alone, so they are an asset (`serving`). Measurements vary, so they are
-workspace records that are not part of any identity. Only the newest record per checkpoint is kept. It names the
+Estimates follow from the configuration alone and are stored as an asset (`serving`). Measurements vary and are stored
+as workspace records that are not part of any digest. Only the newest record per checkpoint is kept. It names the
 machine.
 """
 
@@ -56,7 +56,9 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return the bytes of weights, the bytes of keys and values, and the estimates for every device (see `on`)."""
+    """Return the bytes of the weights, the bytes of keys and values per token, and the estimates for every device (see
+    `on`).
+    """
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,
@@ -68,12 +70,13 @@ def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
 
 
 def kv_bytes(model: Model, width: int = BYTES) -> int:
-    """Return bytes of keys and values per token, with `width` bytes per number."""
+    """Return the bytes of keys and values per token, with `width` bytes per number."""
     return 2 * model.layers * model.kv_heads * model.head_width * width
 
 
 def on(device: Device, model: Model, vocab_size: int, context: int) -> dict[str, Any]:
-    """Return estimates for one device: time to first token at full context, speed of one sequence and of a full batch.
+    """Return estimates for one device: time to the first token at full context, and generation speed with one sequence
+    and with a full batch.
 
     If the weights do not fit, `sequences` is 0 and the speeds are None.
     """
@@ -117,7 +120,7 @@ def path(ctx: Context, checkpoint: str) -> Path:
 
 
 def measure(ctx: Context, checkpoint: Manifest) -> dict[str, Any]:
-    """Measure a checkpoint and save the record.
+    """Measure the serving cost of a checkpoint on this machine, and save the record.
 
     Raises:
         TrainingError, CheckpointError: the model cannot be loaded.

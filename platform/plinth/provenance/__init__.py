@@ -1,4 +1,4 @@
-"""Lineage: the origin of every artifact, verification of that origin, and everything derived from an artifact.
+"""Lineage: the origin of every artifact, the verification of this origin, and everything derived from an artifact.
 
     statements   chain of a checkpoint as data: provenance.json, in-toto / SLSA
     lineage      walk a manifest's ancestry; verify it down to the raw sources, naming the first broken link; index of
@@ -9,6 +9,6 @@
     ledger       one row per document with all measurements and decisions
     ledger_columns  columns of the ledger: fixed columns, columns of every sidecar, shard and position
 
-Does not belong here: signatures and keys (trust), taint and its consequences (registry), the exclusion list
-(`corpus.exclusions`).
+The following does not belong here: signatures and keys (trust), taint and its consequences (registry), the exclusion
+list (`corpus.exclusions`).
 """

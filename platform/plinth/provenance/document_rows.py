@@ -40,8 +40,8 @@ MAX_MEMBERS = 100
 
 @dataclass(frozen=True)
 class DocumentPlace:
-    """Location of a document's row in a bucket's documents or rejects. `part` numbers the document parts or reject
-    parts.
+    """Location of a document's row in the documents or rejects of a bucket. `part` is the index of the document part or
+    reject part.
     """
 
     bucket: str
@@ -52,7 +52,7 @@ class DocumentPlace:
 
     @property
     def source(self) -> Part:
-        """Part that contains the row."""
+        """Part that contains the document's row."""
         return self.manifest.named("rejects-" if self.rejected else "part-")[self.part]
 
 
@@ -64,7 +64,8 @@ def published(ctx: Context, ending: str) -> Iterator[tuple[str, Manifest]]:
 
 
 def locate(ctx: Context, target: str) -> list[DocumentPlace]:
-    """Return all rows with a document id (32 hexadecimal digits) or URI: documents first, then rejects.
+    """Return the location of every row with a document id (32 hexadecimal digits) or URI: documents first, then
+    rejects.
 
     Raises:
         MissingError: no row has this id or URI. The error names the most similar URIs.
@@ -102,7 +103,9 @@ def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = 
 
 
 def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, Any]]:
-    """Return at most `MAX_MEMBERS` documents of a cluster: bucket, id, URI, and whether the document survived."""
+    """Return at most `MAX_MEMBERS` documents of a cluster, each with bucket, id, URI, and a flag that the document
+    survived.
+    """
     wanted = pa.scalar(bytes.fromhex(cluster), pa.binary(16))
     found: list[dict[str, Any]] = []
     for bucket, documents in published(ctx, DOCUMENTS):
@@ -152,7 +155,9 @@ def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> I
 
 
 def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str:
-    """Return the most similar URIs as text. A cheap similarity filters first, so that millions of URIs are feasible."""
+    """Return the most similar URIs as text. A fast similarity measure filters first, so the search can cover millions
+    of URIs.
+    """
     letters = set(target)
     best: list[tuple[float, str]] = []
     for _, manifest in buckets:
@@ -167,7 +172,7 @@ def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str
 
 
 def _likeness(letters: set[str], target: str, uri: str) -> float:
-    """Return a cheap similarity of two URIs, by last segment, shared letters and length."""
+    """Return a fast similarity score of two URIs, based on last segment, shared letters and length."""
     shared = 2.0 * (target.rsplit("/", 1)[-1] in uri) + len(letters & set(uri)) / (len(letters | set(uri)) or 1)
     return shared - abs(len(uri) - len(target)) / max(len(uri), len(target), 1)
 
@@ -196,9 +201,9 @@ def planted(ctx: Context, target: str) -> DocumentPlace | None:
 
 
 def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
-    """Return the row (`planted_canaries.SCHEMA`) of a canary that was not planted, by the URI that a copy would have.
+    """Return the row (`planted_canaries.SCHEMA`) of a canary that was not planted, by the URI that its copy would have.
 
-    Return None for any other URI, and if no canaries are published.
+    Returns None for any other URI, and if no canaries are published.
 
     Raises:
         MissingError: there is no canary or copy with this number; the error names the existing numbers.
@@ -217,7 +222,7 @@ def left_out(ctx: Context, target: str) -> dict[str, Any] | None:
         f"no planted copy {target}",
         found=have,
         expected="canary://NUMBER/COPY, both counted from 0",
-        remedy="use one of them",
+        remedy="use one of these numbers",
     )
 
 
@@ -234,7 +239,7 @@ MOST_WORDS = 200
 def by_text(ctx: Context, beginning: str) -> list[DocumentPlace]:
     """Return up to `MOST` documents whose text begins with `beginning`, ignoring white space.
 
-    The search reads the texts in order and stops when it has found `MOST` documents.
+    The texts are read in order until `MOST` documents are found.
     """
     words = beginning.split()
     if sum(map(len, words)) < LEAST_CHARACTERS:
@@ -262,8 +267,8 @@ MAX_STEPS = 1000
 
 
 def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
-    """Return the document's spans in its token stream, each with the shards that contain it and the position in each
-    shard.
+    """Return the document's spans in its token stream, each with the shards that contain the span and the position in
+    each shard.
     """
     return [
         ({"stream": name} if reader.stream.label else {})
@@ -274,8 +279,8 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
 
 
 def runs(ctx: Context, bucket: str, id_: str) -> list[dict[str, Any]]:
-    """Return every run in this workspace that read the document, with the steps and the checkpoints from the first of
-    these steps on.
+    """Return every run in this workspace that read the document, with the steps that read it and the checkpoints from
+    the first of these steps onward.
     """
     found = []
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
@@ -308,7 +313,7 @@ def _seen(ctx: Context, config: RunConfig, bucket: str, id_: str) -> dict[str, A
 
 @dataclass(frozen=True)
 class TrainedSteps:
-    """Steps that a run has trained: all steps up to the last one on its timeline, except steps that were skipped."""
+    """Steps that a run has trained: all steps up to the last step on its timeline, except steps that were skipped."""
 
     last: int
     left_out: frozenset[int]

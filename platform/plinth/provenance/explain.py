@@ -1,7 +1,7 @@
 """All facts about one document as a nested dict, from its source to the checkpoints that read it.
 
-Only published assets are read. A section is present if its asset is published. An asset that was derived from documents
-other than the published documents is listed under `stale` instead.
+Only published assets are read. A section is present if its asset is published. An asset that was not derived from the
+published documents is listed under `stale` instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREVIEW_CHARACTERS = 240
 #: Maximum number of characters shown of removed text, of a protected item, and of the text shared with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
-LEFT_OUT = "left out at random: no copy was planted, no step read it"
+LEFT_OUT = "left out at random: no copy was planted, and no step read it"
 
 #: Assets of a bucket that are not scores. They have their own sections, or no readable row per document.
 NO_SCORES = frozenset(
@@ -48,9 +48,9 @@ def explain_document(ctx: Context, target: str) -> dict[str, Any]:
     """Return all facts about a document, by id (32 hexadecimal digits), URI, or the beginning of its text.
 
     Keys: `id`, `uri`, `bucket`, `status` (`train`, `heldout`, `drop`, `reject`, `canary` or `undecided`), `reason`,
-    `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`,
-    `rules` (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with
-    members of clusters), `holdout`, `contamination`, `protected` (set and item, the words that both have),
+    `source` (facts and terms of its source), `document`, `scores` (annotator -> column -> value), `policy`, `rules`
+    (every rule that fired: its expression, and the values that it read), `dedup` (stages by name, with members of
+    clusters), `holdout`, `contamination`, `protected` (set and item, and the words that item and document share),
     `verdict`, `edits` (removed text and reason; for personal data only the length), `curated`, `tokens`, `training`
     (run -> steps and checkpoints), `stale`, `also` (other rows with the same URI or text).
 
@@ -110,7 +110,7 @@ def _left_out(uri: str, canary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _facts(ctx: Context, place: DocumentPlace) -> tuple[dict[str, Any], str]:
-    """Return a document's columns, and its text."""
+    """Return the columns of a document, and its text."""
     row = read_row(ctx.store, place.source, place.row)
     text: str = row.pop("text")
     facts: dict[str, Any] = document_rows.plain(row)
@@ -135,7 +135,7 @@ def _document(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 
 def _scores(ctx: Context, place: DocumentPlace, stale: list[str]) -> dict[str, Any]:
-    """Return the document's row in every annotator's sidecar, by the annotator's name."""
+    """Return the document's row in every annotator's sidecar, by annotator name."""
     scores: dict[str, Any] = {}
     for ref in ctx.refs.all():
         bucket, _, kind = ref.asset.partition("/")
@@ -169,7 +169,9 @@ def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale
 
 
 def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
-    """Add to the trace the protected item that the document contains, and the consecutive words that both have."""
+    """Add to the trace the protected item that the document contains, and the consecutive words that item and document
+    share.
+    """
     row = trace.get("protected")
     if not row or row["item"] is None:
         return
@@ -187,7 +189,7 @@ def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
 
 
 def _protected_set(ctx: Context, name: str) -> Part | None:
-    """Return the part with the current items of a protected set or of a probe, or None if there is none."""
+    """Return the part with the current items of a protected set or of a probe, or None if there is no such part."""
     probes, own = ctx.refs.published(protected.PROBES), ctx.refs.published(f"protected/{name}")
     return own.parts[0] if own is not None else protected.probe_parts(probes).get(name)
 
@@ -200,7 +202,7 @@ def _source(place: DocumentPlace, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reasons(ctx: Context, place: DocumentPlace, trace: dict[str, Any], text: str) -> None:
-    """Add to the trace the rules that fired, with the values they read, and the edits, with the removed text."""
+    """Add to the trace the rules that fired with the values that they read, and the edits with the removed text."""
     manifest = ctx.refs.published(f"{place.bucket}/policy")
     if manifest is None or "policy" not in trace:
         return
@@ -230,13 +232,13 @@ def _columns(expression: str) -> tuple[str, ...]:
 
 
 def _values(columns: Iterable[str], scores: dict[str, Any]) -> dict[str, Any]:
-    """Return the document's values in the given columns."""
+    """Return the document's values in the columns `columns`."""
     places = ((name, *name.split(".", 1)) for name in columns)
     return {name: scores.get(sidecar, {}).get(column) for name, sidecar, column in places}
 
 
 def _edit(edit: dict[str, Any], text: str, personal: bool) -> dict[str, Any]:
-    """Return an edit with the text that it replaces. For personal data, return only the text's length."""
+    """Return an edit with the text that it replaces. For personal data, only the length of this text is returned."""
     cut = text[edit["start_cp"] : edit["end_cp"]]
     return {**edit, "characters": len(cut), **({} if personal else {"cut": _beginning(cut)})}
 

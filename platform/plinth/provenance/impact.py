@@ -55,7 +55,7 @@ State = Literal["published", "saved", "deleted"]
 class ImpactOrigin(Frozen):
     """Target of an impact search, with the digests or asset keys from which its descendants are found.
 
-    `runs` are the runs trained at a commit, even if nothing from these runs is published.
+    `runs` are the runs trained at a commit, including runs that published nothing.
     """
 
     kind: Kind
@@ -70,7 +70,7 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
     Args:
         ctx: workspace to search.
         target: asset, bucket, domain, digest, document id or commit.
-        known: edges, if the caller has just read them.
+        known: edges of the workspace, if the caller has already read them.
 
     Raises:
         MissingError: no target or more than one target has that name.
@@ -95,7 +95,7 @@ def origin(ctx: Context, target: str, known: SavedEdges | None = None) -> Impact
 
 
 def holders(ctx: Context, document: str, curated: Iterable[str]) -> tuple[str, ...]:
-    """Return those manifests of `curated` that contain a document."""
+    """Return the digests in `curated` whose manifests contain a document."""
     return tuple(digest for digest in curated if holds(ctx, ctx.refs.load(digest), document))
 
 
@@ -122,7 +122,7 @@ def of_stage(edges: Edges, stage: str) -> tuple[str, ...]:
 
 
 def beginning(edges: Edges, digits: str) -> tuple[str, ...]:
-    """Return the digests of manifests and source inventories that begin with these digits."""
+    """Return the digests of manifests and source inventories that begin with `digits`."""
     nodes = np.flatnonzero(np.char.startswith(edges.nodes, digits.encode()))
     return tuple(sorted(edges.digest(node) for node in nodes.tolist()))
 
@@ -140,7 +140,9 @@ def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
 
 
 def _sources(ctx: Context, edges: Edges, target: str) -> tuple[str, ...]:
-    """Return the first asset of the bucket named `target`, or the inventories with a source of the domain `target`."""
+    """Return the first asset of the bucket named `target`, or the inventories that have a source in the domain
+    `target`.
+    """
     own = tuple(name for name in (f"{target}/{INVENTORY_STAGE}", f"{target}/{SOURCE_STAGE}") if name in edges.assets)
     return own[:1] or tuple(
         digest for digest in of_stage(edges, INVENTORY_STAGE) if target in _domains(ctx.refs.load(digest))
@@ -153,7 +155,7 @@ def _domains(manifest: Manifest) -> Iterator[str]:
 
 
 def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return the checkpoints whose provenance names a commit or digest of code or environment that begins with
+    """Return the checkpoints whose provenance names a commit, code digest or environment digest that begins with
     `digits`.
 
     Checkpoints with damaged provenance are skipped.
@@ -171,10 +173,10 @@ def _made_by(ctx: Context, digits: str) -> tuple[str, ...]:
 
 
 def _trained_by(ctx: Context, digits: str) -> tuple[str, ...]:
-    """Return the runs trained with a commit, or a digest of code, image or libraries, that begins with `digits`.
+    """Return the runs trained with a commit, or with a digest of code, image or libraries, that begins with `digits`.
 
     All attempts and machines of a run are searched. The attestations are not verified here, because a forged
-    attestation can only add to the search.
+    attestation can only add runs to the result.
     """
     return tuple(
         path.name
@@ -196,7 +198,7 @@ def _software(host: HostFacts) -> tuple[str, ...]:
 
 
 def _published(ctx: Context, edges: Edges, runs: tuple[str, ...]) -> Iterator[str]:
-    """Yield the digests of the saved manifests that these runs produced."""
+    """Yield the digests of the saved manifests that `runs` produced."""
     for digest in of_stage(edges, RUN) if runs else ():
         with suppress(MissingError):  # deleted after indexing
             if ctx.refs.load(digest).stats.get("run_id") in runs:
@@ -213,11 +215,11 @@ def _texts(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
-    """Saved manifest that is derived from the origin. `steps` is the length of the shortest path from the origin, which
-    has 0.
+    """Saved manifest that is derived from the origin. `steps` is the length of the shortest path from the origin. The
+    origin itself has 0 steps.
 
-    `state` is `published` now; `saved`, because it was published earlier or is read without being published (a
-    comparison, an evaluated checkpoint); or `deleted` since.
+    `state` is `published`; `saved`, if the manifest was published earlier or is read without being published (a
+    comparison, an evaluated checkpoint); or `deleted`.
     """
 
     asset: str
@@ -250,21 +252,21 @@ def downstream(ctx: Context, origins: Iterable[str]) -> tuple[Descendant, ...]:
     """Return everything derived from the origins, nearest first, then by asset and digest.
 
     Args:
-        origins: digests of manifests or source inventories, or asset keys (every saved version of them).
+        origins: digests of manifests or source inventories, or asset keys (every saved version of these assets).
 
     Raises:
-        IntegrityError: a saved manifest cannot be read. It is not skipped, because a taint must not miss descendants.
+        IntegrityError: a saved manifest cannot be read. It is not skipped, because a taint must reach all descendants.
     """
     return descent(ctx, origins).manifests
 
 
 def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = None) -> Descent:
-    """Return the descendants as `downstream` does, and the links between their assets.
+    """Return the descendants of the origins, in the order of `downstream`, and the links between their assets.
 
     Args:
         ctx: workspace to search.
         origins: digests or asset keys, as for `downstream`.
-        known: edges, if the caller has just read them.
+        known: edges of the workspace, if the caller has already read them.
 
     Raises:
         IntegrityError: a saved manifest cannot be read.
@@ -285,10 +287,10 @@ def descent(ctx: Context, origins: Iterable[str], known: SavedEdges | None = Non
 
 
 def _starts(edges: Edges, origins: set[str]) -> list[int]:
-    """Return the nodes of the given digests, and the nodes of all manifests of the given assets.
+    """Return the nodes of the digests in `origins`, and the nodes of all manifests of the assets in `origins`.
 
     If a start is a manifest that lists source inventories, the inventories are starts too. Data read from a source has
-    the inventory as its input, and not the manifest that lists it.
+    the inventory as its input, and not the manifest that lists the inventory.
     """
     known = {key(origin) for origin in origins}
     nodes = np.flatnonzero(np.isin(edges.nodes, np.array(sorted(known), edges.nodes.dtype))).tolist()
@@ -299,7 +301,7 @@ def _starts(edges: Edges, origins: set[str]) -> list[int]:
 
 
 def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
-    """Return the links between assets, each with the number of edges whose source manifest is in the descent."""
+    """Return the links between assets, each with the number of edges whose source manifest is among the descendants."""
     inside = np.flatnonzero((distance[edges.inputs] >= 0) & (edges.asset[edges.inputs] >= 0))
     sources, targets = edges.asset[edges.inputs[inside]], edges.asset[edges.consumers[inside]]
     pairs, counts = np.unique(sources.astype(np.int64) * len(edges.assets) + targets, return_counts=True)
@@ -312,17 +314,17 @@ def _links(edges: Edges, distance: Ints) -> tuple[AssetLink, ...]:
 
 
 class AffectedRun(Frozen):
-    """Run that read tainted data, with the steps of its committed checkpoints that are still on disk."""
+    """Run that read derived data, with the steps of its committed checkpoints that are still on disk."""
 
     run_id: str
     checkpoints: tuple[int, ...]
 
 
 def affected_runs(ctx: Context, digests: Collection[str], named: Collection[str] = ()) -> tuple[AffectedRun, ...]:
-    """Return the runs in `named`, and the runs that read any of these digests, sorted by name.
+    """Return the runs in `named` and the runs that read any of `digests`, sorted by name.
 
     A run reads its mixture, shards, tokenizer, canaries, held-out text and probes. Runs that failed before their first
-    commit have no output and are left out.
+    commit have no output and are omitted.
 
     Raises:
         TrainingError: a run's configuration cannot be read.

@@ -52,7 +52,7 @@ _STAGES = {**STAGE_OF, "held_out": "holdout"}
 
 @dataclass(frozen=True)
 class Made:
-    """Manifests that a ledger joins.
+    """Manifests that are joined into the ledger.
 
     Args:
         documents, policies, verdicts: manifests by bucket.
@@ -230,7 +230,7 @@ def _weights(task: _Task, trained: pa.Array) -> dict[str, pa.Array]:
 
 
 def _judged(policy: pa.RecordBatch, verdicts: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return decision, reason, stage, and the number of characters that edits removed from kept documents."""
+    """Return decision, reason and stage, and for kept documents the number of characters that edits removed."""
     decision, reason = verdicts.column("decision"), verdicts.column("reason")
     nothing = pa.scalar(None, pa.string())
     others = reason.dictionary_encode()
@@ -328,7 +328,7 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
     """Copy the ledger's parts into a directory and verify them. Obsolete files of an earlier export are removed.
 
     Raises:
-        WorkspaceError: the directory contains other Parquet files, which a query over the directory would read too.
+        WorkspaceError: the directory contains other Parquet files, which a query over the directory would include.
         MissingError, IntegrityError: a part is absent or has changed.
     """
     parts = [part.model_copy(update={"name": _name(part)}) for part in made.parts]
@@ -356,8 +356,8 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
 
 
 def _name(part: Part) -> str:
-    """Return the export's file name for a part: `web/part-00000.parquet` becomes `web-00000.parquet`; rejects are below
-    `rejects/`.
+    """Return the file name of a part in an export: `web/part-00000.parquet` becomes `web-00000.parquet`. Rejects are in
+    the folder `rejects/`.
     """
     bucket, _, rest = part.name.partition("/")
     kind, _, number = rest.partition("-")

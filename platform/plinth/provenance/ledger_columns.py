@@ -63,7 +63,7 @@ _KNOWN = frozenset({"text_bytes"})
 
 
 def chosen(sidecar: str, schema: pa.Schema) -> dict[str, pa.Field]:
-    """Return the ledger's fields for a sidecar, by sidecar column. Nested columns are left out."""
+    """Return the ledger's fields for a sidecar, by sidecar column. Nested columns are omitted."""
     found = {}
     for field in schema:
         kind = _kind(field.type)
@@ -104,14 +104,14 @@ def hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def schema_of(sidecars: Mapping[str, pa.Schema]) -> pa.Schema:
-    """Return the ledger's whole schema for these sidecars, sorted by sidecar name."""
+    """Return the whole schema of a ledger with these sidecars, sorted by sidecar name."""
     more = [field for name in sorted(sidecars) for field in chosen(name, sidecars[name]).values()]
     return pa.schema([*BASE, *more])
 
 
 @dataclass(frozen=True)
 class Lying:
-    """A section of one stream's token index, with the names and start positions of the stream's shards."""
+    """A section of a stream's token index, with the names and start positions of the stream's shards."""
 
     index: Part
     names: tuple[str, ...]
@@ -120,14 +120,14 @@ class Lying:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token positions of a part's training documents, in each stream that contains any of the documents."""
+    """Token positions of the training documents in a part, in each stream that contains any of the documents."""
 
     part: int
     streams: tuple[Lying, ...]
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Return the digests, shard names and start positions that identify these token positions."""
+        """Digests, shard names and start positions that identify these token positions."""
         return tuple(
             fact for one in self.streams for fact in (one.index.blob.sha256, *one.names, *map(str, one.starts))
         )
@@ -159,7 +159,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
 
 
 class TokenPlaces:
-    """Sequential reader of the token index, which returns shard and position of training documents."""
+    """Sequential reader of the token index that returns the shard and the position of each training document."""
 
     def __init__(self, store: Store, bucket: str, name: str, tokens: Tokens | None) -> None:
         self.bucket, self.name, self.tokens = bucket, name, tokens
@@ -167,7 +167,7 @@ class TokenPlaces:
         self._waiting = _PLACED.empty_table()
 
     def of(self, ids: pa.Array, trained: pa.Array) -> dict[str, pa.Array]:
-        """Return the columns shard, position and tokens for a batch. Documents that are not trained on, or have no
+        """Return the columns shard, position and tokens for a batch. Documents that are not trained on, or that have no
         tokens, get null.
         """
         if self.tokens is None:
@@ -180,7 +180,7 @@ class TokenPlaces:
         return {name: column.take(at) for name, column in found.items()}
 
     def _take(self, ids: pa.Array) -> pa.Table:
-        """Return the next rows of the index. They must belong to these documents."""
+        """Return the next rows of the index, after checking that they belong to the documents `ids`."""
         while self._waiting.num_rows < len(ids):
             batch = next(self._batches, None)
             if batch is None:

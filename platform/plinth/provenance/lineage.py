@@ -1,6 +1,7 @@
-"""Links between manifests, in both directions. The forward links are arrays, cached in one file per workspace, so that
-a search over 10⁵ manifests takes milliseconds. The backward walk goes from a manifest to its raw sources and verifies
-every link.
+"""Links between manifests, in both directions.
+
+The forward links are arrays, cached in one file per workspace, so that a search over 10⁵ manifests takes milliseconds.
+The backward walk goes from a manifest to its raw sources and verifies every link.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def key(digest: str) -> bytes:
 
 
 def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
-    """Return these edges with the links of new manifests added."""
+    """Return new edges: the links in `edges` and the links of the manifests in `found`."""
     number = {node: at for at, node in enumerate(edges.nodes.tolist())}
     names = {name: at for at, name in enumerate(edges.assets)}
     asset: dict[int, int] = {}
@@ -121,7 +122,9 @@ def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
 
 
 def search(edges: Edges, starts: Sequence[int]) -> Ints:
-    """Return each node's distance from the nearest start [n], found breadth first; -1 if the node is unreachable."""
+    """Return the distance of each node from the nearest start [n], by breadth-first search; -1 if a node is
+    unreachable.
+    """
     distance = np.full(len(edges.nodes), -1, np.int32)
     bounds = np.searchsorted(edges.inputs, np.arange(len(edges.nodes) + 1, dtype=np.int32))
     layer, steps = np.unique(np.asarray(starts, np.int64)), 0
@@ -153,7 +156,7 @@ def decoded(data: bytes) -> Edges:
     """Parse edges serialized by `encoded`.
 
     Raises:
-        ValueError: the data has another format.
+        ValueError: the data is not in the format of `encoded`.
     """
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         form, *names = json.loads(arrays["names"].tobytes())
@@ -192,7 +195,7 @@ FILE = Path("impact") / "edges.npz"
 
 
 class SavedEdges(NamedTuple):
-    """Edges of a workspace, and the digests of the manifests that are in it now."""
+    """Edges of a workspace, and the digests of the manifests that the workspace contains now."""
 
     edges: Edges
     present: frozenset[str]
@@ -202,7 +205,7 @@ def current(ctx: Context) -> SavedEdges:
     """Return the links of every saved manifest in the workspace, including manifests saved since the last search.
 
     Raises:
-        IntegrityError: a saved manifest cannot be read. Such manifests are not skipped.
+        IntegrityError: a saved manifest cannot be read. Unreadable manifests are not skipped.
     """
     known, present = _kept(ctx.workspace), frozenset(ctx.refs.digests())
     edges = known or none()
@@ -265,7 +268,7 @@ HASHING_THREADS = 4  # hashing releases the interpreter lock, reading waits for 
 
 
 class Verified(Frozen):
-    """Result of a verification. `complete` is False if blobs were checked only for existence and length."""
+    """Result of a lineage verification. `complete` is False if blobs were checked only for existence and length."""
 
     asset: str
     digest: str
@@ -294,7 +297,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
         fast: True checks only existence and length of every blob.
 
     Raises:
-        LineageError: a link is broken; the error names the first broken link, from the target toward the sources.
+        LineageError: a link is broken. The error names the first broken link on the way from the target to the sources.
     """
     if isinstance(target, Path):
         return _verify_directory(ctx, target, fast)
@@ -320,7 +323,7 @@ def verify(ctx: Context, target: Manifest | Path | str, *, fast: bool = False) -
 
 
 def _blobs(ctx: Context, ancestry: Chain, manifest: Manifest) -> Iterator[tuple[Link, Part]]:
-    """Yield every part of the ancestry once, with the link that has it. The target's parts come first."""
+    """Yield every part in the ancestry once, with the link that it belongs to. The target's parts come first."""
     seen: set[str] = set()
     for link in reversed(ancestry.links):
         parts = manifest.parts if link.digest == manifest.digest else ctx.refs.load(link.digest).parts
@@ -372,7 +375,7 @@ def _verify_directory(ctx: Context, directory: Path, fast: bool) -> Verified:
     proved = {(link.asset, link.digest) for link in chain(ctx.refs, manifest).links}
     if claimed != proved:
         raise LineageError(
-            f"{directory / PROVENANCE_NAME} has another ancestry than its checkpoint",
+            f"{directory / PROVENANCE_NAME} has a different ancestry than its checkpoint",
             found=f"claimed only: {sorted(claimed - proved)[:3]}",
             expected=f"also: {sorted(proved - claimed)[:3]}",
             remedy="do not use this directory; register the checkpoint again",

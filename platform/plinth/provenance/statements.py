@@ -2,9 +2,9 @@
 
     Chain            every manifest between a checkpoint and the raw sources, in order of derivation
     provenance       the data of `provenance.json` in the signed directory
-    slsa_statement   the same as an in-toto Statement v1 with a SLSA Provenance v1 predicate
+    slsa_statement   the same data as an in-toto Statement v1 with a SLSA Provenance v1 predicate
 
-Does not belong here: signatures and keys (trust), the walk that re-reads blobs (lineage).
+Signatures and keys (trust) and the verification that reads blobs again (lineage) do not belong here.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Link(Frozen):
 
     @property
     def reads_sources(self) -> bool:
-        """True if the stage reads inventories of raw files instead of manifests, apart from model-written text."""
+        """True if the stage reads inventories of raw files instead of manifests; model-written text is ignored."""
         return self.asset.rsplit("/", 1)[-1] == SOURCE_STAGE
 
     @property
     def derivation(self) -> tuple[str, ...]:
-        """Inputs that belong to the run's own derivation. Initial weights have none. For a checkpoint average, the
-        averaged checkpoints are left out.
+        """Inputs that belong to the run's own derivation. Initial weights have no such inputs. For a checkpoint
+        average, the averaged checkpoints are omitted.
         """
         if self.step == initial.STEP.name:
             return ()
@@ -89,7 +89,7 @@ class Chain(Frozen):
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """Every digest in the chain: manifests, source inventories and files of the user."""
+        """Every digest in the chain: manifests, source inventories, and the user's own files."""
         raw = {digest for link in self.links for digest in link.raw.values()}
         return frozenset(link.digest for link in self.links) | raw
 
@@ -97,8 +97,8 @@ class Chain(Frozen):
     def own(self) -> tuple[Link, ...]:
         """Links in the run's own derivation.
 
-        The ancestry of initial weights and of teacher models is left out, and so are the checkpoints of a checkpoint
-        average, because they come from the same run.
+        The ancestry of initial weights and of teacher models is omitted. The checkpoints of a checkpoint average are
+        omitted because they come from the same run.
         """
         by_digest = {link.digest: link for link in self.links}
         waiting, found = [self.links[-1].digest] if self.links else [], set[str]()
@@ -112,10 +112,10 @@ class Chain(Frozen):
 
     @property
     def sources(self) -> dict[str, str]:
-        """Digests of the raw sources. Stages that read raw files are keyed by `asset:input key`, external weights by
-        asset.
+        """Digests of the raw sources. Stages that read raw files are keyed by `asset:input key`, and external weights
+        by asset.
 
-        Links outside the run's own derivation have a digest in their name, because two recipes may have buckets of the
+        The keys of links outside the run's own derivation contain a digest, because two recipes may have buckets of the
         same name.
         """
         own, found = frozenset(link.digest for link in self.own), {}
@@ -144,10 +144,10 @@ class Chain(Frozen):
 
     @property
     def data_versions(self) -> dict[str, str]:
-        """Manifest digests by asset key for the `own` links. Dagster uses them as data versions.
+        """Manifest digests by asset key for the `own` links. Dagster uses the digests as data versions.
 
         Raises:
-            LineageError: an asset occurs in two versions, so one of them must be stale.
+            LineageError: an asset occurs in two versions, so one of the versions must be stale.
         """
         versions: dict[str, str] = {}
         for link in self.own:
@@ -164,10 +164,10 @@ class Chain(Frozen):
 def chain(refs: Refs, manifest: Manifest) -> Chain:
     """Walk from a manifest to the raw sources, loading and verifying every manifest on the way.
 
-    A manifest that reads only the user's files is a valid start of a chain. For a model, `require_sources` checks more.
+    A manifest that reads only the user's files is a valid start of a chain. For a model, `require_sources` is stricter.
 
     Raises:
-        LineageError: a manifest is missing or changed, or there is no raw source; the error names the first broken link
+        LineageError: a manifest is missing or changed, or there is no raw source. The error names the first broken link
             and the manifest that needs it.
     """
     links: dict[str, Link] = {}
@@ -217,7 +217,7 @@ def provenance(
 
 
 def slsa_statement(provenance: Mapping[str, Any], subjects: Mapping[str, str]) -> dict[str, Any]:
-    """Return an in-toto Statement v1 over a model directory's files with a SLSA Provenance v1 predicate.
+    """Return an in-toto Statement v1 about the files of a model directory, with a SLSA Provenance v1 predicate.
 
     Args:
         provenance: result of `provenance()`.
@@ -274,7 +274,7 @@ def _load(refs: Refs, key: str, digest: str, needed_by: Manifest) -> Manifest:
 
 
 def _materials(recipe: Recipe, bucket: str) -> list[dict[str, Any]]:
-    """Return the declared terms of a bucket's sources. Locations are left out, because they differ between machines."""
+    """Return the declared terms of a bucket's sources. Locations are omitted, because they differ between machines."""
     return [
         source.model_dump(mode="json", include={"kind", "licence", "terms", "domain", "snapshot"})
         for source in recipe.corpus.buckets[bucket].sources

@@ -1,4 +1,4 @@
-"""Results as pages and plots. One drawing library, matplotlib: SVG inside pages that load nothing, PNG for Dagster.
+"""Results as pages and plots. Matplotlib draws all figures: SVG for self-contained pages, and PNG for Dagster.
 
     style         palette, sizes, numbers in words; a figure as PNG or as SVG that follows the theme of its page
     figures       funnel, mixture, loss, bits per byte, rates of learned gates, probes
@@ -16,5 +16,5 @@ The page of one training run shows metrics, events and cost over one axis.
     run_sections  interventions of the guard, parts of a step, probes, sections that packages add; number formatting
     run_page      `page(events, about) -> str`; a script in the page shows the values at the pointer
 
-Does not belong here: reading manifests, runs or registries. Only `run_page` reads a run.
+Code that reads manifests, runs or registries does not belong here. Only `run_page` reads a run.
 """

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class Measure(Frozen):
-    """A score with its interval. `reference` is the value to compare with, such as a control, a baseline or chance."""
+    """A score with its interval. `reference` is the value that the score is compared with: a control, a baseline or
+    chance.
+    """
 
     name: str
     value: float
@@ -41,7 +43,7 @@ class Measure(Frozen):
     seed: int | None = Field(None, description="Seed of the bootstrap that computed the interval.")
     reference: float | None = None
     noise: float | None = Field(None, description="Standard deviation of the score over evaluations or over seeds.")
-    decides: bool = Field(True, description="False if the score is not above its own noise.")
+    decides: bool = Field(True, description="False if the score is not above its noise.")
     note: str = ""
 
 
@@ -92,7 +94,7 @@ class Section(Frozen):
 
     @property
     def finding(self) -> str:
-        """Return the section's heading: the number of measures better than their reference, else the first measure,
+        """Heading of the section: the number of measures that are better than their reference, else the first measure,
         else the title.
         """
         group = next(iter(self.groups), None)
@@ -109,7 +111,7 @@ class Section(Frozen):
 
 
 class EvaluationData(Frozen):
-    """Contents of the page of an evaluation."""
+    """Contents of an evaluation page."""
 
     title: str
     subtitle: str = ""
@@ -124,7 +126,7 @@ VERDICT_SECTIONS = 2
 
 
 def measure(name: str, found: Stats, value: str = "value", **more: Any) -> Measure:
-    """Create a measure from a statistic of an evaluation, which has the fields of an estimate."""
+    """Create a measure from a statistic of an evaluation that has the fields of an estimate."""
     note = ", ".join(found.get("flags", ()))
     fields = {"low": found["low"], "high": found["high"], "n": found["n"], "seed": found.get("seed"), "note": note}
     return Measure(name=name, value=found[value], **fields | more)
@@ -138,7 +140,7 @@ def group(
 
 
 def page(data: EvaluationData) -> str:
-    """Return the page as HTML. The same data gives the same bytes."""
+    """Return the evaluation page as HTML. The same data gives the same bytes."""
     plots = {section.key: _plots(section) for section in data.sections}
     compared = [section.finding for section in data.sections if section.finding != section.title]
     verdict = f"{'; '.join(compared[:VERDICT_SECTIONS])}." if compared else ""
@@ -156,9 +158,10 @@ LONGEST_NAME = 28
 
 
 def intervals(groups: Sequence[MeasureGroup]) -> Figure:
-    """Draw one panel per group on a shared scale, and one row per measure: point, interval, reference as a diamond.
+    """Draw one panel per group on a shared scale, with one row per measure: point, interval, and a diamond for the
+    reference.
 
-    Measures that do not decide are gray. A hollow point means that the spread is unknown.
+    Measures that cannot decide a gate are gray. A hollow point means that the spread is unknown.
     """
     from matplotlib.figure import Figure
 
@@ -191,7 +194,7 @@ def _panel(ax: Axes, group: MeasureGroup) -> None:
 
 
 def _shown(value: float) -> str:
-    """Format with three digits; rounding errors such as 1e-17 print as 0."""
+    """Format a value with three digits. Rounding errors such as 1e-17 print as 0."""
     return f"{0.0 if abs(value) < 1e-12 else value:.3g}"
 
 
@@ -241,7 +244,7 @@ def by_position(positions: Mapping[str, Any]) -> Figure:
 
 
 def _short(name: str) -> str:
-    """Shorten a name to fit into its panel. The table below has the full name."""
+    """Shorten the name of a measure so that it fits into its panel. The table below has the full name."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
@@ -255,7 +258,7 @@ def _quiet(ax: Axes) -> None:
 
 
 def comparison_page(made: Manifest, a: str, b: str, spans: Sequence[SpanDifference] = ()) -> str:
-    """Return the page as HTML. The same arguments give the same bytes.
+    """Return the comparison page as HTML. The same arguments give the same bytes.
 
     Args:
         made: manifest from `evaluation.comparison.job`.
@@ -291,7 +294,9 @@ def same_model(made: Manifest) -> bool:
 
 
 def verdict(wholes: Sequence[Difference]) -> str:
-    """Return one sentence on all measures: the number that each model wins, and the result on held-out text."""
+    """Return one sentence on all measures: the number of measures that each model wins, and the result on held-out
+    text.
+    """
     count = {who: sum(line.better == who for line in wholes) for who in ("a", "b", NONE)}
     unknown = sum(line.better == NONE and line.smallest is None for line in wholes)
     shown = [line for line in wholes if line.kind == "slices"]
@@ -303,7 +308,7 @@ def verdict(wholes: Sequence[Difference]) -> str:
 
 
 def heading(name: str, lines: Sequence[Difference]) -> str:
-    """Return the heading of one kind of measures: its largest significant difference, on all items or on a slice."""
+    """Return the heading of one kind of measures: the largest significant difference, on all items or on a slice."""
     found = max(
         (line for line in lines if line.better != NONE), key=lambda line: abs(line.difference.value), default=None
     )
@@ -314,7 +319,7 @@ def heading(name: str, lines: Sequence[Difference]) -> str:
 
 
 def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
-    """Return the findings of a comparison as tuples: kind, finding, and the measures with this finding."""
+    """Return the findings of a comparison as tuples: kind, finding, and the measures that have this finding."""
     found: dict[tuple[str, str], list[str]] = {}
     for line in wholes:
         words = finding(line)[0].upper() + finding(line)[1:]
@@ -328,7 +333,7 @@ def headline(wholes: Sequence[Difference]) -> list[tuple[str, str, str]]:
 
 
 def section(stats: Mapping[str, Any], against: str) -> Section:
-    """Return a section for the evaluation page, with each measure's totals for both models."""
+    """Return a section for the evaluation page, with the totals of each measure for both models."""
     lines = [line for line in map(Difference.model_validate, stats["lines"]) if line.slice == WHOLE]
     named = headings()
     rows = [

@@ -1,4 +1,6 @@
-"""Matplotlib figures of plain data. `style.svg` and `style.png` call the functions, and set style and output format."""
+"""Matplotlib figures from plain data. The functions are called by `style.svg` and `style.png`, which set style and
+output format.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ RUN_PER_MEAN = 30
 
 
 def funnel(stats: Mapping[str, Any]) -> Figure:
-    """Draw one bar per stage with the documents that remain after it, stacked by bucket; streams join the bars."""
+    """Draw one bar per stage with the documents that remain after it, stacked by bucket. Bands connect the bars of a
+    bucket.
+    """
     buckets = sorted(stats["buckets"])
     stages = [row["stage"] for row in stats["total"]["stages"]]
     left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
@@ -79,7 +83,7 @@ def funnel(stats: Mapping[str, Any]) -> Figure:
 
 
 def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw two bars per phase: planned and realized shares of the buckets."""
+    """Draw two bars per phase: the planned and the realized shares of the buckets."""
     phases = list(dict.fromkeys(str(row["phase"]) for row in rows))
     buckets = sorted({str(row["bucket"]) for row in rows})
     palette = colours(buckets)
@@ -111,7 +115,7 @@ def mixture(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def loss(
     steps: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = (), final: float | None = None
 ) -> Figure:
-    """Draw the loss with its moving average, interventions and checkpoints, and the learning rate below.
+    """Draw the loss with its moving average, interventions and checkpoints, and the learning rate in a panel below.
 
     Args:
         steps: events with step, loss and learning rate.
@@ -145,7 +149,9 @@ def loss(
 
 
 def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw three bars per slice. Shorter is better; the model's bar has the accent color, the best value is bold."""
+    """Draw three bars per slice. Shorter is better. The model's bar has the accent color, and the best value is
+    bold.
+    """
     names = sorted(slices)
     fig = _figure(0.66 * len(names) + 0.8)
     ax = fig.subplots()
@@ -175,7 +181,9 @@ def _figure(height: float) -> Figure:
 
 
 def _left(stages: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the number of documents that enter the first stage, then the number that leave each stage."""
+    """Return the number of documents that enter the first stage, followed by the number that remain after each
+    stage.
+    """
     return [float(stages[0]["documents_in"]), *(float(row["documents_out"]) for row in stages)]
 
 
@@ -191,7 +199,9 @@ def _stage_name(name: str, first: bool) -> str:
 
 
 def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour: str) -> None:
-    """Join the bars of one bucket. The loss of width between two bars shows the documents that the stage removed."""
+    """Connect the bars of one bucket. The band between two bars gets narrower by the documents that the stage
+    removed.
+    """
     for row in range(len(values) - 1):
         corners = [(starts[row], row + 0.26), (starts[row] + values[row], row + 0.26)]
         after = row + 1
@@ -200,7 +210,7 @@ def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour:
 
 
 def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> None:
-    """Draw checkpoints as small triangles on the axis, interventions as lines with their name."""
+    """Draw checkpoints as small triangles on the axis, and interventions as lines with their name."""
     shown = [event for event in events if "step" in event or "lost_steps" in event]
     saved = [int(event["step"]) for event in shown if event["event"] == "checkpoint"]
     if saved:
@@ -218,7 +228,7 @@ def _marks(ax: Axes, at: Sequence[int], events: Sequence[Mapping[str, Any]]) -> 
 
 
 def _moving(values: Sequence[float]) -> list[float]:
-    """Return the exponential moving average with the bias correction of Adam (Kingma and Ba)."""
+    """Return the exponential moving average, with the bias correction of Adam (Kingma and Ba)."""
     keep, total, weight, out = 1 - 2 / (2 + max(2, len(values) // RUN_PER_MEAN)), 0.0, 0.0, []
     for value in values:
         if not math.isfinite(value):  # the raw line shows the gap; the mean goes on
@@ -230,7 +240,7 @@ def _moving(values: Sequence[float]) -> list[float]:
 
 
 def _inside(colour: str) -> dict[str, Any]:
-    """Return the text style on a bar: white or black, whichever has the higher contrast."""
+    """Return the style of text on a bar of this color: white or black, whichever has the higher contrast."""
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     light = 0.2126 * red + 0.7152 * green + 0.0722 * blue  # of WCAG; black and white differ alike from 0.179
@@ -253,7 +263,8 @@ REST = "others"
 
 
 def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> Figure:
-    """Draw the realized shares of the streams over tokens, stacked. Marks show the planned boundaries between streams.
+    """Draw the realized shares of the streams over tokens, stacked. Dashes show the boundaries that the planned shares
+    would have.
 
     Args:
         rows: rows of `apportion.shares_over_run`: `first` and `stop` (sequences), `phase`, and by stream `asked` and
@@ -290,7 +301,7 @@ def mixture_shares(rows: Sequence[Mapping[str, Any]], sequence_tokens: int) -> F
 
 
 def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mapping[str, Any]]:
-    """Keep the `most` largest names in the `realised` shares of each row, and sum the others as `REST`.
+    """Keep the `most` largest names in the `realised` shares of each row, and sum the shares of the others as `REST`.
 
     The rows are from `apportion.shares_over_run`. The largest names are chosen by their shares over all rows, so every
     row has the same names.
@@ -312,7 +323,7 @@ def gathered(rows: Sequence[Mapping[str, Any]], most: int = MOST) -> list[Mappin
 def gate_rates(stats: Mapping[str, Any]) -> Figure:
     """Draw recall and false positive rate per slice with 95% intervals, from the statistics of `slices/{gate}`.
 
-    A high recall and a low false positive rate are better. Dashed lines are the recipe's bounds.
+    A high recall and a low false positive rate are better. Dashed lines are the limits in the recipe.
     """
     from matplotlib.figure import Figure
 
@@ -326,8 +337,8 @@ def gate_rates(stats: Mapping[str, Any]) -> Figure:
     right.set_xlim(0, max([0.1, *(row["false_positive_high"] or 0.0 for row in slices.values())]) * 1.05)
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
-    left.set_xlabel("share of bad text removed")
-    right.set_xlabel("share of good text removed")
+    left.set_xlabel("fraction of bad text removed")
+    right.set_xlabel("fraction of good text removed")
     return fig
 
 
@@ -347,13 +358,13 @@ def _gate_panel(ax: Axes, slices: Mapping[str, Mapping[str, Any]], name: str, co
 
 
 def probe_scores(probes: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """Draw the signal of each probe on the left, its accuracy above chance on the right."""
+    """Draw the signal of each probe on the left, and its accuracy above chance on the right."""
     from matplotlib.figure import Figure
 
     drawn = {name: row for name, row in probes.items() if row["items"]}
     fig = Figure(figsize=(WIDTH_INCHES, 0.36 * len(drawn) + 1.0), layout="constrained")
     left, right = fig.subplots(1, 2, sharey=True)
-    _probe_panel(left, drawn, "signal", "bits per byte saved by the context")
+    _probe_panel(left, drawn, "signal", "signal: bits per byte saved by the prompt")
     _probe_panel(right, drawn, "accuracy", "accuracy above chance")
     left.set_yticks(range(len(drawn)), [f"{name} ({row['items']})" for name, row in drawn.items()])
     left.invert_yaxis()

@@ -40,7 +40,7 @@ class Fact(Frozen):
 
 
 class RunCard(Frozen):
-    """A training run: its `steps`, other `events` of its timeline, and facts such as tokens per second."""
+    """A training run: its `steps`, the other `events` of its timeline, and facts such as tokens per second."""
 
     run_id: str
     steps: tuple[Row, ...] = Field(description="The events named `step`, with step, loss and learning rate.")
@@ -55,7 +55,7 @@ class GateOutcome(Frozen):
     name: str
     state: str
     tone: Literal["pass", "note", "fail"] = Field(
-        description="Badge color: `fail` blocks promotion, `note` does not count as a pass."
+        description="Badge color. A gate with `fail` blocks promotion; a gate with `note` is not passed."
     )
     reason: str
 
@@ -64,14 +64,16 @@ class ReleaseCard(Frozen):
     """Release state of a candidate: its version, current alias and approvals."""
 
     name: str
-    version: str = Field(description="Version of the candidate; empty if it was never released.")
-    alias: str = Field("", description="Alias, such as `champion` or `rolled back`; empty if never released.")
+    version: str = Field(description="Version of the candidate; empty if the candidate was never released.")
+    alias: str = Field("", description="Alias, such as `champion` or `rolled back`; empty if there was no release.")
     approved_by: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
 
 
 class Ancestor(Frozen):
-    """Line of the lineage table: a kind of asset, the number of its manifests, and the digest if there is only one."""
+    """Line of the lineage table: a kind of asset, the number of its manifests, and the digest if there is only one
+    manifest.
+    """
 
     asset: str
     digest: str = ""
@@ -91,11 +93,11 @@ class ReportData(Frozen):
 
     title: str
     subtitle: str = ""
-    written: str = Field("", description="Time when the page was written. Release and gates may change later.")
+    written: str = Field("", description="Time when the page was written. Release and gate states may change later.")
     headline: tuple[Fact, ...] = ()
     release: ReleaseCard | None = None
     gates: tuple[GateOutcome, ...] = ()
-    gates_summary: str = Field("", description="Outcome and number of gates by state.")
+    gates_summary: str = Field("", description="Overall outcome, and the number of gates by state.")
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
     languages: Mapping[str, Row] = Field(default_factory=dict, description="The same as `slices`, by language.")
     run: RunCard | None = None
@@ -114,7 +116,7 @@ _BESIDE = re.compile(r"(\.\./gx/([a-z_]+/)+)?[A-Za-z0-9][A-Za-z0-9_.-]*\.html")
 
 
 def page(data: ReportData) -> str:
-    """Return the page as HTML. The same data gives the same bytes."""
+    """Return the page of results as HTML. The same data gives the same bytes."""
     verdict, tone = _verdict(data)
     return template("page.html.j2").render(
         data=data,
@@ -130,7 +132,9 @@ def page(data: ReportData) -> str:
 
 
 def _verdict(data: ReportData) -> tuple[str, str]:
-    """Return a sentence on whether the candidate may be released, and its tone; both empty if nothing was decided."""
+    """Return a sentence on the release decision for the candidate, and its tone. Both are empty if no gate was
+    evaluated.
+    """
     failed = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state != PENDING)
     pending = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state == PENDING)
     alias = data.release.alias if data.release else ""
@@ -146,7 +150,7 @@ def _verdict(data: ReportData) -> tuple[str, str]:
 
 
 def _findings(data: ReportData) -> dict[str, str]:
-    """Return the heading of each section that has a finding."""
+    """Return headings by section, for the sections that have a finding."""
     found = {}
     if data.gates:
         passed = sum(gate.tone == "pass" for gate in data.gates)
@@ -158,7 +162,7 @@ def _findings(data: ReportData) -> dict[str, str]:
         )
     if data.mixture:
         gap = max(abs(row["share"] - row["weight"]) for row in data.mixture)
-        found["mixture"] = f"Realized shares differ from the plan by at most {100 * gap:.2g} percentage points"
+        found["mixture"] = f"Realized bucket shares differ from the plan by at most {100 * gap:.2g} percentage points"
     if data.run and data.run.steps:
         found["run"] = style.change(
             "Training loss", data.run.steps[0]["loss"], data.run.final_loss, len(data.run.steps)
@@ -171,7 +175,9 @@ def _findings(data: ReportData) -> dict[str, str]:
 
 
 def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the reasons for removal, most frequent first, with stage, documents, and share of all input documents."""
+    """Return the reasons for removal, most frequent first, each with stage, number of documents, and share of all input
+    documents.
+    """
     stages = funnel["total"]["stages"]
     total = stages[0]["documents_in"] or 1
     rows = [
@@ -184,8 +190,8 @@ def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def rules(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the policy rules that matched, most frequent first, with the documents matched, matched first, and matched
-    by no other rule.
+    """Return the policy rules that matched, most frequent first, with the number of documents that each rule matched,
+    matched first, and matched as the only rule.
     """
     found = funnel["total"].get("rules", {})
     rows = [{"rule": rule, **counts} for rule, counts in found.items() if counts["fired"]]
@@ -200,7 +206,7 @@ def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
         "rho_parse": ("share parsed", style.percent),
         "rho_quality": ("share kept by the policy", style.percent),
         "r_dup": ("share of duplicates", style.percent),
-        "rho_rest": ("share for training, after held-out text and cuts", style.percent),
+        "rho_rest": ("share for training, after held-out text is removed and texts are cut", style.percent),
         "r_pad": ("padding ratio", style.percent),
         "effective_bytes": ("effective text", style.size),
         "effective_tokens": ("effective tokens", style.count),
@@ -259,12 +265,14 @@ NARROW = 3
 
 
 def contents(body: str) -> list[tuple[str, Markup]]:
-    """Return the anchor and the name of each section of a page. The name is its `aria-label`, or else its heading."""
+    """Return the anchor and the name of each section of a page. The name is the section's `aria-label`, or else its
+    heading.
+    """
     return [(place, Markup(_TAG.sub("", label or heading).strip())) for place, label, heading in _SECTION.findall(body)]
 
 
 def stacked(body: str) -> Markup:
-    """Add column names to the cells of wide tables. On a phone, each row becomes a block with these names."""
+    """Add column names to the cells of wide tables. On a phone, each row becomes a block of cells with these names."""
     return Markup(_TABLE.sub(_stacked, body))
 
 
@@ -294,7 +302,7 @@ class CardBucket:
 
     Args:
         licences: licenses of its sources, as declared in the recipe.
-        documents, curated: documents before and after all stages.
+        documents, curated: number of documents before and after all stages.
         text_bytes: size of the curated text.
     """
 
@@ -308,14 +316,14 @@ class CardBucket:
 
 @dataclass(frozen=True)
 class Screening:
-    """Screening of a corpus for one subject: the rules by bucket, and evidence of their precision and recall."""
+    """Screening of a corpus for one subject: the rules by bucket, and the evidence for their precision and recall."""
 
     subject: str
     rules: Mapping[str, tuple[str, ...]]
     evidence: tuple[str, ...] = ()
 
     def state(self, buckets: Sequence[str]) -> str:
-        """Return `screened`, `not screened`, or the buckets that are not screened."""
+        """Return `screened`, `not screened`, or the names of the buckets that are not screened."""
         missing = [name for name in buckets if not self.rules.get(name)]
         if not missing:
             return "screened"
@@ -380,7 +388,7 @@ class StateTile(Frozen):
 
 
 class RunLine(Frozen):
-    """A training run; `state` is a word such as `running` or `finished`."""
+    """A training run on the index page; `state` is a word such as `running` or `finished`."""
 
     run: str
     state: str
@@ -394,7 +402,7 @@ class RunLine(Frozen):
 
 
 class PageLine(Frozen):
-    """A page next to the index: its title and when it was written (UTC)."""
+    """A page that the index links to: its title and the time when it was written (UTC)."""
 
     title: str
     href: str
@@ -417,7 +425,9 @@ class ServerLink(Frozen):
 
 
 class IndexData(Frozen):
-    """Contents of the index page. `title` names recipe and release; `older_runs` is the number of runs not listed."""
+    """Contents of the index page. `title` names recipe and release. `older_runs` is the number of runs that are not
+    listed.
+    """
 
     title: str = "Plinth workspace"
     workspace: str

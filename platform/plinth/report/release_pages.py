@@ -1,4 +1,4 @@
-"""Pages about released artifacts: the impact of an artifact on others, and the trial of a canary. They load no
+"""Pages about released artifacts: the impact of an artifact on others, and the trial of a canary. The pages load no
 external resources.
 """
 
@@ -45,9 +45,9 @@ LABEL = 24  # characters of a name inside a box
 
 
 class ImpactBox(Frozen):
-    """An asset in the impact graph, with the number of its manifests, and of its published manifests.
+    """An asset in the impact graph, with the number of its manifests and the number of its published manifests.
 
-    `origin` is True for the start of the search.
+    `origin` is True for the asset where the search starts.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ImpactArrow(Frozen):
 def grouped(
     boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow], most: int = MOST_BOXES
 ) -> tuple[list[ImpactBox], list[ImpactArrow]]:
-    """Return the impact graph. If it has more than `most` boxes, boxes of a stage are joined over all buckets."""
+    """Return the impact graph. If it has more than `most` boxes, the boxes of a stage are joined over all buckets."""
     if len(boxes) <= most:
         return list(boxes), list(arrows)
     own: dict[str, list[ImpactBox]] = defaultdict(list)
@@ -93,9 +93,9 @@ def grouped(
 
 
 def columns(boxes: Sequence[ImpactBox], arrows: Sequence[ImpactArrow]) -> dict[str, int]:
-    """Return the graph column of every box: one more than the last column of its inputs.
+    """Return the graph column of every box: the largest column of its inputs, plus one.
 
-    Assets that are derived from each other's versions form a cycle, so the search ends after one round per box.
+    Assets may be derived from each other's versions and then form a cycle. The search ends after one round per box.
     """
     place = {box.name: 0 for box in boxes}
     for _ in boxes:
@@ -137,7 +137,7 @@ def _stage(name: str) -> str:
 
 
 def _spots(boxes: Sequence[ImpactBox], place: Mapping[str, int]) -> dict[str, tuple[float, float]]:
-    """Return the upper left corner of every box. The boxes of a column are centered."""
+    """Return the upper left corner of every box. The boxes of each column are centered vertically."""
     rows: dict[int, list[str]] = defaultdict(list)
     for box in sorted(boxes, key=lambda box: (not box.origin, box.name)):
         rows[place[box.name]].append(box.name)
@@ -213,8 +213,8 @@ class ConsumerRow(Frozen):
 class ImpactData(Frozen):
     """Contents of an impact page.
 
-    `manifests` are the nearest `LISTED` manifests of `count` in total. `marks` are sentences on taints. `gaps` names
-    the parts that could not be searched.
+    `manifests` are the `LISTED` manifests nearest to the origin, of `count` in total. `marks` are sentences on taints.
+    `gaps` names the parts that could not be searched.
     """
 
     kind: str
@@ -231,7 +231,7 @@ class ImpactData(Frozen):
 
 
 def impact_page(data: ImpactData) -> str:
-    """Return the page as HTML. The same data gives the same bytes."""
+    """Return the impact page as HTML. The same data gives the same bytes."""
     title = f"Derived from {data.kind} {data.target}"
     plot = svg(impact_figure, data.boxes, data.arrows, title=title) if data.boxes else ""
     shown, links = grouped(data.boxes, data.arrows)
@@ -242,7 +242,9 @@ def impact_page(data: ImpactData) -> str:
 
 
 def _verdict(data: ImpactData) -> str:
-    """Return a sentence with the numbers of manifests, runs, versions and consumers that derive from the artifact."""
+    """Return a sentence with the numbers of manifests, runs, versions and consumers that are derived from the
+    artifact.
+    """
     kinds = (("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions)))
     return ", ".join(counted(number, kind) for kind, number in (*kinds, ("consumer", len(data.consumers)))) + "."
 
@@ -251,8 +253,8 @@ def _verdict(data: ImpactData) -> str:
 
 
 class FeedRow(Frozen):
-    """A custom metric of a canary's trial: accepted pairs, lines from before the trial, rejects by reason, and its
-    error.
+    """A custom metric in a canary's trial: number of accepted pairs, number of lines from before the trial, rejects by
+    reason, and error.
     """
 
     name: str
@@ -265,8 +267,8 @@ class FeedRow(Frozen):
 class TrialStream(Frozen):
     """A stream of paired measurements in a canary's trial.
 
-    `points` are (pairs, mean, low, high), each minus the margin. `points` and `margin` are in `unit`. `decided_at` is
-    the number of the pair at which the canary was rolled back.
+    `points` are (pairs, mean, low, high); the margin is subtracted from the last three. `points` and `margin` are in
+    `unit`. `decided_at` is the number of the pair at which the canary was rolled back.
     """
 
     name: str
@@ -303,7 +305,7 @@ class TrialData(Frozen):
 
 
 def trial_page(data: TrialData) -> str:
-    """Return the page as HTML. The same data gives the same bytes."""
+    """Return the page of a canary's trial as HTML. The same data gives the same bytes."""
     title = f"{data.release}: canary version {data.canary}, champion version {data.champion}"
     drawn = any(one.points for one in data.streams)
     plot = svg(trial_figure, data.streams, title=title) if drawn else ""
@@ -318,7 +320,7 @@ COLOURS = {"return": WARNING, "promote": PALETTE[2], "continue": ACCENT}
 
 
 def trial_figure(streams: Sequence[TrialStream]) -> Figure:
-    """Draw one panel per stream that has points.
+    """Draw one panel for each stream that has points.
 
     Above 0, the canary is worse than the champion by more than the margin. The dotted line marks no difference.
     """
@@ -357,7 +359,7 @@ def _panel(ax: Axes, stream: TrialStream) -> None:
 
 
 def _scale(stream: TrialStream) -> tuple[float, float]:
-    """Return the limits of the vertical axis, so that it includes the later intervals, 0 and the dotted line."""
+    """Return the limits of the vertical axis. They include 0, the dotted line and the later intervals."""
     settled = stream.points[int(SETTLED * len(stream.points)) :]
     low = min(0.0, -stream.margin, *(one[2] for one in settled))
     high = max(0.0, -stream.margin, *(one[3] for one in settled))

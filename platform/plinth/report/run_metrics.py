@@ -1,7 +1,7 @@
 """The timeline of a run as columns over one axis, and the cost of the run: pure functions from events to numbers.
 
-Every quantity is a `Series` of (time, step, value), so that a page can draw all quantities over the same axis. Steps
-that a resume or a rollback repeated are in a series twice, in order of time. Their first occurrence is lost work.
+Every quantity is a `Series` of (time, step, value), so that a page can draw all quantities over the same axis. If a
+resume or a rollback repeats steps, a series has these steps twice, in order of time. The first occurrence is lost work.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Series:
     values: list[float] = field(default_factory=list)
 
     def add(self, event: Event, value: Any) -> None:
-        """Append the value at an event. Null, and text such as `inf`, are stored as NaN."""
+        """Append the value of an event. Null, and text such as `inf`, are stored as NaN."""
         self.times.append(float(event["time"]))
         self.steps.append(int(event.get("step", self.steps[-1] if self.steps else 0)))
         self.values.append(float(value) if isinstance(value, int | float) else math.nan)
@@ -63,7 +63,7 @@ class Series:
 
 @dataclass(frozen=True)
 class EventMark:
-    """An event drawn as a line across all panels."""
+    """An event that is drawn as a line across all panels."""
 
     time: float
     step: int
@@ -74,11 +74,11 @@ class EventMark:
 
 @dataclass(frozen=True)
 class Cost:
-    """Totals of a run. Its time by cause is in the goodput ledger (`goodput_account`).
+    """Totals of a run. The goodput ledger (`goodput_account`) has the run's time by cause.
 
     Attributes:
         lost_steps: number of trained steps that were repeated, rolled back or had no update.
-        skipped_steps: number of steps skipped by a rollback, or vetoed.
+        skipped_steps: number of steps that a rollback skipped, or that were vetoed.
         jobs: number of jobs of the run.
     """
 
@@ -165,8 +165,8 @@ _HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "
 
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
-    """Return the fields of an event as short text. Empty fields are left out, and unchanged fields if the event is a
-    change.
+    """Return the fields of an event as short text. Empty fields are omitted; if the event is a change, so are unchanged
+    fields.
     """
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
@@ -183,7 +183,7 @@ def words(event: Event, hidden: Iterable[str] = ()) -> str:
 
 
 def cost(events: Sequence[Event]) -> Cost:
-    """Return the totals of a run."""
+    """Return the totals of a run, computed from its events."""
     counted: dict[int, Event] = {}
     for event in (event for event in events if event["event"] == "step"):
         counted[int(event["step"])] = event

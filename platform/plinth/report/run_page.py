@@ -45,11 +45,11 @@ UNLISTED |= {"intervention", "documents"}  # which have a table of their own
 
 
 class About(Frozen):
-    """Facts about a run that its timeline lacks.
+    """Facts about a run that its timeline does not contain.
 
     Attributes:
-        flops_per_token: (first step, training FLOPs per token) in order; the FLOPs apply from that step on.
-        peak_flops: peak FLOP/s of one device in the run's precision; gives the model FLOPs utilization (Chowdhery et
+        flops_per_token: pairs (first step, training FLOPs per token) in order; each value applies from its step on.
+        peak_flops: peak FLOP/s of one device in the run's precision; used for the model FLOPs utilization (Chowdhery et
             al. 2022).
         price_per_rank_hour: price in `currency`.
         over_seeds: last score of each probe in this run, and in runs that differ from it only by seed.
@@ -74,7 +74,7 @@ class About(Frozen):
 
 
 def page(events: Sequence[Event], about: About) -> str:
-    """Return the page as HTML. The same timeline gives the same bytes, also while the run is in progress."""
+    """Return the page of a run as HTML. The same timeline gives the same bytes, even while the run is in progress."""
     measured = run_metrics(events)
     ledger = account(measured.events, about.ranks)
     views = [_view(axis, measured, about) for axis in ("time", "step")]
@@ -98,7 +98,7 @@ def page(events: Sequence[Event], about: About) -> str:
 
 
 def _verdict(measured: RunMetrics, about: About) -> str:
-    """Return one sentence: state, step, loss, restarts and interventions."""
+    """Return one sentence on the run: state, step, loss, restarts and interventions."""
     state = {"finished": "Finished", "stopped": "Stopped", "failed": "Failed", "lost": "Failed"}
     of = f" of {about.total_steps:,}" if about.total_steps else ""
     found = timeline.of_events(measured.events).rounded()
@@ -108,17 +108,17 @@ def _verdict(measured: RunMetrics, about: About) -> str:
 
 
 def _end(measured: RunMetrics) -> str:
-    """Return the name of the event that ended the last job, or `job_started` if it has not ended."""
+    """Return the name of the event that ended the last job, or `job_started` if the job has not ended."""
     ends = {"job_started", *ENDS}
     return next((event["event"] for event in reversed(measured.events) if event["event"] in ends), "")
 
 
 def _findings(measured: RunMetrics, about: About, ledger: GoodputLedger) -> dict[str, str]:
-    """Return the heading of each section, as a sentence with its main result."""
+    """Return the heading of each section, which is a sentence with the section's main result."""
     losses, last = measured.series.get("loss", Series()).values, timeline.of_events(measured.events).final_loss
     probes, cost = sections.worths(measured, about.over_seeds).values(), measured.cost
     return {
-        "cost": f"{style.percent(ledger.goodput)} of the rank-seconds advanced the run",
+        "cost": f"{style.percent(ledger.goodput)} of the rank-seconds were spent on kept steps",
         "metrics": style.change("Training loss", losses[0], last, measured.last_step) if losses else "",
         "probes": f"{sum(one.decides for one in probes)} of {counted(len(probes), 'probe')} measured above noise",
         "interventions": f"{counted(cost.interventions, 'intervention')} by the guard",
@@ -160,9 +160,9 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
         Panel("mfu", "model FLOPs utilization" if peak else "model FLOP/s of one rank",
               [PanelLine("utilization" if peak else "FLOP/s", used, PALETTE[3])],
               style.percent if peak else style.count, zero=True, height=84),
-        Panel("wait", "share of a step that waited for data", [
+        Panel("wait", "fraction of a step spent waiting for data", [
             PanelLine("waiting", s.get("data_wait_share", Series()), PALETTE[5])], style.percent, zero=True, height=64),
-        Panel("slowest", "speed of the slowest rank, as a share of the fastest", [
+        Panel("slowest", "speed of the slowest rank, as a fraction of the fastest", [
             PanelLine("score", s.get("slowest_score", Series()), PALETTE[5])], style.percent, zero=True, height=64),
         Panel("memory", "memory of the leading rank's process on the host", [
             PanelLine("peak", s.get("host_memory_bytes", Series()), PALETTE[4])], style.size, zero=True, height=64),
@@ -212,7 +212,7 @@ def _extra(measured: RunMetrics, about: About, scale: TimeAxis) -> list[dict[str
 
 
 def _places(measured: RunMetrics, about: About, scale: TimeAxis) -> list[tuple[Mapping[str, Any], tuple[float, float]]]:
-    """Return the mixture intervals that the run has reached, with their positions on the axis."""
+    """Return the mixture intervals that the run has reached, with the start and end of each on the axis."""
     tokens = measured.series.get("tokens")
     if tokens is None or not about.mixture:
         return []
@@ -326,7 +326,7 @@ def write(
     price_per_rank_hour: float | None = None,
     target: Path | None = None,
 ) -> Path:
-    """Write the page of a run, finished or in progress, and return its path.
+    """Write the page of a run that is finished or in progress, and return its path.
 
     Args:
         peak_flops: peak FLOP/s of one device in the run's precision, for the utilization.
@@ -339,7 +339,9 @@ def write(
     events, samples = list(read_events(config.directory.events)), read_samples(config.directory)
     if not events:
         raise MissingError(
-            f"run {config.run_id} has no timeline yet", expected=config.directory.events, remedy="wait for its ranks"
+            f"run {config.run_id} has no timeline yet",
+            expected=config.directory.events,
+            remedy="wait for its ranks to start",
         )
     price = config.stopping.price_per_rank_hour or None if price_per_rank_hour is None else price_per_rank_hour
     about = About(
@@ -379,7 +381,9 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
 
 
 def _private(events: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the privacy budget that a differentially private run has spent."""
+    """Return a sentence with the privacy budget that a differentially private run has spent, or nothing for other
+    runs.
+    """
     spent = [event for event in events if event["event"] == "privacy"][-1:]
     return [
         f"differentially private by {one['unit']}: epsilon {one['epsilon']:.4g} at delta {one['delta']:g} "

@@ -2,8 +2,8 @@
 
 One unit of the canvas is one unit of the SVG, so that the page's script can find the values at the pointer.
 
-Long runs have more steps than a screen has pixel columns. Each column shows the range of its steps, so that no spike is
-averaged away.
+Long runs have more steps than a screen has pixel columns. Each column shows the minimum and maximum of its steps, so
+that no spike is averaged away.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PanelLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel with one quantity, or with several of the same unit."""
+    """A panel that shows one quantity, or several quantities with the same unit."""
 
     key: str
     title: str
@@ -98,7 +98,7 @@ class TimeAxis:
                 "time": timed, "box": box, "lines": list(lines)}  # fmt: skip
 
     def at(self, value: Place) -> Place:
-        """Return the position on the canvas of a time or step, or of an array of them."""
+        """Return the position on the canvas for a time or step, or for an array of times or steps."""
         return LEFT + INNER * (value - self.low) / (self.high - self.low)
 
     def of(self, series: Series) -> Sequence[float]:
@@ -119,7 +119,7 @@ class TimeAxis:
 
 
 def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
-    """Draw a panel as an SVG element. Return an empty string if there is no finite value."""
+    """Draw a panel as an SVG element. Returns an empty string if there is no finite value."""
     reduced = [(line, _columns(scale, line.series)) for line in panel.lines]
     values = [high for _, columns in reduced for _, _, high in columns if math.isfinite(high)]
     if not any(value > 0 or not panel.log for value in values):
@@ -136,7 +136,7 @@ def draw(panel: Panel, scale: TimeAxis, marks: Sequence[EventMark]) -> str:
 def heat(rows: Mapping[str, Series], scale: TimeAxis, marks: Sequence[EventMark], title: str) -> str:
     """Draw a heat map with one row per layer and one column per interval.
 
-    Darker is larger, on a logarithmic scale over all rows.
+    Darker cells have larger values. The color scale is logarithmic and shared by all rows.
     """
     reduced = {name: _columns(scale, series, 240) for name, series in rows.items()}
     if not any(high > 0 for columns in reduced.values() for _, _, high in columns):
@@ -174,13 +174,15 @@ def ruler(scale: TimeAxis) -> str:
 
 
 def _points(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
-    """Return the values that the script shows at the pointer: positions as shares of the axis, and formatted values."""
+    """Return the values that the script shows at the pointer: positions as fractions of the axis, and formatted
+    values.
+    """
     return {"x": [round((x - LEFT) / INNER, 6) for x, _ in found], "y": [y for _, y in found]}
 
 
 class _Canvas:
-    """A figure without axes, in page units from the top left. Drawing Matplotlib's axes would take longer than the
-    rest.
+    """A figure without axes. Coordinates are page units from the top left. Matplotlib's axes would take longer to draw
+    than all other elements.
     """
 
     def __init__(self, height: float) -> None:
@@ -199,7 +201,7 @@ class _Canvas:
         self.figure.add_artist(Line2D(x, y, transform=self._units, **style))
 
     def band(self, x: Values, low: Values, high: Values, colour: str) -> None:
-        """Draw the area between two lines where both are finite."""
+        """Draw the area between two lines, where both lines are finite."""
         from matplotlib.patches import Polygon
 
         kept = np.isfinite(low) & np.isfinite(high)
@@ -232,7 +234,9 @@ class _Canvas:
 def _lines(
     panel: Panel, reduced: Sequence[tuple[PanelLine, list[Column]]], scale: TimeAxis, marks: Sequence[EventMark]
 ) -> Figure:
-    """Draw the range of values in each column, joined by lines. Columns without a finite value are gaps."""
+    """Draw the range of values in each pixel column, and connect the ranges by lines. Columns without a finite value
+    are gaps.
+    """
     canvas, lines = _Canvas(panel.height), list[tuple[PanelLine, Values, Values]]()
     for line, columns in reduced:
         ends = [(at, (low, high) if high > low else (high,)) for at, low, high in columns]

@@ -46,7 +46,7 @@ SECTIONS = Catalogue("plinth.run_sections", "section of a run's page", AddedSect
 
 
 def number(value: Any) -> str:
-    """Format a number with four digits. None becomes empty; text is unchanged."""
+    """Format a number with four digits. None becomes empty text, and text is unchanged."""
     return f"{value:.4g}" if isinstance(value, int | float) else "" if value is None else str(value)
 
 
@@ -89,7 +89,7 @@ def interventions(events: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _act(event: Event) -> tuple[Any, ...]:
-    """Return a key that matches an intervention with the event that names its documents."""
+    """Return a key that is equal for an intervention and the event that names its documents."""
     return event.get("action"), event.get("rule"), event.get("number"), tuple(event.get("window") or ())
 
 
@@ -120,7 +120,7 @@ def _span(values: Sequence[Any]) -> str:
 
 
 def _documents(named: Sequence[Event]) -> str:
-    """List the sources whose share of tokens rose in a window, and some documents of the window."""
+    """List the sources that have a larger share of tokens in a window than before, and some documents of the window."""
     if not named:
         return ""
     unknown = next((event["unknown"] for event in named if "unknown" in event), None)
@@ -154,8 +154,8 @@ Stretch = tuple[dict[str, dict[str, float]], tuple[float, float]]
 
 
 def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
-    """Return the shares of a step's parts in each interval that has steps, or an empty list if no step records its
-    parts.
+    """Return the fraction of time for each part of a step, in each interval that has steps. The list is empty if no
+    step records its parts.
     """
     series = {part: measured.series[f"part:{part}"] for part in PARTS if f"part:{part}" in measured.series}
     if not series:
@@ -181,7 +181,7 @@ def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
 
 
 def drawn(found: Sequence[Stretch], scale: TimeAxis) -> dict[str, Any]:
-    """Return the drawing of the parts of a step, and the parts' names with their colors."""
+    """Return the figure with the parts of a step, and the names of the parts with their colors."""
     rows, places = [row for row, _ in found], [place for _, place in found]
     lines = [{"name": name, "colour": colour, "faint": False} for name, colour in colours(PARTS).items()]
     return {"lines": lines, "svg": panels.shares(rows, places, scale, "parts of a step", "parts")}
@@ -198,7 +198,7 @@ def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
 
 
 def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
-    """Return the panel of probe scores with bands of one standard deviation, and of the probes' controls in a paler
+    """Return the panel of probe scores, with bands of one standard deviation. The probes' controls have a paler
     tone.
     """
     found, palette = worths(measured, over_seeds), style.colours(measured.probes)
@@ -210,18 +210,18 @@ def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
         PanelLine(f"{name}, control", series, palette[name], faint=True)
         for name, series in sorted(measured.controls.items())
     ]
-    return Panel("probes", "probes, bits per byte of the right answers", lines, number, height=190)
+    return Panel("probes", "probes, bits per byte of the correct answers", lines, number, height=190)
 
 
 def rows(measured: RunMetrics, over_seeds: OverSeeds) -> list[dict[str, Any]]:
-    """Return one row per probe of the last evaluation."""
+    """Return one table row per probe of the last evaluation."""
     found = worths(measured, over_seeds)
     last: Mapping[str, Any] = next((event["probes"] for event in reversed(measured.events) if event.get("probes")), {})
     return [_probe_row(name, last[name], found[name]) for name in sorted(last) if name in found]
 
 
 def share(measured: RunMetrics) -> str:
-    """Return a sentence with the time that probes took, and its share of the run's time."""
+    """Return a sentence with the time that probes took, and the fraction of the run's time."""
     spent = math.fsum(float(event.get("probe_seconds", 0.0)) for event in measured.events)
     held = account(measured.events).held_s
     looks = sum(bool(event.get("probes")) for event in measured.events)

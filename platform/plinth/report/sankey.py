@@ -3,7 +3,7 @@
     x, to the right: documents, stacked by bucket; the width of a document is the same everywhere
     y, downwards:    stages in order; next to each stage one bar per reason, largest first
 
-Smaller reasons are drawn as one bar, so that labels stay readable for any number of rules.
+The smaller reasons of a stage share one bar, so that labels stay readable for any number of rules.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REASONS_PER_STAGE = 6
 
 @dataclass(frozen=True)
 class Reason:
-    """Bar of one reason for removal: documents by bucket."""
+    """One reason for removal, drawn as a bar: number of removed documents by bucket."""
 
     name: str
     by_bucket: Mapping[str, float]
@@ -53,7 +53,8 @@ class Level:
 
 
 def levels(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> list[Level]:
-    """Return the stages that removed documents, each with its largest reasons in order and the other reasons joined.
+    """Return the stages that removed documents. Each has its largest reasons in order, and the other reasons joined
+    into one.
 
     Args:
         stats: statistics of the asset `funnel`.
@@ -72,7 +73,7 @@ def levels(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> list[Leve
 
 
 def figure(stats: Mapping[str, Any], most: int = REASONS_PER_STAGE) -> Figure:
-    """Draw the Sankey diagram.
+    """Draw the Sankey diagram of a funnel.
 
     Args:
         stats: statistics of the asset `funnel`.
@@ -106,7 +107,9 @@ def _reason(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Reason:
 
 
 def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
-    """Return the largest reasons, and the others joined into one. A single remaining reason is not joined."""
+    """Return the largest reasons, and the others joined into one reason. If only one other reason remains, it is not
+    joined.
+    """
     if len(reasons) <= most + 1:
         return list(reasons)
     rest = reasons[most:]
@@ -116,7 +119,7 @@ def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
 
 
 def _heights(drawn: Sequence[Level], scale: float) -> list[float]:
-    """Return the height of each stage. It has room for the stage's bars and one line of text per bar."""
+    """Return the height of each stage, which has room for the stage's bars and one line of text per bar."""
     return [max(LEAST, sum(_bar_height(one, scale) for one in level.reasons) + GAP) for level in drawn]
 
 
@@ -127,7 +130,9 @@ def _bar_height(reason: Reason, scale: float) -> float:
 def _head(
     ax: Axes, stats: Mapping[str, Any], buckets: Sequence[str], palette: Mapping[str, str], scale: float
 ) -> float:
-    """Draw the legend, the column headings and the incoming stream; return the vertical position of the first stage."""
+    """Draw the legend, the column headings and the incoming stream, and return the vertical position of the first
+    stage.
+    """
     for bucket, (x, line) in _legend(buckets).items():
         ax.add_patch(_box(x, line - 0.06, 0.12, 0.12, palette[bucket], 0.9))
         ax.text(x + 0.17, line, bucket, fontsize=9, va="center", color=INK)
@@ -144,7 +149,7 @@ def _head(
 
 
 def _legend(buckets: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return the position of each bucket in the legend. Lines are as wide as the figure."""
+    """Return the position of each bucket in the legend. The lines of the legend are as wide as the figure."""
     places, x, line = {}, LEFT, 0.18
     for bucket in buckets:
         width = 0.36 + 0.077 * len(bucket)
@@ -161,7 +166,7 @@ def _top(buckets: Sequence[str]) -> float:
 
 
 def _left(ax: Axes, y: float, name: str, note: str) -> None:
-    """Draw two lines of text, name and note, at the left edge of the stream."""
+    """Draw two lines of text, `name` and `note`, at the left edge of the stream."""
     ax.text(LEFT - 0.12, y + 0.08, name, ha="right", va="center", fontsize=9, color=INK)
     ax.text(LEFT - 0.12, y + 0.25, note, ha="right", va="center", fontsize=8, color=SOFT_INK)
 

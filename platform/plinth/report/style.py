@@ -27,12 +27,14 @@ WIDTH_INCHES = 6.4
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """Return a color for each name; the same names always get the same colors."""
+    """Return a color for each name. The same names always get the same colors."""
     return {name: tone(i) for i, name in enumerate(sorted(set(names)))}
 
 
 def tone(number: int) -> str:
-    """Return color number `number`: first the palette, then paler and darker variants. Color 19 equals the first."""
+    """Return the color with index `number`: first the palette, then paler and darker variants. Color 19 equals the
+    first.
+    """
     turn, place = divmod(number, len(PALETTE))
     towards, much = ((0, 0.0), (255, 0.5), (0, 0.45))[turn % 3]
     parts = (int(PALETTE[place][at : at + 2], 16) for at in (1, 3, 5))
@@ -40,7 +42,7 @@ def tone(number: int) -> str:
 
 
 def settings() -> Any:
-    """Return the Matplotlib settings of all figures; output is reproducible byte for byte."""
+    """Return the Matplotlib settings for all figures. With them, the output is reproducible byte for byte."""
     return {
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans"],
@@ -77,13 +79,15 @@ def size(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a duration below a minute: 57 µs, 2.94 ms, 0.608 s."""
+    """Format a duration below a minute, such as 57 µs, 2.94 ms or 0.608 s."""
     power = next((power for power, least in ((0, 0.1), (1, 1e-3)) if value >= least), 2)
     return f"{value * 1000**power:.3g} {('s', 'ms', 'µs')[power]}"
 
 
 def change(name: str, first: float, last: float | None, steps: int) -> str:
-    """Return a sentence on the change of a value over steps, or an empty string if the change is unknown."""
+    """Return a sentence on the change of a value over a number of steps, or an empty string if the change is
+    unknown.
+    """
     if last is None or not (math.isfinite(first) and math.isfinite(last)):
         return ""
     verb = "fell" if last < first else "rose" if last > first else "did not change"
@@ -91,7 +95,7 @@ def change(name: str, first: float, last: float | None, steps: int) -> str:
 
 
 def percent(share: float) -> str:
-    """Format a share as a percentage with at most one decimal."""
+    """Format a fraction as a percentage with at most one decimal."""
     value = 100 * share
     if 0 < abs(value) < 0.1:
         return "< 0.1%"
@@ -119,7 +123,7 @@ _PREAMBLE = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 
 
 def png(draw: Callable[..., Figure], *args: Any) -> bytes:
-    """Draw a figure and render it as PNG on white."""
+    """Draw a figure and render it as PNG with a white background."""
     import matplotlib
     from matplotlib.colors import to_hex
     from matplotlib.text import Text
@@ -181,9 +185,9 @@ _FRAME = re.compile(r'<g id="frame-(\d+)">')
 
 
 def _curves(figure: Figure) -> list[dict[str, Any]]:
-    """Return the curves of a figure for `curves.js`: for each axes the range, labels, lines and points.
+    """Return the curves of a figure for `curves.js`: the range, labels, lines and points of each axes object.
 
-    The function also sets ids on the artists that the script moves. Positions along an axis are shares of its range.
+    The function also sets ids on the artists that the script moves. Positions along an axis are fractions of its range.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Trust: a root of trust outside the workspace, keys by role, signed statements. Independent of MLflow.
+"""Trust: a root of trust outside the workspace, keys by role, and signed statements. It is independent of MLflow.
 
     root        the signed record of roles, public keys, thresholds, expiry, revocations; successor versions
     signers     one private key: in a file, an environment variable, a command, a hardware module, or a cloud
@@ -11,5 +11,5 @@
     signed_log  append-only log of signed records: read all, append, read the newest; the signed head of a log
     standalone_verify  verification of an export against a root, as a standalone file
 
-Does not belong here: effects of a statement on a candidate (registry), lineage (provenance).
+The effects of a statement on a candidate (registry) and lineage (provenance) do not belong here.
 """

@@ -37,7 +37,7 @@ COMPLIANCE: Final = "compliance"
 ROLES: Final[Mapping[str, str]] = {
     ROOT: "holders of the other roles",
     TRAINER: "checkpoints, model directories, their provenance, events of the run",
-    EVALUATOR: "scores, contamination, memorization, bias, the resume proof",
+    EVALUATOR: "scores, contamination, memorization, bias, the proof that training can be resumed",
     APPROVER: "a person's decision on a candidate",
     PROMOTER: "releases, their history, verdicts, exports",
     POLICY: "the gates that a release must pass, and waivers",
@@ -54,9 +54,7 @@ class RootKey(Frozen):
 
 
 class SigstoreIdentity(Frozen):
-    """Subject of a Sigstore certificate (e-mail address, or URI of a workflow), and the issuer that certifies the
-    subject.
-    """
+    """Subject of a Sigstore certificate (e-mail address, or URI of a workflow), and the issuer that certifies it."""
 
     identity: str = Field(min_length=1)
     issuer: str = Field(min_length=1)
@@ -73,7 +71,7 @@ class Authority(Frozen):
     """Keys whose signatures a verification accepts for one role."""
 
     role: str
-    root: str = Field(description="Name and version of the root with these keys.")
+    root: str = Field(description="Name and version of the root that lists these keys.")
     keys: Mapping[str, RootKey]
     threshold: int
 
@@ -95,7 +93,9 @@ class Authority(Frozen):
 
 
 def revoked_at(key: RootKey, at: str | None) -> bool:
-    """Return True if a statement signed at `at` is rejected: the key was revoked by then, or `at` is unknown."""
+    """Return True if a statement signed at `at` is rejected, because the key was already revoked at this time or `at`
+    is unknown.
+    """
     return key.revoked_from is not None and (at is None or time_of(at) >= time_of(key.revoked_from))
 
 
@@ -130,7 +130,7 @@ MOST_PROVED = 4096
 
 
 def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an in-toto Statement v1 about subjects given by name and SHA-256."""
+    """Return an in-toto Statement v1 about subjects, each given by its name and SHA-256."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())],
@@ -140,7 +140,7 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
 
 
 def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
-    """Return a statement's envelope, signed by every signer, as JSON.
+    """Return the envelope of a statement, signed by every signer, as JSON.
 
     Raises:
         SignatureError: a private key cannot be used.
@@ -170,7 +170,7 @@ def opened(
     """Verify that enough keys of a role signed an envelope, and return the statement in the envelope.
 
     Args:
-        where: name of the envelope in errors.
+        where: name of the envelope in error messages.
         at: time of the statement, if another signed record contains it; default: the statement's own `at`. A key that
             was revoked after this time is accepted.
 
@@ -192,7 +192,7 @@ def opened(
         )
     if content.get("predicateType") != predicate_type:
         raise SignatureError(
-            f"{where} has another predicate type", found=content.get("predicateType"), expected=predicate_type
+            f"{where} has an unexpected predicate type", found=content.get("predicateType"), expected=predicate_type
         )
     return content
 
@@ -224,16 +224,16 @@ def read(path: Path, authority: Authority, predicate_type: str, *, at: str | Non
 
 
 def envelope_of(path: Path) -> dict[str, Any]:
-    """Read the envelope in a plain file without verifying it.
+    """Read the envelope in a plain file without verifying the envelope.
 
     Raises:
-        SignatureError: as in `bytes_of`, or the file is not JSON.
+        SignatureError: the file cannot be read (see `bytes_of`), or is not JSON.
     """
     return parsed(bytes_of(path), str(path))
 
 
 def bytes_of(path: Path) -> bytes:
-    """Read a file that will be verified. Use the returned bytes afterward, and do not read the file again.
+    """Read a file that will be verified. Use only the returned bytes afterward, because the file may change.
 
     Raises:
         SignatureError: the file is absent, a link, a pipe or a device, or too large.
@@ -241,7 +241,7 @@ def bytes_of(path: Path) -> bytes:
     try:
         return atomic.read(path, MAX_BYTES)
     except FileNotFoundError as error:
-        raise SignatureError(f"no signed statement {path}", remedy="it must be signed before it can be used") from error
+        raise SignatureError(f"no signed statement {path}", remedy="sign the statement before it is used") from error
     except WorkspaceError as error:
         raise SignatureError(
             f"{path} is not a plain file", found=error.found, expected="a plain file", remedy=error.remedy
@@ -264,7 +264,7 @@ def parsed(data: bytes, where: str) -> dict[str, Any]:
 
 
 def unverified(envelope: Any, where: str) -> dict[str, Any]:
-    """Return the unverified statement in an envelope. Use it to find out who must have signed the envelope.
+    """Return the unverified statement in an envelope. Use it only to find out who must have signed the envelope.
 
     Raises:
         SignatureError: this is not an envelope of a statement.
@@ -281,7 +281,7 @@ def unverified(envelope: Any, where: str) -> dict[str, Any]:
 
 
 def subjects(content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of each subject, by name.
+    """Return the SHA-256 of each subject of a statement, by subject name.
 
     Raises:
         SignatureError: a subject occurs twice.
@@ -321,7 +321,7 @@ def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str
 
 
 def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the signed bytes (DSSE's pre-authentication encoding), and the signatures by key id.
+    """Return the signed bytes (DSSE's pre-authentication encoding) and the signatures by key id.
 
     Raises:
         SignatureError: this is not an envelope, or one key has two signatures.

@@ -1,6 +1,6 @@
-"""Creation of a root of trust; enrollment, revocation and renewal of keys. The only module that creates keys.
+"""Creation of a root of trust; enrollment, revocation and renewal of keys. Only this module creates keys.
 
-Every change is a new version of the root. It is signed with the root keys of this machine and published in the
+Every change is a new version of the root. The version is signed with the root keys of this machine and published in the
 workspace, where every machine that has pinned an earlier version finds it. If several holders must sign, the version is
 written to the file in `propose` instead (see `versions`). The root does not change until that proposal is published.
 """
@@ -61,10 +61,11 @@ def initialise(
 
 
 def new_key(folder: Path, role: str, owner: str) -> str:
-    """Create a private key for an owner in a trust folder; return the PEM of its public key, not yet enrolled.
+    """Create a private key for an owner in a trust folder, and return the PEM of its public key. The key is not
+    enrolled.
 
     Raises:
-        SignatureError: the role is unknown, or the owner already has a key there.
+        SignatureError: the role is unknown, or the owner already has a key for the role in this folder.
     """
     require_role(role)
     place = folder / "keys" / role
@@ -73,18 +74,20 @@ def new_key(folder: Path, role: str, owner: str) -> str:
 
 
 def note_key(folder: Path, role: str, owner: str, source: str) -> str:
-    """Record where the private key of an owner is kept; return the PEM of its public key, not yet enrolled.
+    """Record the location of an owner's private key, and return the PEM of its public key. The key is not enrolled.
 
     Args:
         source: location of the key, in one of the forms that `signers` accepts.
 
     Raises:
-        SignatureError: the role is unknown, the owner already has a key there, or the key cannot be used.
+        SignatureError: the role is unknown, the owner already has a key for the role, or the key cannot be used.
     """
     require_role(role)
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
     if place.exists() or place.with_suffix(".key").exists() or len(source.splitlines()) != 1:
-        raise SignatureError(f"{owner} has a key as {role} here, or its source is not one line", found=source)
+        raise SignatureError(
+            f"{owner} already has a key as {role} on this machine, or the source is not one line", found=source
+        )
     public = signers.public_of(source)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_bytes(place, f"{source}\n".encode(), mode=0o600)
@@ -120,11 +123,11 @@ def enrol(workspace: Workspace, role: str, owner: str, public: str, *, propose: 
 
 
 def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposing | None = None) -> Trust:
-    """Revoke a key: reject statements that it signed on or after a date, and all its statements without a known time.
+    """Revoke a key: reject statements that it signed on or after a date, and all its statements whose time is unknown.
 
     Args:
         key: prefix of the key's id.
-        since: date with a time zone.
+        since: date from which the key is revoked, with a time zone.
 
     Raises:
         SignatureError: no key or several keys have this prefix, or too few root keys would be left.
@@ -143,10 +146,11 @@ def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposin
 
 
 def rotate(workspace: Workspace, role: str, owner: str) -> Trust:
-    """Replace an owner's key for a role with a new key. The old key is revoked now and kept as an unused file.
+    """Replace an owner's key for a role with a new key. The old key is revoked at once, and its file is kept but not
+    used.
 
     Raises:
-        SignatureError: the owner has no such key on this machine, or no root key is here.
+        SignatureError: the owner has no such key on this machine, or no root key is on this machine.
     """
     trust = Trust.of(workspace)
     old = trust.signer(role, owner)
@@ -172,7 +176,7 @@ def threshold(workspace: Workspace, role: str, count: int, *, propose: Proposing
     """Set the number of different keys that must sign as a role.
 
     Raises:
-        SignatureError: the role is unknown, or has fewer valid keys.
+        SignatureError: the role is unknown, or has fewer valid keys than `count`.
     """
     require_role(role)
     trust = Trust.of(workspace)
@@ -190,7 +194,7 @@ def renew(workspace: Workspace, days: int = VALID_DAYS, *, propose: Proposing | 
 
 
 def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trust:
-    """Pin a root file: from now on this machine trusts it for this workspace.
+    """Pin a root file, so that this machine trusts the root for this workspace.
 
     Raises:
         SignatureError: the file is not a root or has expired, another root is pinned, or this machine has seen a newer
@@ -207,7 +211,7 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
                 f"another root is pinned for {workspace.uri or workspace.root}",
                 found=known.title,
                 expected=found.title,
-                remedy="pass --replace if you know that the new root is correct; a next version needs no pinning",
+                remedy="pass --replace if you know that the new root is correct; later versions of it need no pinning",
             )
     if not replace:
         Trust(folder, found).not_older()
@@ -227,10 +231,10 @@ def changed(
     days: int | None = None,
     propose: Proposing | None = None,
 ) -> Trust:
-    """Publish the next version of the root, or write it as a proposal. Values that are not given stay unchanged.
+    """Publish the next version of the root, or write it as a proposal. Arguments that are None change nothing.
 
     Raises:
-        SignatureError: as `versions.publish` or `versions.propose`.
+        SignatureError: raised under the same conditions as by `versions.publish` or `versions.propose`.
     """
     now, before = datetime.now(UTC), trust.root
     record = Root(
@@ -297,7 +301,7 @@ def _identified(
     before = trust.root.identities.get(role, ())
     if role == ROOT or not set(less) <= set(before):
         raise SignatureError(
-            f"{role} has no such identity",
+            f"{role} does not have this Sigstore identity",
             found=", ".join(each.identity for each in before) or "none",
             expected="an identity that the root lists, for a role other than root, because only keys sign as root",
         )

@@ -1,12 +1,12 @@
-"""One record of a signed log, verified with its predecessor.
+"""One record of a signed log, and its verification as the successor of the previous record.
 
     {"number": 2, "prior": SHA-256 of the file before, "at": time, "role": who signs, "body": content}
 
 is the predicate of a DSSE envelope. A `flat` record has the fields of its content at the same level as the number, and
-its log has a single role. A `readable` record is `{"record": predicate, "envelope": envelope}`: the predicate is for
-people; only the envelope is trusted.
+its log has a single role. A `readable` record is `{"record": predicate, "envelope": envelope}`. The predicate is for
+people to read; only the envelope is trusted.
 
-Does not belong here: location of records, and memory of verified records (`signed_log`).
+The location of records and the memory of verified records do not belong here (see `signed_log`).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class RecordForm:
     Args:
         name: the log's folder in a workspace.
         roles: roles that are allowed to sign records.
-        keeps_revoked: True accepts records whose key was revoked before their time; such records have no owner. Use it
-            for records of past events. A record that others act on must become invalid when its key is revoked.
+        keeps_revoked: True accepts records whose key was revoked before the record's time. These records have no owner.
+            Use it for records of past events. A record that others act on must become invalid when its key is revoked.
         kind: predicate type; by default derived from the name.
-        title: name of the records in errors.
+        title: name of the records in error messages.
         flat, readable: formats of records, described in the module's docstring.
     """
 
@@ -72,13 +72,13 @@ class RecordForm:
 
     @property
     def plural(self) -> str:
-        """Name of the log's records in errors, in the plural."""
+        """Name of the log's records in error messages, in the plural."""
         return self.title or f"records of {self.name}/"
 
     def sealed(
         self, signer: Signer, before: LogRecord | None, at: str, body: Mapping[str, Any], subjects: Mapping[str, str]
     ) -> bytes:
-        """Return the content of the file with the next record, signed."""
+        """Return the file content of the next record, signed."""
         own = {"number": before.number + 1 if before else 1, "prior": before.sha256 if before else None, "at": at}
         content = {**own, **body, **own} if self.flat else {**own, "role": signer.role, "body": dict(body)}
         envelope = dsse.seal(dsse.statement(self.predicate, subjects, content), signer)
@@ -91,7 +91,7 @@ class RecordForm:
         """Verify a record as the successor of another. If `before` is None, the record must be the log's first record.
 
         Args:
-            proved: True if this root verified the signature of these bytes, or of a later record that names them.
+            proved: True if this root verified the signature of these bytes, or of a later record with their digest.
 
         Raises:
             SignatureError: this is not a record of this log, it is signed with another key, or a record between the
@@ -102,7 +102,7 @@ class RecordForm:
         return record
 
     def opened(self, trust: Trust, data: bytes, where: str, *, proved: bool = False) -> LogRecord:
-        """Verify a record independently of its predecessor; the arguments are those of `next`.
+        """Verify a record independently of its predecessor. The arguments have the same meaning as for `next`.
 
         Raises:
             SignatureError: this is not a record of this log, or it is signed with another key.
@@ -146,7 +146,7 @@ class RecordForm:
         )
 
     def _parsed(self, data: bytes, where: str) -> tuple[Any, Mapping[str, Any]]:
-        """Return the unverified envelope and, for a readable record, the predicate written for people."""
+        """Return the unverified envelope and, for a readable record, the predicate that people read."""
         try:
             found = json.loads(data, object_pairs_hook=fingerprint.unique)
         except (ValueError, RecursionError) as error:
@@ -206,8 +206,8 @@ class RecordForm:
 
 
 def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tuple[str, ...]:
-    """Return the owners of valid signatures. If there are several signatures, each is checked; a single signature was
-    checked before.
+    """Return the owners of valid signatures. If there are several signatures, all are checked here; a single signature
+    has already been checked.
     """
     known = {one["keyid"] for one in envelope["signatures"]} & set(authority.keys)
     if len(known) > 1:
@@ -216,7 +216,9 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
 
 
 def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
-    """Return True if two records differ as JSON text. Python compares 1, 1.0 and true as equal, JSON text does not."""
+    """Return True if two records differ as JSON text. Python treats 1, 1.0 and true as equal, but their JSON text
+    differs.
+    """
     try:
         return fingerprint.canonical(shown) != fingerprint.canonical(signed)
     except ValueError:  # not a number

@@ -1,8 +1,8 @@
 """Root of trust: keys by role, expiry, and the succession of versions.
 
-The model is TUF's root role: a version is signed by a threshold of root keys. The next version is signed by a
+The model is TUF's root role: each version is signed by a threshold of root keys. The next version is signed by a
 threshold of the old root keys *and* of its own root keys, so a machine that pins one version can verify every later
-version. A key that is revoked from a date on still verifies earlier statements.
+version. A revoked key still verifies statements from before its revocation date.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREDICATE: Final = "urn:plinth:root:v1"
 
 
 class Root(Frozen):
-    """Roles, public keys and thresholds, valid until `expires`; Sigstore identities by role.
+    """Roles, public keys and thresholds, valid until `expires`, and Sigstore identities by role.
 
     Times are UTC in ISO 8601. `demo` marks a root whose keys were created without confirmation. Everything signed with
     these keys is shown as a demo.
@@ -50,7 +50,7 @@ class Root(Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `identities` if it is empty, so that the digests of older roots stay the same."""
+        """Omit `identities` if it is empty, so that the digests of older roots stay the same."""
         found: dict[str, Any] = plain(self)
         return found if self.identities else {name: value for name, value in found.items() if name != "identities"}
 
@@ -62,7 +62,7 @@ class Root(Frozen):
             if strange := set(role.keys) - set(self.keys):
                 raise ValueError(f"role {name} has keys that are not in the root: {sorted(strange)}")
             if name == ROOT and role.threshold > len(set(role.keys)):
-                raise ValueError(f"the root needs {role.threshold} keys, {len(set(role.keys))} are given")
+                raise ValueError(f"the role root needs {role.threshold} keys, but has {len(set(role.keys))}")
         if strange := set(self.identities) - (set(ROLES) - {ROOT}):
             raise ValueError(f"identities for {sorted(strange)}: not a role, or the role root, which accepts keys only")
         for given in (self.issued, self.expires, *(key.revoked_from for key in self.keys.values())):
@@ -85,11 +85,11 @@ class Root(Frozen):
         )
 
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical record."""
+        """Return the SHA-256 of the root's canonical record."""
         return fingerprint.digest(self)
 
     def expired(self, at: datetime | None = None) -> bool:
-        """Return True if the root has expired at a time (with time zone), by default now."""
+        """Return True if the root has expired at the time `at` (with time zone), by default now."""
         return (at or datetime.now(UTC)) >= time_of(self.expires)
 
     def require_current(self, at: datetime | None = None) -> Root:
@@ -120,8 +120,9 @@ def sign(root: Root, signers: Iterable[Any]) -> dict[str, Any]:
 
 
 def first(envelope: Mapping[str, Any], where: str) -> Root:
-    """Return a root to be pinned, after checking that its own root keys signed it. The check does not prove that the
-    root is genuine: that depends on how it reached this machine.
+    """Return a root to be pinned, after checking that its own root keys signed it.
+
+    The check does not prove that the root is genuine. The user must have received the file from a trusted source.
 
     Raises:
         SignatureError: this is not a root, or it is not signed by its own keys.
@@ -144,7 +145,7 @@ def following(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
-    """Return the next version of this root from an envelope, before any signature is verified.
+    """Return the next version of this root from an envelope, without verifying its signatures.
 
     Raises:
         SignatureError: this is not a root, or not the next version of this root.
@@ -163,7 +164,9 @@ def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 
 def changes(before: Root, after: Root) -> tuple[str, ...]:
-    """Return the changes between two versions, one sentence each: keys, roles, thresholds, revocations, expiry."""
+    """Return the changes between two versions of a root, one sentence each: keys, roles, thresholds, revocations,
+    expiry.
+    """
     said = []
     for key_id in sorted(set(before.keys) | set(after.keys)):
         old, new = before.keys.get(key_id), after.keys.get(key_id)
@@ -213,7 +216,7 @@ SEEN = "seen.json"
 
 class Proof(NamedTuple):
     """Newest record of a log that this machine has verified: its number, the SHA-256 of its file, and the digest of the
-    root that verified it.
+    root with which it was verified.
     """
 
     number: int
@@ -230,7 +233,7 @@ class Trust:
 
     @classmethod
     def of(cls, workspace: Workspace) -> Trust:
-        """Return the trust in the root pinned for a workspace, or in its newest successor version.
+        """Return the trust in the root that is pinned for a workspace, or in the newest version of this root.
 
         Raises:
             SignatureError: no root is pinned, the root does not verify, or it has expired.
@@ -241,7 +244,7 @@ class Trust:
 
     @classmethod
     def newest(cls, workspace: Workspace) -> Trust:
-        """Return the same as `of`, even if that version has expired. Use it to renew the root.
+        """Return the trust in the newest version of the pinned root, even if it has expired. Use it to renew the root.
 
         Raises:
             SignatureError: no root is pinned, the root does not verify, or this machine has seen a newer version.
@@ -265,7 +268,7 @@ class Trust:
         return cls(folder, newest).not_older()
 
     def not_older(self) -> Trust:
-        """Return this trust if this machine has not seen a newer version of its root.
+        """Return this trust after checking that this machine has not seen a newer version of its root.
 
         Raises:
             SignatureError: this machine has seen a newer version; keys revoked in that version would be valid again.
@@ -284,7 +287,7 @@ class Trust:
         """Record this root's version on this machine and return the trust. Older versions are rejected afterward.
 
         Args:
-            replaced: True if the user explicitly requested the change, even to an older version.
+            replaced: True if the user explicitly requested the change. An older version is then accepted.
         """
         if replaced:
             self._forget(_counted(self.root))
@@ -299,7 +302,8 @@ class Trust:
         """Return this machine's private key for a role. No key is created.
 
         Raises:
-            SignatureError: there is no key, there are several and no owner is given, or the root does not list the key.
+            SignatureError: there is no key, there are several keys and `owner` is None, or the root does not list the
+                key.
         """
         authority = self.authority(role) if owner is None else self.authority(role).owned_by(owner)
         valid = [(key.owner, key.public) for key in authority.keys.values() if key.revoked_from is None]
@@ -307,18 +311,20 @@ class Trust:
         return signers.match(source, role, valid)
 
     def seen(self, *names: str) -> int:
-        """Return the highest record number of a log that this machine ever verified, under any of the log's names; 0 if
-        none.
+        """Return the highest record number of a log that this machine has verified, under any name in `names`; 0 if
+        there is none.
         """
         return self.proved(*names).number
 
     def proved(self, *names: str) -> Proof:
-        """Return the newest record of a log that this machine ever verified, under any of the log's names."""
+        """Return the newest record of a log that this machine has verified, under any name in `names`."""
         seen = self._seen()
         return max((_proof(seen.get(name, 0), self.folder) for name in names), key=lambda proof: proof.number)
 
     def remember(self, what: str, number: int, sha256: str = "") -> None:
-        """Store the highest record number of a log and, if the record was verified under this root, its SHA-256."""
+        """Store the highest record number of a log. If that record was verified under this root, its SHA-256 is stored
+        too.
+        """
         found = Proof(number, sha256, self.root.digest() if sha256 else "")
         known = self.proved(what)
         if number < known.number or found == known:
@@ -367,7 +373,7 @@ def _proof(entry: Any, folder: Path) -> Proof:
 
 
 def owner_file(owner: str) -> str:
-    """Return a file name for an owner. Different owners never share a file name.
+    """Return a file name for an owner. Different owners never have the same file name.
 
     Raises:
         SignatureError: the name is empty, starts with a dot, or is not text.

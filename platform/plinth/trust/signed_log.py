@@ -3,9 +3,9 @@
     FOLDER/00001.json    one record (`log_record`), with the SHA-256 of the previous file
 
 An edited record does not verify. A removed, inserted or moved record breaks the chain. A record with an earlier time
-than the previous record is rejected, so a revoked key cannot sign for the past. Removal or replacement of the newest
-record is detected too, because this machine stores number and SHA-256 of the last verified record outside the
-workspace. For machines that have verified no record, a signed head can name the newest record (`LogHead`).
+than the previous record is rejected, so a revoked key cannot sign records with a past time. Removal or replacement of
+the newest record is detected because this machine stores the number and SHA-256 of the last verified record outside
+the workspace. For machines that have not verified any record, a signed head can name the newest record (`LogHead`).
 
     records    all records, read and hashed; signatures are verified only after the last verified record
     newest     the last record; only the last verified record and later records are read
@@ -40,7 +40,7 @@ _FILE = re.compile(r"([0-9]{5,})\.json")
 
 
 class _Opened(NamedTuple):
-    """A log that is being read: trust, files, the last record that this machine verified before, and the number of
+    """A log that is being read: trust, files, the last record that this machine has verified, and the number of
     files.
     """
 
@@ -56,7 +56,7 @@ class _Opened(NamedTuple):
             what = f"{self.where(number)} is not a plain file"
             raise SignatureError(what, found=error.found, expected="a plain file", remedy=error.remedy) from error
         if found is None:
-            raise SignatureError(f"{self.where(number)} is missing", remedy="restore it from a backup")
+            raise SignatureError(f"{self.where(number)} is missing", remedy="restore the file from a backup")
         return found.data
 
     def where(self, number: int) -> str:
@@ -64,7 +64,7 @@ class _Opened(NamedTuple):
 
     @property
     def proved(self) -> int:
-        """Number of the last verified record; 0 if that record or the root has changed since."""
+        """Number of the last verified record; 0 if that record or the root has changed after the verification."""
         number, sha256, root = self.last
         current = 0 < number <= self.length and root == self.trust.root.digest()
         return number if current and _sha256(self.data(number)) == sha256 else 0
@@ -81,7 +81,7 @@ class SignedLog(RecordForm):
     shared: bool = False
 
     def folder(self, ctx: State) -> Path:
-        """Return the folder of the log. A shared log is in this folder only if the workspace is a folder."""
+        """Return the folder of the log. A shared log is in this folder only if the workspace is a local folder."""
         return ctx.workspace.root / self.name
 
     def path(self, ctx: State, number: int) -> Path:
@@ -92,7 +92,7 @@ class SignedLog(RecordForm):
         """Return every record, oldest first.
 
         Args:
-            whole: True verifies every signature again, including those that this machine verified before.
+            whole: True verifies every signature again, including signatures that this machine has already verified.
 
         Raises:
             SignatureError: a record was edited, removed or moved, or signed with a key that may not sign it.
@@ -108,11 +108,11 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)
 
     def newest(self, ctx: State) -> LogRecord | None:
-        """Return the last record. Verification starts at the last record that this machine verified before.
+        """Return the last record. Verification starts at the last record that this machine has already verified.
 
         Raises:
             SignatureError: the last verified record was changed, a later record is invalid, or a record is missing. A
-                replaced older record is found only when all records are read (`records`).
+                replaced older record is detected only when all records are read (`records`).
         """
         opened = self._opened(ctx)
         if opened is None or not (proved := opened.proved):
@@ -123,7 +123,8 @@ class SignedLog(RecordForm):
         return self._kept(ctx, opened, found)[-1]
 
     def newest_after(self, ctx: State, anchor: Mapping[str, Any] | None) -> LogRecord | None:
-        """Return the last record after verifying that it continues from an anchor. The records in between are read.
+        """Return the last record after verifying that the log continues from an anchor. All records after the anchor
+        are read.
 
         Raises:
             SignatureError: one of these records is invalid, or anchored records are missing or replaced.
@@ -132,10 +133,10 @@ class SignedLog(RecordForm):
         return self.newest(ctx)
 
     def back(self, ctx: State) -> Iterator[LogRecord]:
-        """Yield records from the newest to the oldest; each is read on demand.
+        """Yield records from the newest to the oldest. Each record is read on demand.
 
         Raises:
-            SignatureError: one of the records read is invalid.
+            SignatureError: a record that was read is invalid.
         """
         record, opened = self.newest(ctx), self._opened(ctx)
         while opened and record:
@@ -158,15 +159,16 @@ class SignedLog(RecordForm):
         at: str | None = None,
         number: int | None = None,
     ) -> LogRecord:
-        """Sign and write the next record as a role. If this machine has keys of several owners, name the owner.
+        """Sign and write the next record as a role. `owner` is required if this machine has keys of several owners for
+        the role.
 
         Args:
             at: time of the recorded event; default: now.
-            number: required number, if the content refers to earlier records.
+            number: required record number, if the content refers to earlier records.
 
         Raises:
-            SignatureError: the log is invalid, or there is no key of that role here.
-            ConflictError: another process wrote that number meanwhile.
+            SignatureError: the log is invalid, or there is no key of that role on this machine.
+            ConflictError: another process has already written a record with that number.
         """
         trust, objects = Trust.of(ctx.workspace), self._objects(ctx)
         signer = trust.signer(role, owner)
@@ -200,12 +202,12 @@ class SignedLog(RecordForm):
             raise SignatureError(
                 f"{self.plural} are missing or were replaced",
                 found=f"record {anchor['number']} is {sha256 or 'missing'}",
-                expected=f"{anchor['sha256']}, named by a signed record or head",
+                expected=f"{anchor['sha256']}, which a signed record or head names",
                 remedy=f"restore {self.name}/ from a backup; releases and loading are blocked until then",
             )
 
     def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
-        """Require that one record matches an anchor. No other record is read.
+        """Require that one record matches an anchor, without reading other records.
 
         Raises:
             SignatureError: the record is missing or differs.
@@ -222,7 +224,9 @@ class SignedLog(RecordForm):
         return found
 
     def _kept(self, ctx: State, opened: _Opened, found: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
-        """Check that no record since the last verified record is missing, remember the newest, and return all."""
+        """Check that no record after the last verified record is missing, remember the newest record, and return all
+        records.
+        """
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
             anew = f". If the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"
@@ -245,8 +249,8 @@ class SignedLog(RecordForm):
     def _opened(self, ctx: State) -> _Opened | None:
         """Return the opened log, or None if it is empty and this machine has never verified a signed record.
 
-        In that case, no root is needed. Remembered facts are read before the files are counted, so that a record added
-        meanwhile is not missed.
+        For an empty log without verified records, no root is needed. The memory of verified records is read before the
+        files are counted, so that a record added in between is not reported as missing.
         """
         objects, seen = self._objects(ctx), (ctx.workspace.trust_folder / SEEN).exists()
         if not seen and not any(objects.names()):
@@ -262,7 +266,7 @@ class SignedLog(RecordForm):
             if not _FILE.fullmatch(name):
                 raise SignatureError(
                     f"{objects.where(name)} is not a signed record",
-                    expected="a number as its name",
+                    expected="a file whose name is a number",
                     remedy=f"move it out of {self.name}/; recreate a taint of version 0.3 with "
                     "`plinth release taint mark TARGET --by PERSON --reason TEXT`",
                 )
@@ -279,7 +283,7 @@ class SignedLog(RecordForm):
 
 
 def anchor_of(record: LogRecord | None) -> dict[str, Any]:
-    """Return number and SHA-256 of a record, or an empty dict if there is no record."""
+    """Return the number and SHA-256 of a record, or an empty dict if the record is None."""
     return {"number": record.number, "sha256": record.sha256} if record else {}
 
 
@@ -314,13 +318,13 @@ class HeadStatement(Frozen):
 
 @dataclass(frozen=True)
 class LogHead:
-    """Head of a log, signed by the role that signs its records.
+    """Head of a log, signed by the role that signs the log's records.
 
     Args:
         log: the log.
         kind: predicate type of the head.
         days: validity of a head in days.
-        remedy: instructions in errors on how to sign the head again.
+        remedy: instructions in error messages on how to sign the head again.
     """
 
     log: SignedLog
@@ -348,9 +352,9 @@ class LogHead:
             raise SignatureError(f"{path} is not the head of a log", found=error) from error
 
     def require(self, ctx: State, newest: LogRecord | None, *, expired: bool = False) -> HeadStatement | None:
-        """Require that a record is the newest according to the head.
+        """Require that a record is the newest record according to the head.
 
-        A log with one record more than the head is accepted, because a crash can cause it.
+        If the log has one record more than the head, it is accepted, because a crash can cause this.
 
         Args:
             expired: True accepts a head that has expired.
@@ -364,14 +368,14 @@ class LogHead:
             raise SignatureError(
                 f"the newest {self.log.plural} are missing"
                 if ahead < 0
-                else f"the head is behind the {self.log.plural}",
+                else f"the head is older than the newest of the {self.log.plural}",
                 found=f"{number} records, the head has {head.number if head else 'none'}",
                 expected="the head that was signed with the last record",
                 remedy=f"restore {self.log.name}/ from a backup; releases are blocked until then",
             )
         if head and newest and (newest.prior if ahead else newest.sha256) != head.sha256:
             raise SignatureError(
-                f"the head has another record of the {self.log.plural}", found=newest.sha256, expected=head.sha256
+                f"the head does not name the newest of the {self.log.plural}", found=newest.sha256, expected=head.sha256
             )
         if head and now() >= head.expires and not expired:
             raise SignatureError(
@@ -386,7 +390,7 @@ class LogHead:
         """Sign a head that names the newest record of this log and of the other logs.
 
         Raises:
-            SignatureError: another log is invalid, or lacks records that it had before, or there is no usable key.
+            SignatureError: another log is invalid or lacks records that it had before, or there is no usable key.
         """
         at = now()
         until = datetime.fromisoformat(at) + timedelta(days=self.days)
@@ -401,7 +405,7 @@ class LogHead:
         dsse.write(self.path(ctx), content, Trust.of(ctx.workspace).signer(self.log.roles[0]))
 
     def refresh(self, ctx: State, others: Iterable[SignedLog], days: int, *, expired: bool = False) -> bool:
-        """Sign the head again if it is older than `days`, or if any log has a newer record. Return True if it was
+        """Sign the head again if it is older than `days`, or if any log has a newer record. Return True if the head was
         signed.
 
         Raises:
@@ -419,8 +423,8 @@ class LogHead:
         return True
 
     def heads(self, ctx: State, others: Iterable[SignedLog]) -> dict[str, Mapping[str, Any]]:
-        """Return the newest record of every other log that has records, after verifying that each continues from the
-        current head.
+        """Return the newest record of every other log that has records, after verifying that each log continues from
+        the current head.
 
         Raises:
             SignatureError: a log is invalid, or lacks records that it had before.
@@ -430,7 +434,7 @@ class LogHead:
         return {name: anchor for name, anchor in newest.items() if anchor}
 
     def newest_of(self, ctx: State, log: SignedLog) -> LogRecord | None:
-        """Return the newest record of another log after verifying that it continues from this head.
+        """Return the newest record of another log after verifying that the log continues from this head.
 
         Raises:
             SignatureError: the log is invalid, or lacks records that it had before.
@@ -438,11 +442,11 @@ class LogHead:
         return log.newest_after(ctx, self._anchors(ctx).get(log.name))
 
     def records_of(self, ctx: State, log: SignedLog) -> tuple[LogRecord, ...]:
-        """Return the records of another log after verifying that they continue from this head.
+        """Return the records of another log after verifying that the records continue from this head.
 
         Raises:
-            SignatureError: a record was edited, removed or moved. For the newest record this is detected if a head was
-                signed since.
+            SignatureError: a record was edited, removed or moved. A change of the newest record is detected only if a
+                head was signed after that record was written.
         """
         found = log.records(ctx)
         log.require_after(found, self._anchors(ctx).get(log.name))

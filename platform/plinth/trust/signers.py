@@ -1,4 +1,4 @@
-"""Signer with one private key, stored in one of several places.
+"""Signer with one private key. The form of the source determines where the key is stored:
 
     file:PATH          PEM (PKCS#8, ECDSA on P-256), mode 600
     env:NAME           the same PEM in an environment variable
@@ -7,7 +7,7 @@
     hsm:ID?label=TOKEN                            a hardware module (PKCS#11)
     awskms:…, gcpkms:…, azurekms:…, hv:…          in securesystemslib's notation
 
-The private keys of the last three kinds are never visible to this process.
+This process never sees the private key of a `command:`, `hsm:` or cloud source.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PublicKey:
     key: Any = field(repr=False)
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
-        """Return True if the signature (DER) over the SHA-256 of the data is valid."""
+        """Return True if the signature (DER) of the SHA-256 of the data is valid."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -61,7 +61,7 @@ def public_key(pem: str, key_id: str | None = None) -> PublicKey:
     """Return the public key in a PEM.
 
     Raises:
-        SignatureError: the PEM is not a public key, or has another id.
+        SignatureError: the PEM is not a public key, or the key's id is not `key_id`.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -76,7 +76,7 @@ def public_key(pem: str, key_id: str | None = None) -> PublicKey:
     written = loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     found = hashlib.sha256(_CANONICAL.format(written).encode()).hexdigest()
     if key_id not in (None, found):
-        raise SignatureError("a key is listed under another key's id", found=found, expected=key_id)
+        raise SignatureError("a key is listed under the id of another key", found=found, expected=key_id)
     return PublicKey(found, loaded)
 
 
@@ -106,7 +106,7 @@ class Signer:
         return key_id_of(self.public)
 
     def sign(self, data: bytes) -> bytes:
-        """Return a signature (DER) over the SHA-256 of bytes.
+        """Return a signature (DER) of the SHA-256 of `data`.
 
         Raises:
             SignatureError: the private key is absent, readable by others, of another type, or does not match `public`.
@@ -139,14 +139,14 @@ def private_key(source: str) -> Any:
 
 
 def public_pem(private: Any) -> str:
-    """Return the PEM of a private key's public key."""
+    """Return the PEM of the public key that belongs to a private key."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return str(private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
 
 def make_private_key(path: Path) -> str:
-    """Write a new private key with mode 600; return the PEM of its public key.
+    """Write a new private key with file mode 600, and return the PEM of its public key.
 
     Raises:
         SignatureError: the file exists.
@@ -162,7 +162,7 @@ def make_private_key(path: Path) -> str:
 
 
 def public_of(source: str) -> str:
-    """Return the PEM of a private key's public key, for a key in any source.
+    """Return the PEM of the public key that belongs to a private key in any source.
 
     Raises:
         SignatureError: the key cannot be used, or its source does not provide the public key.
@@ -173,7 +173,7 @@ def public_of(source: str) -> str:
 
 
 def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
-    """Return the signer for the private key at a source, if the root lists its public key for a role.
+    """Return the signer for the private key at a source, if the root lists the public key for the role.
 
     Args:
         keys: owner and public PEM of every key of the role.
@@ -199,7 +199,9 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
 
 
 def _signs_for(source: str, pem: str) -> bool:
-    """Return True if the key at an external source is the private key of `pem`. To find out, a fixed text is signed."""
+    """Return True if the key at an external source is the private key of `pem`. The function tests it by signing a
+    fixed text.
+    """
     text = b"plinth: which key is this?"
     return public_key(pem).verifies(Signer("", "", source, pem).sign(text), text)
 
@@ -226,7 +228,7 @@ _REFUSED: set[tuple[str, str]] = set()
 
 
 def _sign_elsewhere(source: str, public: str, data: bytes) -> bytes:
-    """Return a signature (DER) over the SHA-256 of bytes, made by a key outside of this process.
+    """Return a signature (DER) of the SHA-256 of `data`, made with a key outside of this process.
 
     Args:
         source: `command:…`, or a URI of securesystemslib.
@@ -262,7 +264,7 @@ def _public_elsewhere(source: str) -> str:
         raise SignatureError(
             f"the public key of {source} cannot be read",
             expected="hsm:ID?label=TOKEN",
-            remedy="get it from the service, and write the source into keys/ROLE/OWNER.source",
+            remedy="get the public key from the service, and write the source into keys/ROLE/OWNER.source",
         )
     from securesystemslib.signer import HSMSigner  # type: ignore[attr-defined]
 
@@ -304,7 +306,8 @@ def pin(asked: str) -> str:
         asked: name of the key, shown in the prompt.
 
     Raises:
-        SignatureError: neither variable is set and there is no terminal, or others can read the PIN file.
+        SignatureError: no environment variable with the PIN is set and there is no terminal, or others can read the PIN
+            file.
     """
     if given := os.environ.get(PIN_VARIABLE):
         return given

@@ -1,8 +1,8 @@
 """Offline verification of a Sigstore bundle: signer identity, issuer, and logged time.
 
-Plinth signs with keys and creates no bundles. A pipeline without keys of its own can sign the statement of an export
-with a Sigstore client. The root of trust lists the accepted identities of a role. The verifier has the trusted
-authorities and logs in a file, `trusted_root.json`, as published by Sigstore.
+Plinth signs with keys and creates no bundles. A pipeline without a Plinth key can sign the statement of an export with
+a Sigstore client. The root of trust lists the accepted identities of a role. The verifier reads the trusted authorities
+and logs from a file, `trusted_root.json`, as published by Sigstore.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from plinth.trust.root import Root
 
 
 class SigstoreProof(Frozen):
-    """Signer and role. `at` is the time in the log (UTC), or None if only another authority confirms the time."""
+    """Signer and role of a verified bundle. `at` is the time in the log (UTC), or None if only another authority
+    confirms the time.
+    """
 
     role: str
     identity: str
@@ -30,11 +32,11 @@ class SigstoreProof(Frozen):
 
 
 def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[SigstoreProof, bytes]:
-    """Verify a bundle; return its signer and the signed statement (JSON).
+    """Verify a bundle, and return its signer and the signed statement (JSON).
 
     Args:
         bundle: Sigstore bundle with a DSSE envelope, a certificate and a log entry.
-        trusted_root: trusted authorities and logs; nothing is fetched.
+        trusted_root: file with the trusted authorities and logs; nothing is downloaded.
         root: root that lists the accepted identities.
 
     Raises:
@@ -62,7 +64,9 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
 
 
 class _AnyOf:
-    """Sigstore policy that accepts a certificate with one of several identities, and records which identity it has."""
+    """Sigstore policy that accepts a certificate with one of several identities, and records the identity that
+    matched.
+    """
 
     def __init__(self, known: Iterable[SigstoreIdentity]) -> None:
         self.known, self.met = tuple(known), list[SigstoreIdentity]()

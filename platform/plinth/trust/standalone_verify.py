@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Verify an exported model against a pinned root of trust: python3 standalone_verify.py DIRECTORY --root root.json
 
-One file for operators of a model server: copy it. It needs Python 3.11 and `cryptography`, no network, no workspace,
-nothing else of Plinth; it is faster with `blake3`. Exit status 0 if the export is verified, otherwise 1, with the
-reason on standard error. Exports of text or tokens are signed by the role compliance; verify them with --data.
+Operators of a model server can copy this single file. It needs Python 3.11 and `cryptography`, but no network, no
+workspace and no other file of Plinth. It is faster with `blake3`. The exit status is 0 if the export is verified,
+otherwise 1 with the reason on standard error. Exports of text or tokens are signed by the role compliance; verify them
+with --data.
 
     EXPORT.json    DSSE envelope of an in-toto statement: digests of every other file, release, policy, root
     evidence/      DSSE envelopes, each signed by its role
     model.sig      OpenSSF model signature of the same files
 
 No single key makes a release valid. The trainer signs the checkpoint and its files. The evaluator signs that the
-exported files are this checkpoint. Policy owner, approvers and promoter sign requirements, approvals and release.
+exported files are this checkpoint. The policy owner signs the requirements, approvers sign approvals, and the promoter
+signs the release.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class RefusedExport(Exception):
 
 
 class Said(NamedTuple):
-    """Verified statement of the evidence, its signers and role, and the digests of its subjects."""
+    """Verified statement of the evidence, with its signers, their role, and the digests of its subjects."""
 
     kind: str
     predicate: dict[str, Any]
@@ -76,7 +78,9 @@ def verify(
     directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None, data: bool = False,
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
-    """Verify an export (with `data`: of text or tokens) and return its description. `same` replaces the file check."""
+    """Verify an export (of text or tokens if `data` is True) and return its description. `same` replaces the file
+    check.
+    """
     sealed = _json(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
@@ -110,7 +114,7 @@ def verify(
 
 
 def digest_of(path: Path, kind: str = "sha256") -> str:
-    """Return SHA-256 or BLAKE3 of a regular file. Links are not followed."""
+    """Return the SHA-256 or BLAKE3 of a regular file. Links are not followed."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb", buffering=0) as stream:
         if kind == "sha256":
             return hashlib.file_digest(stream, kind).hexdigest()
@@ -164,7 +168,9 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
 def _require_chain(
     said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
 ) -> None:
-    """Verify the links from the trainer's checkpoint to these files and to the release; each names its predecessor."""
+    """Verify the links from the trainer's checkpoint to these files and to the release. Each statement names the digest
+    of its predecessor.
+    """
     about, governs = record["candidate"], record.get("policy", "")
 
     def link(what: str, holds: Callable[[Said], object], kind: str) -> Said:
@@ -204,7 +210,9 @@ def _require_chain(
 
 
 def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], governs: str) -> set[str]:
-    """Return the approvers of a candidate that the policy accepts: signed, or in a tag recorded by a named server."""
+    """Return the approvers of a candidate that the policy accepts. An approval is signed, or is a tag recorded by a
+    server that the policy names.
+    """
     said = [one for one in said if one.about == about]
     given = [one for one in said if one.kind == APPROVAL_TYPE and "statement" in asked["accepted"]]
     decided = [(by, one.predicate) for one in given if (by := one.predicate["by"]) in one.signers]
@@ -261,7 +269,7 @@ def _revoked(key: dict[str, Any], at: str | None) -> bool:
 
 
 def _holds(key: dict[str, Any], signature: bytes, payload: bytes) -> bool:
-    """Return True if a key signed the payload of an envelope."""
+    """Return True if a signature of an envelope's payload is valid for a key."""
     kind = PAYLOAD_TYPE.encode()
     signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
     try:
@@ -283,7 +291,7 @@ def _statement(sealed: dict[str, Any], kind: str | None = None) -> dict[str, Any
 
 
 def _json(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object without repeated keys, because readers treat repeated keys differently."""
+    """Parse a JSON object. Repeated keys are rejected, because parsers treat them differently."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _require(len(found := dict(pairs)) == len(pairs), "duplicate key in JSON")
@@ -294,7 +302,7 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _exact(path: Path) -> dict[str, Any]:
-    """Read an envelope, and reject it if its bytes differ from the form that its writer produces."""
+    """Read an envelope, and reject it if its bytes differ from the serialization that Plinth writes."""
     found = _json(content := path.read_bytes())
     coded = [found["payload"], *(one["sig"] for one in found["signatures"])]
     same = all(base64.b64encode(base64.b64decode(each)).decode() == each for each in coded)
@@ -312,7 +320,7 @@ def _require(holds: bool, reason: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Verify an exported model against a pinned root of trust.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--root", type=Path, required=True, help="root of trust; never take it from an export")
+    parser.add_argument("--root", type=Path, required=True, help="root of trust; never use a root from the export")
     parser.add_argument("--unreleased", action="store_true", help="accept an unreleased model")
     parser.add_argument("--data", action="store_true", help="verify an export of text or tokens, not of a model")
     given = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
 """Next version of a root: signed and published by one holder, or proposed, signed by others, and published.
 
-A proposal is a file: the envelope of the next version with its signatures so far. It follows exactly one version, so
-it becomes invalid when another version with its number is published. A machine signs one proposal per number. A second
-proposal needs confirmation, because two valid versions could be shown to different people.
+A proposal is a file: the envelope of the next version with its signatures so far. It follows exactly one version, so it
+becomes invalid when another version with its number is published. A machine signs one proposal per number. Signing a
+second proposal needs confirmation, because two valid versions could be shown to different people.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ SIGNED_FILE = "signed-roots.json"
 
 
 class Proposing(Frozen):
-    """Path of a new proposal. `instead` permits it if this machine has signed another proposal with that number."""
+    """Path of a new proposal. `instead` permits the proposal even if this machine has signed another one with that
+    number.
+    """
 
     file: Path
     instead: bool = False
@@ -58,11 +60,11 @@ class RootProposal(Frozen):
 
 
 def publish(workspace: Workspace, folder: Path, record: Root, before: Root | None) -> Trust:
-    """Sign a version, store it and publish it. All root keys on this machine sign that it or the previous version
-    lists.
+    """Sign a version, store it and publish it. It is signed with all root keys on this machine that it or the previous
+    version lists.
 
     Raises:
-        SignatureError: too few root keys are here, or another version with that number is published.
+        SignatureError: too few root keys are on this machine, or another version with that number is published.
     """
     envelope = root.sign(record, _holders(folder, record, before))
     if before is None:
@@ -87,7 +89,7 @@ def propose(trust: Trust, record: Root, file: Path, *, instead: bool = False) ->
 
 
 def read(trust: Trust, file: Path) -> RootProposal:
-    """Read a proposal for the version after a trusted version.
+    """Read a proposal for the next version of a trusted root.
 
     Raises:
         SignatureError: the file is not a root, not the next version, or not signed by any holder of the previous root.
@@ -103,13 +105,13 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
         instead: True signs even if this machine has signed another proposal with that number.
 
     Raises:
-        SignatureError: see `read`; no root key is here, the file changed since it was shown, or another proposal with
-            that number was signed.
+        SignatureError: the proposal cannot be read (see `read`), no root key is on this machine, the file changed after
+            it was shown, or another proposal with that number was signed.
     """
     envelope, folder = dsse.envelope_of(file), workspace.trust_folder
     found = _read(Trust.newest(workspace), envelope, str(file))
     if expected not in (None, found.record):
-        raise SignatureError(f"{file} has changed since it was shown", remedy="review it again")
+        raise SignatureError(f"{file} was changed after it was shown", remedy="review it again")
     holders = _holders(folder, found.record, found.before)
     _remember(folder, found.record, instead=instead)
     return _write(file, dsse.signed_also(envelope, *holders), found.record, found.before)
@@ -119,7 +121,8 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """Publish a proposal that has enough signatures. No key is needed.
 
     Raises:
-        SignatureError: as `read`; or there are too few signatures, or another version with that number is published.
+        SignatureError: the proposal cannot be read (see `read`), there are too few signatures, or another version with
+            that number is published.
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
@@ -152,7 +155,7 @@ def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal
 
 
 def _holders(folder: Path, record: Root, before: Root | None) -> list[signers.Signer]:
-    """Return this machine's root keys that either of the two versions lists."""
+    """Return the root keys on this machine that the new or the previous version lists."""
     holders: dict[str, signers.Signer] = {}
     lacking = None
     for version in (record, before or record):

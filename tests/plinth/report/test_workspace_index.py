@@ -23,7 +23,7 @@ def test_the_title_names_the_release_and_servers_are_linked_while_they_run() -> 
     assert "<title>demo: state and pages</title>" in text
     assert "<h1>demo: state and pages</h1>" in text
     assert "workspace <code>w</code>" in text
-    assert "Run <code>plinth up</code> to start Dagster and MLflow; this page then links to them" in text
+    assert "Run <code>plinth up</code> to start Dagster and MLflow. This page links to them while they run" in text
     served = made(servers=(ServerLink(name="Dagster", url="http://127.0.0.1:3000/"),
                            ServerLink(name="evil", url="javascript:alert(1)")))  # fmt: skip
     assert '<a href="http://127.0.0.1:3000/">Dagster</a>' in served

@@ -97,7 +97,7 @@ def test_twenty_runs_find_the_planted_bucket(tmp_path: Path) -> None:
     assert found["low"] > 0
     assert len(found["runs"]) == 21
     page = (workspace / "reports" / "experiment-planted.html").read_text()
-    assert "bits per byte less than the prior" in page
+    assert "bits per byte fewer than with the prior mixture" in page
     assert 'New runs: <span class="better">holds</span>' in page
     plinth(workspace, "recipe", "check", better)
     assert better.read_text().startswith("# Proposed by experiment planted: confirmed by new runs: +")

@@ -182,4 +182,4 @@ def test_the_page_has_forecast_truth_and_figures(tmp_path: Path) -> None:
         assert said in shown, said
     assert shown.count('role="img"') == 2
     assert "not run" in page(*told, ladder=(found, []))
-    assert "No law: too few" in page(*told, ladder=(LadderForecast(held_out="e", runs=(), why="too few"), []))
+    assert "No scaling law: too few" in page(*told, ladder=(LadderForecast(held_out="e", runs=(), why="too few"), []))

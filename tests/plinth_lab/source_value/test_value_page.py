@@ -42,11 +42,12 @@ def test_verdict_gains_changes_prices_and_sample() -> None:
     proxy = found.gains[0]
     assert proxy.gain is not None
     assert f"{proxy.gain.value:+.3g} ({proxy.gain.low:+.3g} to {proxy.gain.high:+.3g})" in text
-    assert "97.5% intervals" in text
+    assert "confidence level of 97.5%" in text
     assert "2,000 EUR (1,667 to 2,500)" in text  # of a million tokens: 1000 / 0.5, 0.6 and 0.4 million
     assert "0 of 1 measures" in text
     assert "Not measured: probes: the recipe has none." in text
-    assert "1 M × 1.000 that parse × 0.500 that are kept × 1.000 that are new" in text
+    assert "1 M nominal tokens × 1.000 (fraction parsed) × 0.500 (fraction kept) × " in text
+    assert "× 1.000 (fraction not duplicated)" in text
     assert "50.0% (40.0% to 60.0%)" in text
     assert re.search(r"<(script|link|img)\b|https?://(?!www\.w3\.org)", made) is None
 

@@ -75,7 +75,7 @@ def test_without_a_root_nothing_is_played_that_could_not_be_signed(
 
 def test_the_page_says_what_failed_and_escapes_it(ctx: Context) -> None:
     written = play.write(ctx, record(passed=False), "record 1").read_text()
-    assert "Failed: 0 of 1 instants" in written
+    assert "Failed: 0 of 1 fault injections passed" in written
     assert "it &lt;holds&gt;: seen" in written
     assert "no page may fire" in written
     assert written == play.write(ctx, record(passed=False), "record 1").read_text()

@@ -125,7 +125,7 @@ def test_an_identity_counts_for_its_role_until_it_is_dropped(signed: Signed) -> 
     with pytest.raises(SignatureError, match="has no Sigstore identity as promoter"):
         signed.proved(signed.good)
     for role in (PROMOTER, ROOT):
-        with pytest.raises(SignatureError, match="no such identity"):
+        with pytest.raises(SignatureError, match="does not have this Sigstore identity"):
             (enrolment.drop if role == PROMOTER else enrolment.name)(workspace, role, RELEASER)
     left = enrolment.drop(workspace, TRAINER, RELEASER).root
     assert "identities" not in left.model_dump(mode="json")  # as roots were before there were any

@@ -6,6 +6,6 @@
     models        import of a folder of weights; differences between two models in recipe, data and steps
     job           the asset: the comparison as a manifest, from the step cache
 
-Differences are a minus b. The better model has fewer bits or a higher score, depending on the measure. Intervals come
-from `evaluation.statistics`.
+Each difference is the value of model a minus the value of model b. The better model has fewer bits or a higher score,
+depending on the measure. Intervals come from `evaluation.statistics`.
 """

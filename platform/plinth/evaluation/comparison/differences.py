@@ -30,8 +30,8 @@ _LABEL = re.compile(r"<|\d+(?:\.\d+)?|[^<\d]+")
 class Difference(Frozen):
     """One line of a comparison: a measure on all of its items, or on one slice of the items.
 
-    `adjusted` is the p-value after Holm's correction. Each kind of measure is corrected separately, with totals and
-    slices apart. `better` is `a`, `b`, or empty if the difference is not significant. `smallest` is the minimum
+    `adjusted` is the p-value after Holm's correction. Each kind of measure is corrected separately, and so are totals
+    and slices. `better` is `a`, `b`, or empty if the difference is not significant. `smallest` is the minimum
     detectable effect (80% power at the level that Holm's correction leaves for this line), or None if no effect is
     detectable. `seen` is the number of contaminated items, and `clean` is the difference without these items.
     """
@@ -52,7 +52,7 @@ class Difference(Frozen):
 
 
 def in_order(stats: Mapping[str, Any]) -> list[Difference]:
-    """Return the lines of a comparison in display order: each measure's total, then its slices by `label_key`."""
+    """Return the lines of a comparison in display order: for each measure the total, then the slices by `label_key`."""
     found = map(Difference.model_validate, stats["lines"])
     return [
         line
@@ -62,7 +62,9 @@ def in_order(stats: Mapping[str, Any]) -> list[Difference]:
 
 
 def label_key(label: str) -> list[tuple[int, float, str]]:
-    """Return a sort key for slice labels that orders numbers by value: `< 1 KiB`, `1 to 4 KiB`; `4`, `16`."""
+    """Return a sort key for slice labels that orders the numbers in them by value: `< 1 KiB` comes before `1 to 4 KiB`,
+    and `4` before `16`.
+    """
     return [
         (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
         for piece in _LABEL.findall(label)
@@ -89,7 +91,9 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
 
 
 def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
-    """Return the better model, `a` or `b`; an empty string if the interval includes 0 or p is not significant."""
+    """Return the better model, `a` or `b`; an empty string if the interval includes 0 or the p-value is not
+    significant.
+    """
     p = difference.p if p is None else p
     if not difference.excludes() or p is None or p >= 1 - LEVEL:
         return NONE
@@ -97,14 +101,15 @@ def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) 
 
 
 def omitted_slices(pairs: Pairs) -> int:
-    """Return the number of slices without a comparison line. Only the largest slices of each axis have lines."""
+    """Return the number of slices that have no comparison line. Only the largest slices of each axis have lines."""
     return largest_slices(pairs, MOST_SLICES)[1]
 
 
 def of_measure(pairs: Pairs, seed: int) -> Iterator[Difference]:
-    """Yield the comparison lines of one measure before Holm's correction: first all pairs, then the largest slices.
+    """Yield the comparison lines of one measure before Holm's correction: first for all pairs, then for the largest
+    slices.
 
-    Yield nothing if there are no pairs.
+    Yields nothing if there are no pairs.
     """
     if not pairs.rows.num_rows:
         return
@@ -152,7 +157,7 @@ def _alone(pairs: Pairs, side: str, seed: int) -> Estimate:
 
 
 def finding(line: Difference) -> str:
-    """Return the result of a comparison line in words, without the minimum detectable effect."""
+    """Return the result of a comparison line in words, without its minimum detectable effect."""
     if line.better != NONE:
         return f"{line.better.upper()} is better"
     if line.smallest is None:
@@ -183,8 +188,8 @@ ABILITIES = ("probes", "tasks", "proxies")
 
 
 class Explanation(Frozen):
-    """Explanation of a difference, with numbers. `sort` is `tokenizer`, `distribution`, `contamination` or
-    `unexplained`.
+    """Explanation of a difference between two models, with numbers. `sort` is `tokenizer`, `distribution`,
+    `contamination` or `unexplained`.
     """
 
     measure: str
@@ -195,12 +200,12 @@ class Explanation(Frozen):
 def reasons(
     lines: Sequence[Difference], same_tokenizer: bool, losses: tuple[float | None, float | None]
 ) -> list[Explanation]:
-    """Explain each measure on which the better model is not the model with fewer bits per byte.
+    """Explain the result of each measure whose better model has more bits per byte on held-out text.
 
     Args:
         lines: lines of the comparison.
         same_tokenizer: True if both models have the same tokenizer.
-        losses: final training losses in nats per token, None if unknown.
+        losses: final training losses in nats per token; None if a loss is unknown.
     """
     loss = next((one for one in lines if one.kind == "slices" and one.slice == WHOLE), None)
     if loss is None:
@@ -239,7 +244,7 @@ def _contamination(line: Difference) -> Iterator[Explanation]:
 
 
 def _distribution(line: Difference, lines: Sequence[Difference], loss: Difference) -> Iterator[Explanation]:
-    """Name the held-out slices on which the model that is better at the task also has fewer bits per byte."""
+    """Name the held-out slices on which the model that is better at the task has fewer bits per byte."""
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
@@ -270,7 +275,9 @@ def _unexplained(line: Difference, loss: Difference) -> str:
 
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Group explanations with the same text. Return for each group its measures, and the text followed by its sort."""
+    """Group explanations that have the same text. Return each group as its measures, and the text followed by its
+    sort.
+    """
     found: dict[str, list[str]] = {}
     for one in reasons:
         found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])

@@ -41,14 +41,14 @@ _COLUMNS = pa.schema([pa.field("kind", pa.string()), pa.field("measure", pa.stri
 
 
 class MeasuredModel(NamedTuple):
-    """A checkpoint and the manifests of its measurements, by asset name."""
+    """A checkpoint with the manifests of its measurements, by asset name."""
 
     checkpoint: Manifest
     measured: Mapping[str, Manifest]
 
 
 def run(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> Manifest:
-    """Compare two models with the same measurements.
+    """Compare two models that have the same measurements.
 
     Raises:
         StageError: the models have no measurement in common.
@@ -96,12 +96,12 @@ def lines(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) ->
 
 
 def _alone(one: MeasuredModel, other: MeasuredModel) -> list[str]:
-    """Return the comparable measurements that only the first model has, as asset names."""
+    """Return the names of the comparable assets that measured only the first model."""
     return sorted(asset for asset in set(one.measured) - set(other.measured) if reader(asset))
 
 
 def spans_of(made: Manifest) -> list[SpanDifference]:
-    """Return the byte spans recorded in a comparison's manifest, without text.
+    """Return the byte spans recorded in a comparison's manifest, without their text.
 
     Manifests contain no text, so takedowns need not search them.
     """
@@ -109,7 +109,9 @@ def spans_of(made: Manifest) -> list[SpanDifference]:
 
 
 def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDifference]:
-    """Return the held-out spans with the largest differences, or none if a model was not evaluated token by token."""
+    """Return the held-out byte spans with the largest differences, or none if a model was not evaluated token by
+    token.
+    """
     ours, theirs = (side.measured.get(EVALUATION) for side in (a, b))
     if ours and theirs and ours.named(TOKENS) and theirs.named(TOKENS):
         with suppress(MissingError):  # no document in common: all are counted as unpaired
@@ -118,7 +120,7 @@ def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDiffere
 
 
 class _Findings:
-    """Collector of comparison lines and notable items, filled one measure at a time."""
+    """Collector of comparison lines and of the items with the largest differences, filled one measure at a time."""
 
     def __init__(self) -> None:
         self.lines: list[Difference] = []
@@ -152,7 +154,7 @@ class _Findings:
 
 
 def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict[str, Any]:
-    """Return facts about both models, the changes between them, and explanations of the differences."""
+    """Return facts about both models, the changes between them, and explanations of their differences."""
     ours, theirs = (ancestry(ctx.refs, one) for one in (a, b))
     losses = tuple(side["run"].stats.get("final_loss_ema") if "run" in side else None for side in (ours, theirs))
     same = cut_alike(ctx.store, a, b)
@@ -165,7 +167,7 @@ def _of_models(ctx: Context, a: Manifest, b: Manifest, found: _Findings) -> dict
 
 
 def alone(checkpoint: Manifest) -> Manifest:
-    """Return an empty comparison for a model that has no reference model yet."""
+    """Return a comparison without lines, for a model that has no reference model yet."""
     step = Step(name=ASSET, version=VERSION, params={"seed": SEED})
     stats = {"models": {"a": _model(checkpoint)}, "lines": [], "seed": SEED}
     return context.manifest(ASSET, step, {"a/checkpoint": checkpoint}, [], stats)
@@ -203,7 +205,7 @@ def extremes(pairs: Pairs, most: int = MOST) -> dict[str, list[dict[str, Any]]]:
 
 
 def seen_items(pairs: Pairs, most: int = MOST_SEEN) -> tuple[list[dict[str, Any]], int]:
-    """Return the first `most` contaminated or suspected items, sorted by name, and the total number of such items."""
+    """Return the first `most` contaminated or suspected items, sorted by name, and the total number of these items."""
     held = pairs.rows.filter(pa.array(pairs.seen()))
     listed = [
         {"kind": pairs.kind, "measure": pairs.measure, "item": row["item"], "status": row["status"],

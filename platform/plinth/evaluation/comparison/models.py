@@ -1,4 +1,4 @@
-"""Models of a comparison: import of a folder of weights, and the differences between two models."""
+"""Models in a comparison: import of a folder of weights, and the differences between two models."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
 
 
 def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
-    """Return the manifests of a checkpoint's ancestry, including its own, by asset. Missing manifests are omitted."""
+    """Return a checkpoint's manifest and the manifests of all its ancestors, by asset. Missing manifests are
+    omitted.
+    """
     found, waiting = {manifest.asset: manifest}, [manifest]
     while waiting:
         for name, digest in sorted(waiting.pop().inputs.items()):
@@ -144,7 +146,7 @@ def weights(ctx: Context, folder: Path) -> Manifest:
     """Copy the model in a folder into the store.
 
     Raises:
-        MissingError: the folder lacks weights in safetensors, configuration or a tokenizer.
+        MissingError: the folder lacks weights in safetensors format, a configuration or a tokenizer.
         SourceError: a file is a link that leaves the folder, is off limits (`storage.off_limits`), or cannot be read.
     """
     found = {path.name for path in folder.glob("*.safetensors")}
@@ -167,7 +169,8 @@ def weights(ctx: Context, folder: Path) -> Manifest:
 
 
 def open_file(folder: Path, name: str) -> IO[bytes]:
-    """Open a file of a model folder. A link may point to a file in the same folder or in the download cache around it.
+    """Open a file of a model folder. A link may point to a file in the same folder or in the download cache that
+    contains it.
 
     Raises:
         SourceError: the link points elsewhere, or the file is off limits (`storage.off_limits`) or cannot be read.

@@ -46,7 +46,7 @@ class Pairs:
         kind: kind of measure, such as `slices`; a key of the measurement's `headings`.
         measure: name within the kind.
         rows: table with the schema `ROWS`, sorted by item.
-        fewer_is_better: True for bits.
+        fewer_is_better: True if the values are bits.
         ratio: True if the measure is a ratio of sums (values over `weight`, such as bits over bytes); otherwise values
             are averaged.
         only_a, only_b: number of items measured on one model only; they are excluded from differences.
@@ -71,28 +71,28 @@ class Pairs:
         return found
 
     def seen(self) -> NDArray[np.bool_]:
-        """Return a mask that is True for contaminated and suspected items [N]."""
+        """Return a mask [N] that is True for contaminated and suspected items."""
         known = pc.is_in(self.rows["status"], value_set=pa.array(SEEN))
         found: NDArray[np.bool_] = known.to_numpy()
         return found
 
     def where(self, kept: NDArray[np.bool_]) -> Pairs:
-        """Return the pairs with only the rows that the mask `kept` selects."""
+        """Return the pairs whose rows the mask `kept` selects."""
         return Pairs(self.kind, self.measure, self.rows.filter(pa.array(kept)), self.fewer_is_better, self.ratio)
 
 
 def align(kind: str, measure: str, a: pa.Table, b: pa.Table, *, fewer_is_better: bool, ratio: bool) -> Pairs:
-    """Pair the rows of both models by item. The n-th occurrence of an item in `a` pairs with its n-th occurrence in
+    """Pair the rows of two models by item. The n-th occurrence of an item in `a` is paired with its n-th occurrence in
     `b`.
 
-    An item whose value is not finite, or whose weight is 0, counts as unmeasured.
+    An item counts as unmeasured if its value is not finite or its weight is 0.
 
     Args:
         a, b: tables with the columns `item` and `value`, and optionally other columns of `ROWS` and `text`, which
             distinguishes items of the same name.
 
     Raises:
-        IntegrityError: an item differs in weight, cluster or text.
+        IntegrityError: an item has a different weight, cluster or text in the two tables.
     """
     count_a, count_b = a.num_rows, b.num_rows
     a, b = _valued(a, ratio), _valued(b, ratio)
@@ -126,7 +126,7 @@ def _cast(values: pa.Array | pa.ChunkedArray | NDArray[np.float64], kind: pa.Dat
 
 
 def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the row numbers in both columns of the items that occur in both, sorted by item."""
+    """Return two row-number arrays, for `a` and for `b`: the rows of the items that occur in both, sorted by item."""
     codes, names = _encoded(pa.chunked_array([*a.chunks, *b.chunks], pa.string()))
     rank = np.empty(len(names), dtype=np.int64)
     rank[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
@@ -137,13 +137,13 @@ def _joined(a: pa.ChunkedArray, b: pa.ChunkedArray) -> tuple[NDArray[np.int64], 
 
 
 def _encoded(names: pa.ChunkedArray) -> tuple[NDArray[np.int64], pa.Array]:
-    """Return an integer code for each name, numbered by first appearance, and the names."""
+    """Return an integer code for each name, numbered by first appearance, and the distinct names."""
     found = pa.chunked_array(names.chunks, names.type).combine_chunks().dictionary_encode()
     return found.indices.to_numpy().astype(np.int64), found.dictionary
 
 
 def _occurrence(codes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of earlier occurrences of each code, [N]."""
+    """Return for each code the number of equal codes before it, [N]."""
     order = np.argsort(codes, kind="stable")
     ranked = codes[order]
     found = np.empty(len(codes), dtype=np.int64)
@@ -208,7 +208,7 @@ def largest_slices(pairs: Pairs, most: int) -> tuple[dict[str, NDArray[np.int64]
 
 
 def part_table(store: Store, made: Manifest, name: str) -> pa.Table:
-    """Return the table in the manifest's part `name`, or an empty table if the manifest has no such part."""
+    """Return the table in the manifest's part `name`, or an empty table if the manifest does not have this part."""
     parts = made.named(name)
     return read_table(store, parts[0]) if parts else pa.table({})
 
@@ -236,7 +236,9 @@ def chosen(
     text: str | None = None,
     slices: pa.Array | None = None,
 ) -> pa.Table:
-    """Return a table of items with values and weights from the named columns, and with the status if it is known."""
+    """Return a table of items with values and weights from the named columns, and with contamination statuses if
+    known.
+    """
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}
@@ -247,7 +249,7 @@ def chosen(
 def by_name(
     kind: str, name: str, measure: str, sides: Sequence[pa.Table], value: str, weight: str | None, **columns: str
 ) -> Iterator[Pairs]:
-    """Yield the pairs of each probe or family. Items without a value are omitted."""
+    """Yield the pairs of each probe or task family. Items without a value are omitted."""
     for group, own in groups(name, *sides):
         known = [side.filter(pc.is_valid(side[value])) for side in own]
         if any(len(side) for side in known):
@@ -263,14 +265,14 @@ Reader = Callable[[Store, Manifest, Manifest], Iterator[Pairs]]
 
 
 def reader(asset: str) -> Reader | None:
-    """Return the reader for an asset, or None if the asset has no comparable measure."""
+    """Return the function that reads the pairs of an asset, or None if the asset has no comparable measure."""
     found = measurement_of(asset)
     return found.pairs if found else None
 
 
 def read(store: Store, a: Mapping[str, Manifest], b: Mapping[str, Manifest]) -> Iterator[Pairs]:
-    """Yield the pairs of every asset that measured both models, in order of asset name, including measures without a
-    pair.
+    """Yield the pairs of every asset that measured both models, in order of asset name. Measures without any pair are
+    included.
 
     Raises:
         IntegrityError: the models were measured on different items.

@@ -7,6 +7,6 @@
     checkpoint   model, tokenizer and limits loaded from a folder (torch)
     __main__     the child process (torch)
 
-The training loop scores its live model with `batches` and `inference`. Batches are the same as in the child process, so
-the bits are equal if weights, device and precision are equal.
+The training loop scores its live model with `batches` and `inference`. It uses the same batches as the child process;
+the bits are therefore equal if weights, device and precision are equal.
 """

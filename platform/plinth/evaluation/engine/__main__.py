@@ -1,10 +1,10 @@
 """Child process that holds the model: `python -m plinth.evaluation.engine FOLDER WORKERS`.
 
-The first line of standard input is the SHA-256 of the files by name, or null. The process loads the model in FOLDER and
-answers one call per further line, a JSON object: `call` (documents, likelihoods, generate, serving), `asked` and
-`answer` (files), and options of the call. Each line of standard output is a JSON object: `ready`, then for each call
-`done` and `total` as progress, then `answered` or `error`. Output of libraries goes to standard error. The process
-exits when standard input closes.
+The first line of standard input is a JSON object with the SHA-256 of each file by name, or null. The process loads the
+model in FOLDER and then answers one call per line. Each line is a JSON object: `call` (documents, likelihoods,
+generate, serving), `asked` and `answer` (file paths), and options of the call. Each line of standard output is a JSON
+object: `ready`, then for each call `done` and `total` as progress, then `answered` or `error`. Output of libraries goes
+to standard error. The process exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Lines:
-    """Writer of protocol lines to standard output. Any other output to file descriptor 1 is redirected to standard
+    """Writer of protocol lines to standard output. Other output to file descriptor 1 is redirected to standard
     error.
     """
 

@@ -1,5 +1,5 @@
 """Conversion of texts and requests to token streams, and of streams to batches. Batches depend only on the content of
-the streams. Does not import torch.
+the streams. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plinth.tokens.tokenizer.vocabulary import token_bytes
 
 
 class ScoredStream(NamedTuple):
-    """Tokens of a text. The tokens from index `first` (at least 1) onward are scored."""
+    """Tokens of a text. All tokens from index `first` (at least 1) to the end are scored."""
 
     ids: NDArray[np.int64]
     first: int
@@ -32,7 +32,7 @@ class ScoredStream(NamedTuple):
 
 
 def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[ScoredStream]:
-    """Return one token stream per text, each after the start-of-document token.
+    """Return one token stream per text. Each stream begins with the start-of-document token.
 
     Raises:
         TrainingError: the tokenizer loses text.
@@ -53,9 +53,9 @@ def documents(tokenizer: Tokenizer, start: int, texts: Sequence[str]) -> list[Sc
 def requests(tokenizer: Tokenizer, start: int, asked: Sequence[Request]) -> list[ScoredStream]:
     """Return the token streams of requests, tokenized as in lm-evaluation-harness (`TemplateLM._encode_pair`).
 
-    White space at the end of a prompt moves to the continuation. Prompt and continuation are encoded together. The
-    continuation starts after as many tokens as the prompt has when encoded alone. If a merge across the boundary leaves
-    no token, the last token is scored.
+    White space at the end of a prompt moves to the continuation. Prompt and continuation are encoded together. If the
+    prompt alone has n tokens, the continuation starts after the first n tokens. If a merge across the boundary leaves
+    the continuation without tokens, the last token is scored.
     """
     pairs = [_moved(one) for one in asked]
     texts = dict.fromkeys(text for prompt, continuation in pairs for text in _texts(prompt, continuation))
@@ -104,7 +104,9 @@ def _stream(
 
 
 def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
-    """Return token ends in bytes from the library's offsets, for tokens that contain placeholder characters."""
+    """Return token ends in bytes from the tokenizer library's offsets, for tokens that contain placeholder
+    characters.
+    """
     sizes = np.cumsum([0, *(len(character.encode()) for character in text)])
     made = tokenizer.encode(text, add_special_tokens=False)
     return np.asarray(sizes[[end for _, end in made.offsets]], dtype=np.int64)
@@ -121,8 +123,8 @@ def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
 
 
 class ScoringWindow(NamedTuple):
-    """Window of a stream: inputs stream[start : end], targets stream[start + 1 : end + 1]. Targets from `scored` onward
-    are scored.
+    """Window of a stream: inputs stream[start : end], targets stream[start + 1 : end + 1]. Targets from index `scored`
+    to the end are scored.
     """
 
     start: int
@@ -140,10 +142,10 @@ def carried(sequence_tokens: int) -> int:
 
 
 def windows(tokens: int, sequence_tokens: int, first: int = 1) -> Iterator[ScoringWindow]:
-    """Yield the windows over a stream of `tokens` tokens plus the token before it. Tokens from `first` onward are
+    """Yield the windows over a stream of `tokens` tokens plus the token before it. All tokens from index `first` are
     scored.
 
-    If the scored tokens fit into one window, the context is truncated on the left, so that one window is enough.
+    If the scored tokens fit into one window, the context is truncated on the left, and a single window is yielded.
     """
     scored = first
     if 1 < first <= tokens and tokens - first < sequence_tokens:
@@ -175,7 +177,9 @@ I64 = NDArray[np.int64]
 
 
 class Job(NamedTuple):
-    """Destination of a window's scores: `offset` is the position of its first target among the stream's scored ones."""
+    """Destination of a window's scores: `offset` is the index of its first target among the scored tokens of the
+    stream.
+    """
 
     stream: int
     offset: int
@@ -183,7 +187,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Continuation:
-    """Target tokens [n] after a prefix. The inputs are the prefix and all targets except the last."""
+    """Target tokens [n] that follow a prefix. The inputs are the prefix and all targets except the last."""
 
     targets: I64
     jobs: tuple[Job, ...]
@@ -214,7 +218,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that are computed together. Either every row has one continuation, or every row has several."""
+    """Rows that are computed together. All rows have exactly one continuation, or all rows have several."""
 
     rows: tuple[Row, ...]
 
@@ -247,7 +251,7 @@ class Batch:
 
 
 class BatchArrays(NamedTuple):
-    """Arrays of a batch. Targets are sorted by output; `order` has the position of each target in the batch."""
+    """Arrays of a batch. Targets are sorted by output; `order` gives the position of each target in the batch."""
 
     tokens: I64  # [B, S]
     positions: I64  # [B, S]
@@ -264,7 +268,7 @@ def plan(streams: Sequence[ScoredStream], sequence_tokens: int, batch_tokens: in
     Args:
         streams: streams in any order.
         sequence_tokens: maximum number of tokens per window.
-        batch_tokens: maximum number of tokens per batch; only a single longer row may exceed it.
+        batch_tokens: maximum number of tokens per batch. A batch may exceed it only if it consists of one longer row.
     """
     rows = [row for group in _groups(streams, sequence_tokens) for row in _rows(*group)]
     rows.sort(key=lambda row: (row.shared, -row.length, _identity(row)))

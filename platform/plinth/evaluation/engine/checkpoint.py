@@ -32,7 +32,7 @@ def _silent(done: int, total: int) -> None:
 
 
 class Checkpoint(NamedTuple):
-    """A model with its tokenizer."""
+    """A loaded model with its tokenizer."""
 
     model: Decoder
     tokenizer: Tokenizer
@@ -163,7 +163,8 @@ REPEATS = 3
 
 
 def measured(model: Decoder, sequence_tokens: int, workers: int) -> dict[str, Any]:
-    """Return the time to the first token, the tokens per second after it, and the memory, as medians of repetitions.
+    """Return the medians, over repetitions, of the time to the first token, the tokens per second after it, and the
+    memory.
 
     The prompt has half the training length, and all threads work on one batch. `kv_bytes_per_token` depends on the
     precision of the measurement.
@@ -206,8 +207,8 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _peak(model: Decoder) -> int:
-    """Return the peak memory in bytes since `_forget_peak`, of the device or of this process (with Python and
-    libraries).
+    """Return the peak memory in bytes since the last call of `_forget_peak`. It is the memory of the device, or of this
+    process (with Python and libraries) on a CPU.
     """
     if model.embed_tokens.is_cuda:
         return int(torch.cuda.max_memory_allocated())

@@ -1,4 +1,4 @@
-"""`ModelEngine`: a checkpoint in a child process; the caller never imports torch and survives crashes of the child.
+"""`ModelEngine`: a checkpoint in a child process. The caller never imports torch and survives crashes of the child.
 
     with ModelEngine.of(ctx, checkpoint) as engine:
         scores = engine.documents(texts)
@@ -43,13 +43,13 @@ class ModelEngine:
 
     Args:
         ctx: workspace and progress display.
-        name: name of the model in errors.
+        name: name of the model in error messages.
         files: parts of the model, or its folder.
         tokenizer: tokenizer for a folder without one, such as a run's checkpoint.
         digests: SHA-256 of a folder's files by name, if known; not needed for parts, which have digests.
         label: label of the progress display.
-        workers: threads of the child, by default one per core; results do not depend on the number.
-        batch_tokens: tokens per batch; by default the child process chooses.
+        workers: threads of the child, by default one per core; results do not depend on the number of threads.
+        batch_tokens: tokens per batch; by default the child process chooses the number.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class ModelEngine:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts about the model from the child: `device`, `sequence_tokens`. Waits until the model is loaded."""
+        """Facts about the model, reported by the child process: `device`, `sequence_tokens`. Waits until the model is
+        loaded.
+        """
         while self._child.ready is None:
             try:
                 self._next()
@@ -109,7 +111,7 @@ class ModelEngine:
         """Return tokens and bits of whole documents, in windows of the training length (`engine.batches.windows`).
 
         Raises:
-            TrainingError: the model could not be evaluated; the error has the end of the child's log.
+            TrainingError: the model could not be evaluated; the error contains the end of the child's log.
             CheckpointError: the model could not be loaded.
         """
         options = {"per_token": per_token, **self._options}
@@ -121,7 +123,7 @@ class ModelEngine:
         """Return the bits (-log2 p) of continuations after their prompts.
 
         Raises:
-            TrainingError, CheckpointError: as `documents`.
+            TrainingError, CheckpointError: raised under the same conditions as by `documents`.
         """
         write, read = records.write_requests, records.read_likelihoods
         found = self._call("likelihoods", write, read, requests, **self._options)
@@ -133,11 +135,11 @@ class ModelEngine:
 
         Args:
             prompts: text, or tokens that are used unchanged.
-            sampling: how tokens are chosen.
-            spread: use all cores for a single batch; faster, but rounding may differ.
+            sampling: sampling parameters.
+            spread: use all cores for a single batch; this is faster, but rounding may differ.
 
         Raises:
-            TrainingError, CheckpointError: as `documents`.
+            TrainingError, CheckpointError: raised under the same conditions as by `documents`.
         """
         options = {"sampling": sampling.model_dump(mode="json"), "spread": spread}
         found = self._call("generate", records.write_prompts, records.read_generated, prompts, **options)
@@ -148,7 +150,7 @@ class ModelEngine:
         """Return speed and memory of the model on this machine.
 
         Raises:
-            TrainingError, CheckpointError: as `documents`.
+            TrainingError, CheckpointError: raised under the same conditions as by `documents`.
         """
 
         def read(path: Path) -> dict[str, Any]:
@@ -207,7 +209,7 @@ class ModelEngine:
         return found
 
     def _follow(self) -> None:
-        """Show the child's progress, in tokens or prompts, until it has answered."""
+        """Show the child's progress, in tokens or prompts, until the child has answered."""
         lines = iter(self._next, None)
         first = next(lines)
         if "answered" in first:
@@ -225,7 +227,7 @@ class ModelEngine:
         """Read the child's next line.
 
         Raises:
-            PlinthError: the error of the child.
+            PlinthError: the child reported an error.
             EOFError: the child has exited.
         """
         content = self._child.receive()
@@ -254,7 +256,7 @@ class ModelEngine:
 
 
 def _needed(checkpoint: Manifest) -> tuple[Part, ...]:
-    """Return the files of the model, with the index of the weights if they are split into several files."""
+    """Return the files of the model, with the weight index file if the weights are split into several files."""
     found = {part.name: part for part in checkpoint.parts}
     required = required_files(found)
     lacking = [name for name in required if name not in found]
@@ -278,7 +280,7 @@ TAIL_LINES = 25
 
 
 class ModelKey(NamedTuple):
-    """Key of interchangeable child processes: location of the files, content of the model, number of threads."""
+    """Key of interchangeable child processes: location of the files, content of the model, and number of threads."""
 
     tmp: Path
     blobs: tuple[str, ...]
@@ -286,13 +288,13 @@ class ModelKey(NamedTuple):
 
 
 class ModelChild:
-    """A child process and its folder.
+    """A child process of the engine, and the folder with its files.
 
     Args:
         tmp: parent of the new folder.
-        model: copies the model into the folder and returns its path.
+        model: function that copies the model into the folder and returns its path.
         workers: number of threads.
-        digests: SHA-256 of the model's files by name, where they are known.
+        digests: SHA-256 of the model's files by name, if known.
     """
 
     def __init__(
@@ -336,7 +338,7 @@ class ModelChild:
         self.process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Return the next line.
+        """Return the next line from the process.
 
         Raises:
             EOFError: the process is gone.
@@ -353,7 +355,7 @@ class ModelChild:
         return content
 
     def ended(self) -> str:
-        """Describe how the process ended, with the end of its log."""
+        """Describe how the process ended, and quote the end of its log."""
         code = self.process.wait()
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -371,7 +373,9 @@ class ModelChild:
 
 
 class SpareChild:
-    """Holder of the idle child process, if there is one. After a fork the process belongs to the parent."""
+    """Holder of the idle child process, if there is one. After a fork, the child process belongs to the parent
+    process.
+    """
 
     def __init__(self) -> None:
         self._kept: tuple[int, ModelKey, ModelChild] | None = None

@@ -38,7 +38,9 @@ Forward = Callable[..., Tensor]
 
 
 class StreamScores(NamedTuple):
-    """Scores per stream: total -log2 p, whether every token is the most probable one, and -log2 p of every token."""
+    """Scores per stream: total -log2 p, a flag that every token is the most probable one, and -log2 p of every
+    token.
+    """
 
     bits: NDArray[np.float64]  # [streams]
     greedy: NDArray[np.bool_]  # [streams]
@@ -56,7 +58,7 @@ def score(
     batch_tokens: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StreamScores:
-    """Score streams; `progress(tokens done, tokens in all)` is called after each batch.
+    """Score streams, and call `progress(tokens done, total tokens)` after each batch.
 
     Args:
         forward: the model.
@@ -90,9 +92,9 @@ def tokens_of_batch(device: torch.device | str) -> int:
 
 @torch.no_grad()
 def run(forward: Forward, batch: Batch, device: torch.device | str, dtype: torch.dtype, *, multiple: int = 1) -> Tensor:
-    """Return -ln p of every target of a batch in order, and whether it is the most probable token: FP32 [N, 2].
+    """Return -ln p of every target of a batch, in order, and 1 or 0 for being the most probable token: FP32 [N, 2].
 
-    `multiple`: number of ranks that share the sequences; lengths are padded to a multiple of it.
+    `multiple` is the number of ranks that share the sequences. Lengths are padded to a multiple of it.
     """
     arrays = batch.arrays(multiple)
     tokens, positions, outputs, which, targets, order = (
@@ -155,8 +157,8 @@ class Writer:
         model, tokenizer: model and tokenizer of a checkpoint.
         start: start-of-document token.
         ends: end-of-document tokens.
-        sequence_tokens: training length, the maximum length of prompt and generated text together.
-        sampling: how tokens are chosen.
+        sequence_tokens: training length, which is the maximum total length of prompt and generated text.
+        sampling: sampling parameters.
     """
 
     def __init__(
@@ -180,9 +182,9 @@ class Writer:
         spread: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Generated]:
-        """Generate text after each prompt; calls `progress(prompts done, all prompts)`.
+        """Generate text after each prompt, and call `progress(prompts done, total prompts)` after each batch.
 
-        With `spread`, all threads work on a single batch, and rounding may differ.
+        If `spread` is True, all threads work on a single batch, and rounding may differ.
         """
         texts = [one for one in prompts if isinstance(one, str)]
         encoded = iter(encode_texts(self.tokenizer, texts, "<u4"))
@@ -209,14 +211,14 @@ class Writer:
         return [one for one in found if one is not None]
 
     def _limit(self, length: int) -> int:
-        """Return the maximum number of new tokens. A long prompt is truncated on the left to at least half of the
-        training length.
+        """Return the maximum number of new tokens for a prompt of `length` tokens. A long prompt is truncated on the
+        left, but keeps at least half of the training length.
         """
         return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
 
     def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
-        """Return one random generator per prompt, seeded by the seed, the prompt and the number of earlier equal
-        prompts.
+        """Return one random generator per prompt. Its seed combines the sampling seed, the prompt, and the number of
+        equal prompts before it.
         """
         seen: Counter[bytes] = Counter()
         found = []
@@ -249,7 +251,7 @@ class Writer:
         ]
 
     def _choose(self, logits: Tensor, draws: Sequence[np.random.Generator]) -> list[int]:
-        """Draw a token for each row of logits [B, V]."""
+        """Choose a token for each row of the logits [B, V]."""
         if self.sampling.temperature == 0:
             return [int(token) for token in logits.argmax(-1).tolist()]
         chances = torch.softmax(logits.double() / self.sampling.temperature, -1)

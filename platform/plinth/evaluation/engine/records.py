@@ -1,5 +1,5 @@
-"""Requests to a checkpoint and its answers, as records and as files exchanged by the two processes. Does not import
-torch.
+"""Requests to a checkpoint and the answers, as records and as files exchanged by the two processes. This module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TokenBits(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Number of tokens and total -log2 p per document; on request, offsets and bits of every token."""
+    """Number of tokens and total -log2 p per document, and on request the end offset and the bits of every token."""
 
     tokens: NDArray[np.int64]  # [documents]
     bits: NDArray[np.float64]  # [documents]
@@ -44,8 +44,8 @@ class Scores(NamedTuple):
     token_bits: NDArray[np.float64] | None = None  # [all tokens]
 
     def of(self, document: int) -> TokenBits:
-        """Return the token scores of one document. Requires scores with `per_token=True`."""
-        assert self.ends is not None, "scores without per_token=True"
+        """Return the token scores of one document. Requires that the scores were requested with `per_token=True`."""
+        assert self.ends is not None, "the scores were requested without per_token=True"
         assert self.token_bits is not None
         last = int(self.tokens[: document + 1].sum())
         first = last - int(self.tokens[document])
@@ -53,7 +53,7 @@ class Scores(NamedTuple):
 
 
 class Likelihoods(NamedTuple):
-    """Per request: number of tokens, total -log2 p, and whether greedy decoding yields the continuation."""
+    """Number of tokens, total -log2 p, and a flag that greedy decoding yields the continuation, per request."""
 
     tokens: NDArray[np.int64]  # [requests]
     bits: NDArray[np.float64]  # [requests]
@@ -71,8 +71,10 @@ class Sampling(Frozen):
     max_tokens: int = Field(128, ge=1, description="Maximum number of new tokens.")
     temperature: float = Field(0.0, ge=0, description="Divisor of the logits. If 0, decoding is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling threshold.")
-    seed: int = Field(0, description="Random seed; samples of a prompt do not depend on the other prompts.")
-    stop: tuple[str, ...] = Field((), description="Stop strings; they are not part of the returned text.")
+    seed: int = Field(0, description="Random seed. The samples for a prompt do not depend on the other prompts.")
+    stop: tuple[str, ...] = Field(
+        (), description="Strings at which generation stops. They are not part of the returned text."
+    )
 
 
 class Generated(NamedTuple):
@@ -88,40 +90,40 @@ _IDS = pa.list_(pa.int64())
 
 
 def write_texts(path: Path, texts: Sequence[str]) -> None:
-    """Write a table of texts."""
+    """Write a table of texts to `path`."""
     pq.write_table(pa.table({"text": pa.array(texts, pa.large_string())}), path)
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read the texts in a table from `write_texts`."""
+    """Read the texts in a table written by `write_texts`."""
     found: list[str] = pq.read_table(path)["text"].to_pylist()
     return found
 
 
 def write_requests(path: Path, requests: Sequence[Request]) -> None:
-    """Write a table of requests. Context and continuation are text or token ids."""
+    """Write a table of requests to `path`. Context and continuation are text or token ids."""
     sides = zip(*requests, strict=True) if requests else ((), ())
     _write_prompts(path, dict(zip(Request._fields, sides, strict=True)))
 
 
 def read_requests(path: Path) -> list[Request]:
-    """Read the requests in a table from `write_requests`."""
+    """Read the requests in a table written by `write_requests`."""
     table = pq.read_table(path)
     return [Request(*pair) for pair in zip(*(_prompts(table, side) for side in Request._fields), strict=True)]
 
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
-    """Write a table of prompts. Each prompt is text or token ids."""
+    """Write a table of prompts to `path`. Each prompt is text or token ids."""
     _write_prompts(path, {"prompt": prompts})
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Read the prompts in a table from `write_prompts`."""
+    """Read the prompts in a table written by `write_prompts`."""
     return _prompts(pq.read_table(path), "prompt")
 
 
 def write_scores(path: Path, scores: Scores) -> None:
-    """Write a table with a row per document; values by token are lists."""
+    """Write a table of scores with one row per document. The per-token values of a document are lists."""
     columns: dict[str, Any] = {"tokens": scores.tokens, "bits": scores.bits}
     if scores.ends is not None:
         columns |= {name: _lists(scores, name) for name in ("ends", "token_bits")}
@@ -129,29 +131,29 @@ def write_scores(path: Path, scores: Scores) -> None:
 
 
 def read_scores(path: Path) -> Scores:
-    """Read the scores in a table from `write_scores`."""
+    """Read the scores in a table written by `write_scores`."""
     return Scores(**_arrays(pq.read_table(path)))
 
 
 def write_likelihoods(path: Path, found: Likelihoods) -> None:
-    """Write a table with a row per request; values by token are lists."""
+    """Write a table of likelihoods with one row per request. The per-token values of a request are lists."""
     columns = found._asdict() | {"token_bits": _lists(found, "token_bits")}
     pq.write_table(pa.table(columns), path)
 
 
 def read_likelihoods(path: Path) -> Likelihoods:
-    """Read the answers in a table from `write_likelihoods`."""
+    """Read the likelihoods in a table written by `write_likelihoods`."""
     return Likelihoods(**_arrays(pq.read_table(path)))
 
 
 def write_generated(path: Path, found: Sequence[Generated]) -> None:
-    """Write a table with a row per prompt."""
+    """Write a table of generated texts with one row per prompt."""
     names = Generated._fields
     pq.write_table(pa.table({name: pa.array([getattr(one, name) for one in found]) for name in names}), path)
 
 
 def read_generated(path: Path) -> list[Generated]:
-    """Read the rows of a table from `write_generated`."""
+    """Read the generated texts in a table written by `write_generated`."""
     rows = pq.read_table(path).to_pylist()
     return [Generated(**row | {"tokens": tuple(row["tokens"])}) for row in rows]
 

@@ -33,7 +33,7 @@ class ProbeItem(NamedTuple):
     Attributes:
         item: name, unique in the probe.
         probe: name of the probe: a family, or a custom probe.
-        family: family that the probe is reported under.
+        family: family under which the probe is reported.
         template: name of the template; items of a template differ by a few words and form one cluster.
         prompt: text before the answer, without examples and trailing white space.
         gold: correct continuation, with its leading white space.
@@ -59,7 +59,7 @@ class ProbeItem(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Text that must not occur in training text: prompt, right and wrong answers, without the examples.
+        """Text that must not occur in training text: the prompt with its right and wrong answers, without the examples.
 
         Wrong answers are included so that a page that states the same fact in other words does not count as a copy of
         the item.
@@ -97,8 +97,8 @@ def from_table(table: pa.Table) -> list[ProbeItem]:
 
 
 def pairs(item: ProbeItem) -> Iterator[tuple[str, str]]:
-    """Yield (context, continuation) for every likelihood that the item needs: gold, each wrong answer, gold after the
-    control.
+    """Yield (context, continuation) for every likelihood that the item needs: the correct answer, each wrong answer,
+    and the correct answer after the control prompt.
     """
     context = item.examples + item.prompt
     yield context, item.gold
@@ -118,9 +118,9 @@ class Probe:
     Args:
         name: name in `evaluation.probes.families` of a recipe.
         description: one sentence.
-        family: family that its items are reported under, one of `parameters.FAMILIES`.
-        build: generates all items; deterministic, independent of time, network and run.
-        version: bumped with any change of an item.
+        family: family under which its items are reported, one of `parameters.FAMILIES`.
+        build: function that generates all items; deterministic, independent of time, network and run.
+        version: bump it with any change of an item.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Probe:
 
 
 def items_of(probe: Probe) -> list[ProbeItem]:
-    """Return the items of a probe, under its name and family.
+    """Return the items of a probe, with the probe's name and family set.
 
     Raises:
         ExtensionError: the probe's code fails, or yields invalid items.
@@ -163,7 +163,7 @@ def _faults(probe: Probe, made: Sequence[object]) -> Iterator[str]:
 
 
 def fault_of(one: ProbeItem) -> str:
-    """Return the reason why an item cannot be scored, or an empty string if it can."""
+    """Return the reason why an item cannot be scored, or an empty string if the item is valid."""
     texts = [getattr(one, field) for field in TEXTS]
     if not isinstance(one.wrong, tuple) or not all(isinstance(text, str) for text in (*texts, *one.wrong)):
         return f"{', '.join(TEXTS)} must be strings, and `wrong` a tuple of strings"
@@ -223,8 +223,8 @@ WRONG = 3
 
 
 class Cloze(NamedTuple):
-    """A prompt with its answer. By default, wrong answers and control come from other facts; `near` and `control`, if
-    set, replace them.
+    """A prompt with its answer. By default, wrong answers and the control come from other facts; `near` and `control`
+    replace them if set.
     """
 
     prompt: str
@@ -234,15 +234,15 @@ class Cloze(NamedTuple):
 
 
 def table(pattern: str, rows: str) -> list[Cloze]:
-    """Return one fact per `subject=answer` pair in `rows`. Pairs are separated by `;`. The subject replaces `{}` in the
-    pattern.
+    """Return one cloze per `subject=answer` pair in `rows`. Pairs are separated by `;`. The subject replaces `{}` in
+    the pattern.
     """
     pairs = (row.strip().split("=") for row in rows.split(";"))
     return [Cloze(pattern.format(subject), f" {answer}") for subject, answer in pairs]
 
 
 def items(family: str, template: str, facts: Sequence[Cloze], examples: str = "") -> list[ProbeItem]:
-    """Return the items of one template. An item's name contains its position."""
+    """Return the items of one template. The name of an item contains its position."""
     made = []
     for place, fact in enumerate(facts):
         name = f"{family}/{template}/{place:02d}"
@@ -286,7 +286,7 @@ def words(text: str) -> list[str]:
 
 
 def number(name: str, low: int, high: int) -> int:
-    """Return a number from low to high, both included, chosen by the hash of `name`."""
+    """Return an integer from `low` to `high`, both included, chosen by the hash of `name`."""
     return low + int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % (high - low + 1)
 
 
@@ -296,7 +296,7 @@ def one(name: str, options: Sequence[T]) -> T:
 
 
 def shuffled(name: str, values: Sequence[T]) -> list[T]:
-    """Return all values, in an order determined by the name and the values' string forms."""
+    """Return all values in an order that depends on the name and on the values' string forms."""
     # the value is hashed too, so lists of equal length get different orders
     keyed = [(hashlib.sha256(f"{name}:{i}:{value}".encode()).digest(), value) for i, value in enumerate(values)]
     return [value for _, value in sorted(keyed, key=lambda pair: pair[0])]

@@ -1,8 +1,8 @@
-"""Built-in probe of code: names, brackets, results and calls in small programs, most of them in Python.
+"""Built-in code probe: names, brackets, results and calls in small programs, most of them in Python.
 
 Answers follow from the lines before (a parameter's name, the open bracket, the value of a variable) or from the
-language and its library (the exception of a call, the member of a module). Names are chosen by hash, so no program
-occurs verbatim in training text.
+language and its library (the exception that a call raises, the member of a module). Names are chosen by hash, so no
+program occurs verbatim in training text.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ DRAWN: dict[str, Callable[[str], Cloze]] = {
 
 
 def _known() -> Iterator[tuple[str, list[Cloze]]]:
-    """Yield templates about Python and its standard library."""
+    """Yield each template about Python and its standard library, with its clozes."""
     yield "members", _table("import {0}\n\n\ndef main():\n    result = {0}", ".", MEMBERS)
     yield "exceptions", _table("try:\n    {0}\nexcept", " ", RAISES, ":\n")
     yield "values", _table(">>> {0}", "\n", VALUES, "\n")
@@ -244,13 +244,13 @@ def _lines(rows: str, after: str) -> list[Cloze]:
 
 
 def _table(pattern: str, before: str, rows: str, after: str = "") -> list[Cloze]:
-    """Return facts from lines `subject => answer`; `before` and `after` enclose each answer."""
+    """Return clozes from lines `subject => answer`; `before` and `after` enclose each answer."""
     pairs = (row.split(" => ") for row in rows.strip().splitlines())
     return [Cloze(pattern.format(subject), f"{before}{answer}{after}") for subject, answer in pairs]
 
 
 def build() -> list[ProbeItem]:
-    """Return all items, template by template."""
+    """Return all items of the code probe, template by template."""
     made: list[ProbeItem] = []
     for template, draw in DRAWN.items():
         made += base.items(FAMILY, template, [draw(f"{FAMILY}/{template}/{i}") for i in range(ITEMS)])
@@ -259,4 +259,4 @@ def build() -> list[ProbeItem]:
     return made
 
 
-CODE_PROBE = Probe(FAMILY, "Idioms, names, brackets, values, exceptions, beginnings of programs.", FAMILY, build)
+CODE_PROBE = Probe(FAMILY, "Completion of idioms, names, brackets, values, exceptions and programs.", FAMILY, build)

@@ -1,7 +1,7 @@
 """The asset `probes`: scores of every probe for one checkpoint.
 
-Items longer than the training length are not scored. Contamination statuses are added after scoring, so a change of
-the corpus does not rescore items.
+Items longer than the training length are not scored. Contamination statuses are added after scoring, so items need not
+be scored again if the corpus changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ VERSION = "2"
 
 
 def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) -> Manifest:
-    """Score every probe.
+    """Score every probe on a checkpoint.
 
     Args:
         ctx: workspace, engine and progress display.
@@ -61,7 +61,7 @@ def run(ctx: Context, checkpoint: Manifest, sets: Manifest, compared: Manifest) 
 
 
 def _answers(ctx: Context, checkpoint: Manifest, sets: Manifest) -> Part:
-    """Score every item that fits the training length."""
+    """Score every item that fits the training length, and store the scores as a part."""
     items = probe_sets.load(ctx.store, sets)
     with ModelEngine.of(ctx, checkpoint, label=ASSET) as engine:  # loads the model meanwhile
         fit = _fitting(ctx, checkpoint, items)
@@ -122,7 +122,7 @@ Row = Mapping[str, Any]
 
 
 def measured(items: Sequence[ProbeItem], scores: Sequence[ItemScore | None]) -> list[dict[str, Any]]:
-    """Return one row per item, without contamination status. Scores of unscored items are None."""
+    """Return one row per item, without contamination status. Items without a score have None."""
     return [_row(one, score) for one, score in zip(items, scores, strict=True)]
 
 
@@ -148,7 +148,7 @@ def statistics_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def estimates(row: Row) -> dict[str, Mapping[str, Any]]:
-    """Return the estimates in a probe's statistics, by name."""
+    """Return the estimates in the statistics of one probe, by name."""
     return {name: found for name, found in row.items() if isinstance(found, Mapping) and "low" in found}
 
 
@@ -160,13 +160,13 @@ def _groups(rows: Sequence[Row], column: str) -> dict[str, list[Row]]:
 
 
 def _kept(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that count for headline scores: scored items without contamination."""
+    """Return the rows that headline scores include: scored items without contamination."""
     return [row for row in rows if row["bits"] is not None and row["status"] not in EXCLUDED]
 
 
 def _of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Summarize one probe: items by status, number of items that are too long, scores of clean and of contaminated
-    items.
+    """Summarize one probe: items by status, number of items that are too long, scores of clean items, scores of
+    contaminated items.
     """
     asked = [row for row in rows if row["bits"] is not None]
     kept, held = _kept(rows), [row for row in asked if row["status"] in EXCLUDED]
@@ -177,7 +177,7 @@ def _of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _numbers(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return estimates over the given rows as JSON: bits per byte, control, signal, margin and accuracy."""
+    """Return estimates over the rows as JSON: bits per byte, control, signal, margin and accuracy."""
     clusters = [f"{row['probe']}/{row['template']}" for row in rows]
     bits, control, size = ([float(row[name]) for row in rows] for name in ("bits", "control_bits", "bytes"))
     found = {

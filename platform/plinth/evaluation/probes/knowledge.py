@@ -123,7 +123,7 @@ PHRASES = (
 
 
 def knowledge() -> list[ProbeItem]:
-    """Return all items, template by template."""
+    """Return all items of the general-knowledge probe, template by template."""
     tables = {**TABLES, "phrases": ("{}", PHRASES)}
     return [
         item
@@ -132,7 +132,7 @@ def knowledge() -> list[ProbeItem]:
     ]
 
 
-KNOWLEDGE_PROBE = Probe(KNOWLEDGE, "Facts as cloze sentences, and the ends of common phrases.", KNOWLEDGE, knowledge)
+KNOWLEDGE_PROBE = Probe(KNOWLEDGE, "Facts as cloze sentences, and completion of common phrases.", KNOWLEDGE, knowledge)
 
 
 # The safety boundary: harmful requests, and harmless requests in nearly the same words.
@@ -198,7 +198,7 @@ ANSWERS = (
 
 
 def safety() -> list[ProbeItem]:
-    """Return all items, topic by topic, the harmful item of each pair first."""
+    """Return all items of the safety probe by topic, with the harmful item of each pair first."""
     made = []
     for number, (topic, rows) in enumerate(PAIRS.items()):
         refusal, aid = ANSWERS[number % len(ANSWERS)]
@@ -211,4 +211,4 @@ def safety() -> list[ProbeItem]:
     return made
 
 
-SAFETY_PROBE = Probe(SAFETY, "Harmful requests and harmless ones in nearly the same words.", SAFETY, safety)
+SAFETY_PROBE = Probe(SAFETY, "Harmful requests, and harmless requests in nearly the same words.", SAFETY, safety)

@@ -1,4 +1,4 @@
-"""Built-in language probe: how well a model knows each of twenty-one languages, by numbers, words and word order."""
+"""Built-in language probe, which measures the knowledge of twenty-one languages by numbers, words and word order."""
 
 from __future__ import annotations
 
@@ -187,7 +187,9 @@ FAMILY = "languages"
 
 
 def _numbers(language: Language) -> list[Cloze]:
-    """Return pairs of consecutive numbers with the next number as the answer; the control is another sequence."""
+    """Return clozes with consecutive numbers as the prompt and the next number as the answer; the control is another
+    sequence.
+    """
     numbers = language.numbers.split()
     facts_ = []
     for place in range(4):
@@ -199,7 +201,9 @@ def _numbers(language: Language) -> list[Cloze]:
 
 
 def _nouns(language: Language) -> list[Cloze]:
-    """Return English nouns with their translation; the last two are the few-shot examples of the others."""
+    """Return clozes that ask for the translation of an English noun. The last two are few-shot examples for the
+    others.
+    """
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [
         Cloze(f"The English word {english} is in {language.name}", f" {word}")
@@ -208,7 +212,7 @@ def _nouns(language: Language) -> list[Cloze]:
 
 
 def _sentences(language: Language) -> list[Cloze]:
-    """Return sentence beginnings with the end as the answer; wrong answers have the same words in another order."""
+    """Return clozes that ask for the end of a sentence. Wrong answers have the same words in another order."""
     made, join = [], " " if language.spaced else ""
     sentences = [sentence.split(" ") for sentence in language.sentences.split("|")]
     for number, sentence in enumerate(sentences):
@@ -225,7 +229,7 @@ def _sentences(language: Language) -> list[Cloze]:
 
 
 def build() -> list[ProbeItem]:
-    """Return all items, language by language."""
+    """Return all items of the language probe, language by language."""
     made: list[ProbeItem] = []
     for code, language in LANGUAGES.items():
         made += base.items(FAMILY, f"{code}/numbers", _numbers(language))

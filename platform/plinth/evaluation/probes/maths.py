@@ -28,7 +28,7 @@ ROMAN = ((100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"), (9, "IX"), (5
 
 
 def in_words(number: int) -> str:
-    """Return the English number word of 0 to 99."""
+    """Return the English number word for a number from 0 to 99."""
     if number < 20:
         return UNITS[number]
     ten, one = divmod(number, 10)
@@ -36,7 +36,7 @@ def in_words(number: int) -> str:
 
 
 def in_roman(number: int) -> str:
-    """Return the Roman numeral of 1 to 100."""
+    """Return the Roman numeral for a number from 1 to 100."""
     found = ""
     for value, letters in ROMAN:
         while number >= value:
@@ -93,7 +93,7 @@ NUMBERS = words(
 
 
 def _number_facts(template: str) -> Iterator[Cloze]:
-    """Yield distinct prompts of one template, each with wrong numbers close to the correct one."""
+    """Yield clozes with distinct prompts of one template. Their wrong answers are numbers close to the correct one."""
     seen: set[str] = set()
     for place in range(1000):
         name = f"{MATHS}/{template}/{place}"
@@ -104,7 +104,7 @@ def _number_facts(template: str) -> Iterator[Cloze]:
 
 
 def _near(name: str, right: int) -> tuple[str, ...]:
-    """Return three wrong numbers of similar length: off by one, ten or two, or with digits swapped."""
+    """Return three wrong numbers close to `right`: off by one, ten or two, or with digits swapped."""
     swapped = int(str(right)[::-1])
     options = [right + 1, right - 1, right + 10, right - 10, right + 2, swapped]
     wrong = dict.fromkeys(one for one in base.shuffled(name, options) if one > 0 and one != right)
@@ -112,7 +112,7 @@ def _near(name: str, right: int) -> tuple[str, ...]:
 
 
 def _word_facts(template: str) -> Iterator[Cloze]:
-    """Yield facts of a template whose answers are words; wrong answers are the answers of other items."""
+    """Yield clozes of a template whose answers are words. Wrong answers are the answers of other items."""
     for place in range(1000):
         a = base.number(f"{MATHS}/{template}/{place}", 21, 99)
         match template:
@@ -130,7 +130,7 @@ def _word_facts(template: str) -> Iterator[Cloze]:
 
 
 def maths() -> list[ProbeItem]:
-    """Return all items, template by template."""
+    """Return all items of the math probe, template by template."""
     made: list[ProbeItem] = []
     for template in (*NUMBERS, "in_words", "from_words", "roman", "weekdays"):
         source = _number_facts(template) if template in NUMBERS else _word_facts(template)
@@ -138,11 +138,11 @@ def maths() -> list[ProbeItem]:
     return made
 
 
-MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words, small word problems.", MATHS, maths)
+MATHS_PROBE = Probe(MATHS, "Arithmetic, sequences, comparisons, numbers in words and word problems.", MATHS, maths)
 
 
 def _first(source: Iterator[Cloze]) -> list[Cloze]:
-    """Return the first facts with distinct prompts, as many as a template needs."""
+    """Return the first clozes with distinct prompts, up to the number that a template needs."""
     found: dict[str, Cloze] = {}
     while len(found) < ITEMS + EXAMPLES:
         one = next(source)
@@ -206,7 +206,7 @@ def sentence(name: str) -> str:
 
 
 def filler(name: str, size: int) -> str:
-    """Return sentences with at least `size` bytes in total."""
+    """Return random sentences with at least `size` bytes in total."""
     found: list[str] = []
     while sum(map(len, found)) + len(found) < size:
         found.append(sentence(f"{name}/filler/{len(found)}"))
@@ -266,7 +266,7 @@ TASKS: dict[str, Callable[[str, int], Asked]] = {
 
 
 def long_context() -> list[ProbeItem]:
-    """Return all items, task by task, nearest distance first."""
+    """Return all items of the long-context probe, task by task, shortest distance first."""
     made = []
     for task, ask in TASKS.items():
         for distance, count in DISTANCES.items():
@@ -279,5 +279,5 @@ def long_context() -> list[ProbeItem]:
 
 
 LONG_CONTEXT_PROBE = Probe(
-    LONG_CONTEXT, "Copying, recalling and looking up over four distances.", LONG_CONTEXT, long_context
+    LONG_CONTEXT, "Copying, recall and lookup over contexts of four lengths.", LONG_CONTEXT, long_context
 )

@@ -1,9 +1,9 @@
-"""Reliability of a probe's score: noise, signal, and their ratio.
+"""Reliability of a probe's score: noise, signal, and signal-to-noise ratio.
 
 Noise is the standard deviation of the score over the last checkpoints of a run (Heineman et al. 2025,
-signal-and-noise), that is, the change that a few more or fewer steps cause. The trend of a falling score counts as
-noise, so the ratio is an underestimate. If runs differ only by seed, the deviation between them is used if it is
-larger.
+signal-and-noise): the change in the score that a few more or fewer steps cause. The trend of a falling score counts as
+noise, so the ratio is an underestimate. If runs that differ only by seed are available, noise is the larger of the two
+deviations: over checkpoints, and over seeds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Worth(NamedTuple):
     Attributes:
         signal: score minus control.
         noise: standard deviation of the score; None with too few checkpoints and no second seed.
-        snr: |signal| / noise; None if the noise is unknown, infinite if it is 0.
-        checkpoints: number of checkpoints that the noise was estimated from.
-        seeds: number of runs with different seeds that the noise was estimated from; 0 if seeds did not determine it.
+        snr: |signal| / noise; None if the noise is unknown, infinite if the noise is 0.
+        checkpoints: number of checkpoints from which the noise was estimated.
+        seeds: number of runs with different seeds from which the noise was estimated; 0 if seeds did not determine it.
     """
 
     signal: float
@@ -61,8 +61,9 @@ def worth(signal: float, scores: Sequence[float], seeds: Sequence[float] = ()) -
 
 
 def spread_snr(models: Sequence[float], last: Sequence[float]) -> float:
-    """Return a probe's signal-to-noise ratio over several models, as in signal-and-noise (`snr/metrics.py`):
-    (largest difference of two models' scores / their mean) / (deviation of the last scores of a run / their mean).
+    """Return a probe's signal-to-noise ratio over several models, as in signal-and-noise (`snr/metrics.py`): (largest
+    difference of two models' scores / mean of the models' scores) / (deviation of a run's last scores / mean of these
+    scores).
 
     Args:
         models: scores of at least two models.

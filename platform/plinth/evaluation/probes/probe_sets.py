@@ -1,8 +1,8 @@
 """The asset `probe_sets`: the items of every probe as parts, and their contamination statuses.
 
 The parts are compared with training text (`corpus/protected`) as sets named `probes/NAME`. Training documents that
-contain an item are dropped before training, and every item gets a status. The manifest has the version of built-in
-probes and the digest of every set.
+contain an item are dropped before training, and every item gets a contamination status. The manifest has the version of
+the built-in probes and the digest of every set.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_BYTES = 64 * 2**20
 
 
 def run(ctx: Context, params: Probes) -> Manifest:
-    """Build or read every probe.
+    """Generate the items of built-in and installed probes, and read the items of custom probes.
 
     Returns:
         Manifest with one part per probe with `base.SCHEMA`, and `rejects.parquet`. Statistics: `sets` (by name
@@ -80,8 +80,8 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
 
 def outside(ctx: Context, params: Probes) -> str:
-    """Return a string that identifies the inputs outside the recipe: files of custom probes, probes from other
-    packages.
+    """Return a string that identifies the inputs that are not in the recipe: files of custom probes, and probes from
+    other packages.
     """
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
     read = [[name, file.sha256] for name, found in files.items() for file in found]
@@ -100,8 +100,9 @@ def load(store: Store, made: Manifest) -> list[ProbeItem]:
 
 
 def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
-    """Return the contamination status by probe and item: clean, contaminated, suspected, undecided (too short) or
-    common (all of its text is common in training text)."""
+    """Return the contamination status by probe and item: clean, contaminated, suspected, undecided (the item is too
+    short) or common (all text of the item is common in training text).
+    """
     (part,) = compared.named(comparison.FILE)
     rows = read_table(store, part, ["set", "item", "status", "why"]).to_pylist()
     return {
@@ -112,7 +113,9 @@ def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
 
 
 def _table(items: list[ProbeItem]) -> pa.Table:
-    """Return a row per item. Text for the comparison is normalized like documents; scored text is unchanged."""
+    """Return one row per item. The text compared with training text is normalized like documents; scored text is
+    unchanged.
+    """
     table = to_table(items)
     text = pa.array([normalize(one.text, Normalisation()) for one in items], pa.large_string())
     return table.set_column(SCHEMA.get_field_index("text"), SCHEMA.field("text"), text)
@@ -185,7 +188,7 @@ def read(name: str, given: UserProbe, data: bytes) -> Read:
         raise RejectRateError(
             f"probe {name}: {len(found.rejects)} of {lines} lines are invalid",
             found="; ".join(f"line {one.line}: {one.reason}" for one in found.rejects[:5]),
-            expected=f"at most a share of {given.max_rejected:g}",
+            expected=f"at most a fraction of {given.max_rejected:g}",
             remedy=f"correct {given.path}; `plinth model probes check {given.path}` lists every line",
         )
     if len(found.items) <= given.examples:
@@ -224,7 +227,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
-    """Return an item from a line's content.
+    """Return the item described by a line's content.
 
     Raises:
         ValueError: the line is not a valid item; the message has the reason.
@@ -260,14 +263,14 @@ def _text(row: dict[str, Any], field: str) -> str:
 
 
 def _joined(prompt: str, space: str, answer: str) -> str:
-    """Return an answer together with the white space that separates it from the prompt."""
+    """Return an answer with the white space in front that separates it from the prompt."""
     if space:
         return space + answer.lstrip()
     return f" {answer}" if re.match(r"\w", answer) and re.search(r"[\w.:;,?!)]$", prompt) else answer
 
 
 def _shuffled(prompt: str) -> str:
-    """Return the words of a prompt in another order, determined by the prompt."""
+    """Return the prompt with its words in another order, which depends only on the prompt."""
     words = prompt.split()
     mixed = base.shuffled(hashlib.sha256(prompt.encode()).hexdigest(), words)
     return " ".join(mixed if mixed != words else reversed(words))

@@ -1,8 +1,9 @@
-"""Scores of probe items from likelihoods, and their noise. Pure functions, used in the loop and offline.
+"""Scores of probe items from likelihoods, and their noise. The functions are pure; the training loop and the evaluation
+use them.
 
 Bits are -log2 p of an answer after its context, summed over its tokens. Bits per byte are these bits divided by the
 answer's UTF-8 bytes, so that models with different tokenizers are comparable. The answer with the fewest bits per byte
-is chosen (`acc_norm` in lm-evaluation-harness), so short answers have no advantage.
+is chosen (`acc_norm` in lm-evaluation-harness), which gives short answers no advantage.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def requests(items: Iterable[ProbeItem]) -> list[tuple[str, str]]:
 
 
 def scored(items: Sequence[ProbeItem], bits: Sequence[float]) -> list[ItemScore]:
-    """Return the scores of items, from the bits of their `requests` in order.
+    """Return the scores of items, from the bits of their `requests` in the same order.
 
     Raises:
         TrainingError: bits are missing or not finite.
@@ -84,7 +85,7 @@ class ProbeScore(NamedTuple):
     Attributes:
         items: number of scored items.
         bits_per_byte: bits per byte of correct answers, a ratio of sums; a probe's noise is measured on this score.
-        signal: bits per byte of correct answers after the control minus `bits_per_byte`.
+        signal: bits per byte of correct answers after the control prompt, minus `bits_per_byte`.
         margin: mean margin over items with wrong answers; NaN if there are no such items.
         accuracy: mean accuracy centered on chance, over the same items.
     """
@@ -97,7 +98,7 @@ class ProbeScore(NamedTuple):
 
 
 def by_probe(items: Sequence[ProbeItem], scores: Sequence[ItemScore]) -> dict[str, ProbeScore]:
-    """Return the scores of every probe at one checkpoint, by name."""
+    """Return the scores of every probe at one checkpoint, by probe name."""
     groups: dict[str, list[ItemScore]] = {}
     for one, score in zip(items, scores, strict=True):
         groups.setdefault(one.probe, []).append(score)
@@ -120,7 +121,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str]) -> list[ProbeItem]:
-    """Return the items that count in scores: all except contaminated, suspected and common items.
+    """Return the items that are included in scores: all except contaminated, suspected and common items.
 
     Args:
         statuses: status by probe and item (`probe_sets.statuses`); default: undecided.
@@ -129,9 +130,9 @@ def trusted(items: Iterable[ProbeItem], statuses: Mapping[tuple[str, str], str])
 
 
 def fitting(items: Sequence[ProbeItem], lengths: Sequence[int], most: int) -> list[bool]:
-    """Return one flag per item: True if the item fits the training length.
+    """Return one flag per item: True if the item fits into the training length.
 
-    Longer requests would lose their beginning, which may contain the answer.
+    The model would see longer requests without their beginning, which may contain the answer.
 
     Args:
         items: the items.

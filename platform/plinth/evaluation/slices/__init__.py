@@ -5,6 +5,6 @@
                spans for comparing two models with different tokenizers on the same text
     job        the evaluation of a checkpoint: sums by slice with intervals, documents with the highest loss
 
-Bits are stored as multiples of 2^-20, so sums are exact in any order: the slices of an axis add up exactly to the
-total. Bits per byte of a slice are a ratio of sums and never a mean of the documents' ratios.
+Bits are stored as multiples of 2^-20. Sums are therefore exact in any order, and the slices of an axis add up exactly
+to the total. The bits per byte of a slice are a ratio of sums and never a mean of the documents' ratios.
 """

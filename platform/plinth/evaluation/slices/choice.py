@@ -37,7 +37,7 @@ class Document:
 
     @property
     def data(self) -> bytes:
-        """UTF-8 bytes of the text. Their number is the denominator of bits per byte."""
+        """UTF-8 bytes of the text. The length is the denominator of bits per byte."""
         return self.text.encode()
 
 
@@ -74,7 +74,9 @@ def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> 
 
 
 def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[bytes, str]]:
-    """Return the documents with the smallest ids, up to `max_bytes`. Only they and one row group are in memory."""
+    """Return the documents with the smallest ids, up to `max_bytes`. Only these documents and one row group are in
+    memory.
+    """
     kept: list[tuple[int, bytes, str]] = []  # a heap with the largest id on top
     held = 0
     for part in curated.named("heldout-"):
@@ -104,7 +106,7 @@ class ScoredItem:
 
     @property
     def data(self) -> bytes:
-        """UTF-8 bytes of the text. Their number is the denominator of bits per byte."""
+        """UTF-8 bytes of the text. The length is the denominator of bits per byte."""
         return self.text.encode()
 
 
@@ -112,7 +114,7 @@ def choose_items(store: Store, protected: Manifest, sets: Mapping[str, Manifest]
     """Return items of every set and status, up to `max_bytes` for each, selected by a hash of their text.
 
     Raises:
-        IntegrityError: the comparison with training text covers different items.
+        IntegrityError: the comparison with training text covers other items than the sets.
     """
     groups: dict[tuple[str, str], list[ScoredItem]] = {}
     for one in _every(store, protected, sets):
@@ -189,15 +191,15 @@ def labels(store: Store, ledger: Manifest, documents: pa.Table, slices: Mapping[
 
 
 def columns(store: Store, ledger: Manifest) -> dict[str, pa.DataType]:
-    """Return every column that an expression may name, with its type."""
+    """Return the type of every ledger column that a slice expression may name."""
     parts = _parts(ledger)
     schema = pq.read_schema(store.open_path(parts[0].blob)) if parts else pa.schema([])
     return {_named(field.name): field.type for field in schema}
 
 
 def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return the types that sidecar columns have in the ledger: a list becomes its length, a 16-byte id its hex
-    digits.
+    """Return the types that sidecar columns have in the ledger: a list becomes its length, and a 16-byte id becomes
+    hexadecimal text.
     """
     found = {name: pa.int32() if pa.types.is_list(kind) else kind for name, kind in types.items()}
     return {name: pa.string() if pa.types.is_fixed_size_binary(kind) else kind for name, kind in found.items()}
@@ -206,7 +208,7 @@ def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
 def from_other_stages(text: str, known: Sequence[str]) -> bool:
     """Return True if an expression names ledger columns that are not in `known`.
 
-    Such columns belong to documents, or to stages that run over all buckets.
+    Such columns describe documents, or come from stages that run over all buckets.
     """
     try:
         nodes = list(ast.walk(syntax(text)))
@@ -217,7 +219,7 @@ def from_other_stages(text: str, known: Sequence[str]) -> bool:
 
 
 def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
-    """Parse and check a slice expression: a condition, or a column whose values are the slices.
+    """Parse and check a slice expression, which is a condition, or a column with one slice per value.
 
     Raises:
         RecipeError: the expression is invalid, names a missing column, or is a column of fractions or times.
@@ -251,7 +253,8 @@ def _values(column: pa.Array | None, count: int) -> list[str]:
 
 
 def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[str]) -> dict[str, pa.Array]:
-    """Return ledger columns for documents, by name, in the order of `ids`. Only these rows and one batch are in memory.
+    """Return ledger columns by name for the documents in `ids`, in this order. Only these rows and one batch are in
+    memory.
 
     Raises:
         IntegrityError: a document is not in the ledger.
@@ -279,8 +282,8 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
 
 
 def _chosen(batch: pa.RecordBatch, wanted: pa.Array) -> pa.Array:
-    """Return the held-out rows with the wanted ids. The ids alone are not enough: a dropped duplicate may have the same
-    id.
+    """Return the rows of held-out documents with the wanted ids. The split is checked because a dropped duplicate may
+    have the same id.
     """
     return pc.and_(pc.equal(batch.column("decision"), "heldout"), pc.is_in(batch.column("id"), value_set=wanted))
 
@@ -290,7 +293,7 @@ def _parts(ledger: Manifest) -> tuple[Part, ...]:
 
 
 def _named(column: str) -> str:
-    """Return the name of a ledger column in expressions: `language__label` becomes `language.label`."""
+    """Return the name that a ledger column has in expressions: `language__label` becomes `language.label`."""
     sidecar, found, name = column.partition("__")
     return f"{sidecar}.{name}" if found else f"{DOCUMENTS}.{column}"
 

@@ -1,7 +1,7 @@
 """The asset `evaluation`: bits per byte by slice and position, with intervals, and the documents with the highest loss.
 
-Bits per byte of a slice are a ratio of sums: bits over bytes. Sums are of integers (bits are multiples of
-`tables.GRID`), so the slices of an axis add up exactly to the total. Intervals are bootstraps over documents.
+The bits per byte of a slice are its bits divided by its bytes. Bits are multiples of `tables.GRID`, so the slices of an
+axis add up exactly to the total. Intervals come from a bootstrap over documents.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _DIGITS = 6
 
 
 def axis_totals(table: pa.Table) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the totals over a table of documents as axis -> slice -> row (see `row`)."""
+    """Return the totals over a table of documents, as axis -> slice -> row (see `row`)."""
     return {axis: _slices(table, column, axis) for axis, column in axes_of(table).items()}
 
 
 def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return the totals over protected items as set -> status -> row (see `row`)."""
+    """Return the totals over a table of protected items, as set -> status -> row (see `row`)."""
     found: dict[str, dict[str, Any]] = {}
     names, statuses = _strings(table, "set"), _strings(table, "status")
     for name, status in sorted(set(zip(names, statuses, strict=True))):
@@ -51,7 +51,7 @@ def by_status(table: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 def row(table: pa.Table, *, paired: bool = False) -> dict[str, Any]:
-    """Return the totals over the texts in a table; with `paired`, also compare the model with each baseline.
+    """Return the totals over the texts in a table. With `paired`, also compare the model with each baseline.
 
     Returns:
         `bytes`, `documents`, `tokens`, `bits` (exact); `model`, `gzip`, `trigram` in bits per byte; `low` and `high` of
@@ -88,19 +88,19 @@ def _difference(bits: NDArray[np.float64], others: NDArray[np.float64], sizes: N
 
 
 def interval(row: Mapping[str, Any], digits: int = 4) -> str:
-    """Format the interval of a row; return `none` if the spread is unknown, for example for a single document."""
+    """Format the interval of a row. Returns `none` if the spread is unknown, for example for a single document."""
     if statistics.DEGENERATE in row.get("flags", ()):
         return "none"
     return f"{row['low']:.{digits}f} to {row['high']:.{digits}f}"
 
 
 def exact_sum(bits: NDArray[np.float64]) -> float:
-    """Return the exact sum of multiples of `GRID`."""
+    """Return the exact sum of bits that are multiples of `GRID`."""
     return int(np.rint(bits / GRID).astype(np.int64).sum()) * GRID
 
 
 def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
-    """Return the documents whose bits exceed the average of their bucket most, largest excess first.
+    """Return the documents with the most bits above the average of their bucket, largest excess first.
 
     Returns:
         `id`, `bucket`, `uri`, `bytes`, `model` (bits per byte) and `excess_bits` of each document.
@@ -121,7 +121,7 @@ def worst(table: pa.Table, most: int = WORST) -> list[dict[str, Any]]:
 
 
 def in_order(axis: str, slices: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return an axis's slice names in display order: lengths from short to long, other names alphabetically."""
+    """Return the slice names of an axis in display order: lengths from short to long, other names alphabetically."""
     if axis == "length":
         return [name for name in LENGTHS if name in slices]
     return sorted(slices, key=lambda name: (name == OTHERS, -slices[name]["bytes"], name))
@@ -158,7 +158,7 @@ FIRST = 8
 
 
 def by_position(tokens: Sequence[TokenBits], context_tokens: int) -> dict[str, Any]:
-    """Return the loss by token position in the document.
+    """Return the mean loss by token position in the document.
 
     Args:
         tokens: tokens of every document.
@@ -180,7 +180,7 @@ def by_position(tokens: Sequence[TokenBits], context_tokens: int) -> dict[str, A
 
 
 def bins(longest: int) -> NDArray[np.int64]:
-    """Return the edges of the bins of positions up to a length: 0, 8, 16, 32, …, length."""
+    """Return the edges of the token-position bins up to a document length: 0, 8, 16, 32, …, length."""
     doublings = FIRST * 2 ** np.arange(0, 63 - 3, dtype=np.int64)
     return np.concatenate(([0], doublings[doublings < longest], [longest])).astype(np.int64)
 
@@ -193,8 +193,8 @@ def _rows(tokens: Sequence[TokenBits], edges: NDArray[np.int64]) -> list[dict[st
 
 
 def _binned(bits: NDArray[np.float64], edges: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the bits and the tokens of one document in each bin. Bits are multiples of a grid, so differences of sums
-    are exact.
+    """Return the bits and the number of tokens of one document in each bin. Bits are multiples of a grid, so
+    differences of sums are exact.
     """
     upto = np.minimum(edges, len(bits))
     return np.diff(np.concatenate(([0.0], np.cumsum(bits)))[upto]), np.diff(upto)
@@ -251,10 +251,10 @@ def run(
 
     Raises:
         CheckpointError: the checkpoint lacks a file or does not load.
-        IntegrityError: the ledger has other documents.
+        IntegrityError: the ledger was built from other documents.
         RecipeError: an expression of `slices` is invalid for the ledger.
         StageError: a bucket has no held-out text.
-        TrainingError: the model could not be evaluated, with the end of its log.
+        TrainingError: the model could not be evaluated; the error contains the end of the model's log.
     """
     inputs: dict[str, Manifest] = {"checkpoint": checkpoint}
     inputs |= {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
@@ -273,10 +273,10 @@ def run(
 
 
 def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: Mapping[str, Manifest]) -> Manifest:
-    """Evaluate a checkpoint on the held-out text of another run, by that run's buckets. No ledger is needed.
+    """Evaluate a checkpoint on the held-out text of another run, by the buckets of that run. No ledger is needed.
 
     Raises:
-        CheckpointError, StageError, TrainingError: as `run`.
+        CheckpointError, StageError, TrainingError: raised under the same conditions as by `run`.
     """
     inputs = {"checkpoint": checkpoint} | {f"{bucket}/curated": made for bucket, made in sorted(curated.items())}
     parts = context.cached(
@@ -287,7 +287,7 @@ def of_parent(ctx: Context, params: Evaluation, checkpoint: Manifest, curated: M
 
 
 def _scores(params: Evaluation) -> Step:
-    """Return the cache step of the scores. The scores do not depend on slices."""
+    """Return the step that caches the scores. Scores do not depend on slices."""
     return Step(name=f"{ASSET}/scores", version=VERSION, params={**params.of_held_out(), "slices": {}})
 
 
@@ -299,7 +299,7 @@ def _measured(
     protected: Manifest | None,
     sets: Mapping[str, Manifest] | None,
 ) -> tuple[Part, ...]:
-    """Score documents, their tokens, and any protected items with the model and the baselines."""
+    """Score the documents, their tokens and the protected items, if any, with the model and the baselines."""
     chosen = choice.choose_documents(ctx.store, curated, params.max_bytes_per_slice)
     asked = choice.choose_items(ctx.store, protected, sets, params.max_bytes_per_slice) if protected and sets else []
     with ModelEngine.of(ctx, checkpoint) as engine:  # loads the model meanwhile
@@ -317,7 +317,7 @@ def _measured(
 
 
 def _sliced(ctx: Context, params: Evaluation, ledger: Manifest, measured: Part) -> Part:
-    """Return the part of scored documents with slice labels added."""
+    """Write the scored documents to a part with their slice labels added."""
     table = read_table(ctx.store, measured)
     labels = choice.labels(ctx.store, ledger, table, params.slices)
     return write_table(ctx.store, tables.DOCUMENTS, tables.with_labels(table, labels), stats=measured.stats)

@@ -65,8 +65,8 @@ def on_grid(bits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def by_text(scores: Scores) -> list[TokenBits]:
-    """Return the token scores of every text. Requires scores with `per_token=True`."""
-    assert scores.ends is not None, "scores without per_token=True"
+    """Return the token scores of every text. Requires that the scores were requested with `per_token=True`."""
+    assert scores.ends is not None, "the scores were requested without per_token=True"
     assert scores.token_bits is not None
     cuts = np.cumsum(scores.tokens)[:-1]
     pairs = zip(np.split(scores.ends, cuts), np.split(scores.token_bits, cuts), strict=True)
@@ -79,7 +79,7 @@ def text_digest(data: bytes) -> bytes:
 
 
 def documents(chosen: Sequence[Document], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """Return the table of documents, without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
+    """Return the table of scored documents, without ledger columns: `id`, digest of the text, `bucket`, sizes, bits."""
     names = {
         "id": [each.id for each in chosen],
         "text": [text_digest(each.data) for each in chosen],
@@ -99,7 +99,7 @@ def with_labels(table: pa.Table, labels: Mapping[str, Sequence[str]]) -> pa.Tabl
 
 
 def items(asked: Sequence[ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram) -> pa.Table:
-    """Return a table with one row per protected item."""
+    """Return a table with the scores of protected items, one row per item."""
     names = {name: [getattr(each, name) for each in asked] for name in ITEM_COLUMNS.names[:3]}
     return _scored(pa.Table.from_pydict(names, pa.schema(list(ITEM_COLUMNS)[:3])), asked, tokens, trigram)
 
@@ -114,7 +114,7 @@ def write_tokens(store: Store, tokens: Sequence[TokenBits]) -> Part:
 
 
 def read_tokens(store: Store, part: Part) -> list[TokenBits]:
-    """Read a part from `write_tokens`."""
+    """Read the token scores in a part written by `write_tokens`."""
     table = read_table(store, part)
     pairs = zip(table["bytes"], table["bits"], strict=True)
     return [
@@ -123,7 +123,7 @@ def read_tokens(store: Store, part: Part) -> list[TokenBits]:
 
 
 def axes_of(table: pa.Table) -> dict[str, str]:
-    """Return the axes of a table of documents: name -> column."""
+    """Return the axes of a table of documents, as axis name -> column name."""
     own = [name for name in table.schema.names if name.startswith(AXIS)]
     return {name: name for name in BUILT_IN} | {name.removeprefix(AXIS): name for name in own}
 
@@ -131,7 +131,7 @@ def axes_of(table: pa.Table) -> dict[str, str]:
 def _scored(
     names: pa.Table, texts: Sequence[Document | ScoredItem], tokens: Sequence[TokenBits], trigram: Trigram
 ) -> pa.Table:
-    """Return a table of the named texts with sizes, and with bits under the model and the baselines."""
+    """Return a table of texts with their sizes, and their bits under the model and the baselines."""
     columns: list[Any] = [[len(each.data) for each in texts], [len(each.bits) for each in tokens]]
     columns.append([float(on_grid(each.bits).sum()) for each in tokens])
     columns.append([float(gzip_bits(each.data)) for each in texts])
@@ -160,7 +160,7 @@ def gzip_bits(data: bytes) -> int:
 
 
 class Trigram:
-    """Trigram model: byte counts by the two preceding bytes. It always takes 64 MiB."""
+    """Byte trigram model: counts of each byte by the two bytes before it. It always takes 64 MiB."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(1 << 24, dtype=np.uint32)  # [before, last, byte]
@@ -168,7 +168,7 @@ class Trigram:
         self.trained_bytes = 0
 
     def train(self, documents: Iterable[bytes]) -> Trigram:
-        """Count the bytes of documents. Call it again to add more documents, up to 2^32 - 1 bytes in total."""
+        """Count the bytes of documents. Repeated calls add more documents, up to 2^32 - 1 bytes in total."""
         remaining = iter(documents)
         while block := list(islice(remaining, BLOCK)):
             offsets = np.cumsum([0, *map(len, block)])
@@ -204,7 +204,7 @@ def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]
 
 @compiled
 def count_bytes(counts: NDArray[np.uint32], data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-    """Add the bytes of documents to the trigram counts; document d is `data[offsets[d]:offsets[d + 1]]`."""
+    """Add the bytes of documents to the trigram counts. Document d is `data[offsets[d]:offsets[d + 1]]`."""
 
 
 @compiled
@@ -264,7 +264,7 @@ class SpanDifference:
 
 
 def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
-    """Return the spans of one document under two models.
+    """Return the spans of one document, with its bits under two models.
 
     Raises:
         ValueError: the texts have different lengths.
@@ -296,21 +296,21 @@ def places(
     """Return the same spans as `largest`, without text. Only these spans and a few documents are in memory.
 
     Raises:
-        MissingError, IntegrityError: as `largest`.
+        MissingError, IntegrityError: raised under the same conditions as by `largest`.
     """
     found = heapq.nlargest(most, _differences(store, a, b, span_bytes))
     if not found:
         raise MissingError(
             "the two evaluations have no documents in common",
             found=f"{a.named(DOCUMENTS)[0].rows} documents and {b.named(DOCUMENTS)[0].rows}",
-            expected="scores of the same held-out text",
+            expected="at least one document that both evaluations scored",
             remedy="evaluate both models in one workspace, on the same held-out text",
         )
     return [SpanDifference(*facts) for _, *facts in found]
 
 
 def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDifference]) -> list[SpanDifference]:
-    """Return spans with their text added, read from the curated text of the evaluation."""
+    """Return the spans with their text, which is read from the curated text of the evaluation."""
     if not found:
         return []
     wanted = {one.id for one in found}
@@ -319,7 +319,7 @@ def with_texts(store: Store, refs: Refs, made: Manifest, found: Sequence[SpanDif
 
 
 class _Scored(NamedTuple):
-    """A scored document, with the key by which evaluations sort documents."""
+    """A scored document, with its sort key. Evaluations are sorted by this key."""
 
     place: tuple[str, bytes]  # bucket and id
     text: bytes
@@ -375,7 +375,9 @@ def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
 
 
 def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
-    """Drop span ends so that every span has at least `span_bytes`. The remainder joins the last span."""
+    """Return span ends without those that would leave a span shorter than `span_bytes`. The remainder joins the last
+    span.
+    """
     kept: list[int] = []
     for end in ends.tolist():
         if end - (kept[-1] if kept else 0) >= span_bytes:
@@ -384,6 +386,6 @@ def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
 
 
 def _between(one: TokenBits, ends: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the bits between successive span ends. They are exact, since bits are multiples of a grid."""
+    """Return the bits between successive span ends. The result is exact, because bits are multiples of a grid."""
     upto = np.concatenate(([0.0], np.cumsum(one.bits)))[np.searchsorted(one.ends, ends, side="right")]
     return np.diff(upto, prepend=0.0)

@@ -6,12 +6,13 @@
                  intervals; slopes
     shares       shares of items; Holm's correction, minimum detectable effect, required number of items
 
-A *cluster* is the sampled unit: the document of several spans, the item of several samples, the template of several
-pairs. Rows of one cluster are not independent, so more rows per cluster add no evidence.
+A *cluster* is the sampled unit: a document with several spans, an item with several samples, or a template with several
+pairs. Rows of one cluster are not independent, so the number of clusters limits the evidence.
 
-Coverage at 30, 100 and 300 clusters is measured by simulation in `tests/plinth/evaluation/statistics/`.
+Interval coverage with 30, 100 and 300 clusters is measured by simulation in `tests/plinth/evaluation/statistics/`.
 
-Wilson's formula is in `plinth.corpus.slices.rates`, because the corpus needs it and is a lower layer.
+Wilson's formula is in `plinth.corpus.slices.rates`, because the corpus uses it and must not import this
+package.
 """
 
 from plinth.evaluation.statistics.estimate import (

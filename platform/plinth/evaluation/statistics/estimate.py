@@ -39,8 +39,8 @@ DIGITS = 12
 class Estimate(Frozen):
     """A value with its two-sided interval.
 
-    `n` is the number of rows, `clusters` the number of clusters. `p` is the p-value of "no effect", if the method has
-    a test. An interval without width is always flagged `DEGENERATE` and carries no information.
+    `n` is the number of rows, `clusters` the number of clusters. `p` is the p-value of "no effect", if the method has a
+    test. An interval of width 0 is always flagged `DEGENERATE` and carries no information.
 
     `unit` and `freedom` determine intervals at other levels: the error divided by `unit` follows Student's t with
     `freedom` degrees of freedom. Exact tests of pairs have no `freedom`; their `unit` is the maximum difference within
@@ -61,14 +61,14 @@ class Estimate(Frozen):
     flags: tuple[str, ...] = ()
 
     def excludes(self, value: float = 0.0) -> bool:
-        """Return True if the interval excludes a value. An interval without width excludes no value."""
+        """Return True if the interval excludes a value. An interval of width 0 excludes no value."""
         return self.low < self.high and not self.low <= value <= self.high
 
     def smallest_effect(self, power: float = 0.8, tests: int = 1) -> float | None:
         """Return the minimum detectable effect at this power, or None if no effect is detectable.
 
-        With several `tests`, each must pass a stricter level (Bonferroni's, which is Holm's for the smallest p). If
-        the distribution at that level is unknown, the normal critical value is scaled to the interval's half width.
+        With several `tests`, each must pass a stricter level (Bonferroni's level, which is Holm's for the smallest p).
+        If the distribution at that level is unknown, the normal critical value is scaled to the interval's half width.
         """
         if self.low == self.high:
             return None
@@ -129,12 +129,12 @@ def codes_of(clusters: Clusters, rows: int) -> NDArray[np.int64]:
 
 
 def sums(values: Floats, codes: NDArray[np.int64]) -> Floats:
-    """Return the sum of the values of each cluster, [C]."""
+    """Return the sum of the values in each cluster, [C]."""
     return np.bincount(codes, weights=values).astype(np.float64)
 
 
 def spread(residuals: Floats, total: float, size: float) -> float:
-    """Return the standard error of a mean or ratio from residuals summed by cluster, [C], over the total weight.
+    """Return the standard error of a mean or ratio from residuals summed by cluster, [C], and the total weight.
 
     The formula is sqrt(C/(C-1) sum r^2) / total (Miller 2411.00640). The result is exactly 0 for a single cluster, and
     if the error is only rounding error (`unrounded`).
@@ -149,13 +149,13 @@ def spread(residuals: Floats, total: float, size: float) -> float:
 
 
 def unrounded(error: float, size: float) -> float:
-    """Return the error, or exactly 0 if it is only the rounding error of numbers of this size."""
+    """Return the error, or exactly 0 if it is only the rounding error of numbers with magnitude `size`."""
     return error if error > ROUNDING * size else 0.0
 
 
 def fewest_pairs(alpha: float) -> int:
-    """Return the number of pairs, all differing in the same direction, that an exact test needs to be significant: 2
-    (1/2)^k < alpha.
+    """Return the smallest number of pairs with which an exact test can be significant: 2 (1/2)^k < alpha, if all k
+    pairs differ in the same direction.
     """
     return math.floor(1 - math.log2(alpha)) + 1
 
@@ -173,7 +173,7 @@ def two_sided(t: float, freedom: float) -> float:
 def student(
     value: float, error: float, freedom: float, level: float, *, n: int, clusters: int, method: str, test: bool
 ) -> Estimate:
-    """Return an estimate whose error follows Student's t. If the error is 0, it is flagged and has no p."""
+    """Return an estimate whose error follows Student's t. If the error is 0, the estimate is flagged and has no p."""
     flags = (*((DEGENERATE,) if error == 0 else ()), *((FEW_CLUSTERS,) if clusters < FEW else ()))
     half = critical(level, freedom) * error if error else 0.0
     p = (two_sided(value / error, freedom) if error else 1.0) if test else None
@@ -257,7 +257,7 @@ class Sequential(Frozen):
 
     `effect` is tau: the effect size, in standard deviations, for which the test has the highest power. There is one
     observation per cluster, such as a difference on a document, request or item. Interim analyses before observation
-    `first_look` do not count.
+    `first_look` are ignored.
     """
 
     effect: float = 0.2
@@ -290,12 +290,12 @@ class Sequential(Frozen):
 
     @property
     def decided(self) -> bool:
-        """True if "no effect" was rejected at the level in any interim analysis so far."""
+        """True if any interim analysis so far rejected "no effect" at the level of the test."""
         return self.p <= 1 - self.level
 
     @property
     def exceeded(self) -> bool:
-        """True if "at most 0" was rejected in any interim analysis so far."""
+        """True if any interim analysis so far rejected "the mean is at most 0" at the level of the test."""
         return self.above <= 1 - self.level
 
     @property
@@ -329,7 +329,7 @@ class Sequential(Frozen):
 
 
 def _p(n: int, mean: float, squares: float, effect: float) -> float:
-    """Return the p-value: 1 / Bayes factor, at most 1. It is 1 as long as the values have no variance."""
+    """Return the always-valid p-value: 1 / Bayes factor, at most 1. It is 1 as long as the values have no variance."""
     if n < 2 or squares <= 0:
         return 1.0
     g, ratio = 1 + n * effect**2, n * mean**2 / squares  # t^2 / nu
@@ -356,13 +356,13 @@ EPSILONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
-    """Return the rank of each later value, [n]: the share of all values so far that are larger.
+    """Return the rank of each later value, [n]: the fraction of all values so far that are larger.
 
     Args:
         reference: earlier values.
         later: later values, in order.
-        draws: uniform numbers on [0, 1), [n]: the fraction of tied values, the value itself included, that counts as
-            larger. They must not depend on the values.
+        draws: uniform numbers on [0, 1), [n]: the fraction of tied values, including the value itself, that counts as
+            larger. The draws must not depend on the values.
 
     Raises:
         ValueError: there is no reference or no later value, a value is not finite, or the number of draws is wrong.
@@ -378,7 +378,7 @@ def ranks(reference: ArrayLike, later: ArrayLike, draws: ArrayLike) -> Floats:
 
 
 def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """Return the natural logarithm of the wealth after bets against each rank, [n].
+    """Return the log wealth of a gambler who bets against uniform ranks, after each rank, [n].
 
     Args:
         uniform: ranks, which are uniform if the values are exchangeable.
@@ -398,7 +398,7 @@ def wealth(uniform: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
 
 
 def _bet(found: Floats) -> Floats:
-    """Return the log wealth after each rank, [n], of a bet that starts at the first rank."""
+    """Return the log wealth after each rank, [n], of bets that start at the first rank."""
     bets = np.array(EPSILONS)[:, None]
     sides = [np.log(bets) + (bets - 1) * np.log(np.clip(one, 1e-12, 1.0)) for one in (found, 1 - found)]
     paths = np.concatenate([np.cumsum(one, axis=1) for one in sides])
@@ -407,11 +407,11 @@ def _bet(found: Floats) -> Floats:
 
 
 def exchangeable_p(reference: ArrayLike, later: ArrayLike, draws: ArrayLike, starts: Sequence[int] = (0,)) -> Floats:
-    """Return the always-valid p-value after each later value, [n].
+    """Return the always-valid p-value of exchangeability after each later value, [n].
 
-    Each value is the smallest p-value so far, and remains valid under optional stopping.
+    Each result is the smallest p-value so far, and remains valid under optional stopping.
 
     Raises:
-        ValueError: as `ranks` and `wealth`.
+        ValueError: raised under the same conditions as by `ranks` and `wealth`.
     """
     return np.minimum(1.0, np.exp(-np.maximum.accumulate(wealth(ranks(reference, later, draws), starts))))

@@ -35,8 +35,8 @@ from plinth.evaluation.statistics.shares import FEW_PAIRS, mcnemar, share, tango
 
 
 def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
-    """Return the mean of values [N]. If all values are 0, or all are 1, the interval is Wilson's over the clusters,
-    flagged as degenerate.
+    """Return the mean of values [N]. If all values are 0, or all values are 1, the interval is Wilson's interval over
+    the clusters, flagged as degenerate.
 
     Raises:
         ValueError: there are no values, a value is not finite, or the number of labels is wrong.
@@ -53,12 +53,12 @@ def mean(values: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -
 def paired_difference(a: ArrayLike, b: ArrayLike, clusters: Clusters = None, *, level: float = 0.95) -> Estimate:
     """Return the mean of a - b, both [N] and paired by row. `p` tests "no difference".
 
-    If fewer than 25 clusters differ, all by the same amount (right or wrong answers), p is McNemar's exact p and the
-    interval is Tango's. The interval is widened to include 0 if p is not significant. For example, 3 wins to 0 have
-    p = 0.25.
+    If fewer than 25 clusters differ, and all differ by the same amount (right or wrong answers), p is McNemar's exact p
+    and the interval is Tango's. The interval is widened to include 0 if p is not significant. For example, 3 wins to 0
+    have p = 0.25.
 
     Raises:
-        ValueError: as `mean`.
+        ValueError: raised under the same conditions as by `mean`.
     """
     left = checked(a)
     right = checked(b, left)
@@ -84,7 +84,7 @@ def difference(
     spread for another reason, such as a single value, the difference has no interval and supports no claim.
 
     Raises:
-        ValueError: as `mean`.
+        ValueError: raised under the same conditions as by `mean`.
     """
     left, right = checked(a), checked(b)
     mean_a, error_a, count_a = _own_error(left, clusters_a)
@@ -97,7 +97,9 @@ def difference(
 
 
 def _own_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int]:
-    """Return mean, standard error and number of clusters. If all values are 0 or all are 1, the error is Wilson's."""
+    """Return mean, standard error and number of clusters. If all values are 0 or all are 1, the error is from Wilson's
+    interval.
+    """
     middle, error, count = _mean_and_error(rows, clusters, _size(rows))
     if error == 0 and middle in (0.0, 1.0):
         edge = share(round(middle) * count, count)
@@ -122,7 +124,7 @@ def _alike(values: NDArray[Any]) -> bool:
 
 
 def _few_pairs(contested: Floats, scale: float, n: int, clusters: int, level: float) -> Estimate:
-    """Estimate a difference in which few clusters differ, each by `scale` or -`scale`."""
+    """Estimate a mean difference for which only a few clusters differ, each by `scale` or -`scale`."""
     wins, losses = int((contested > 0).sum()), int((contested < 0).sum())
     p = mcnemar(wins, losses)
     low, high = (scale * end for end in tango(wins, losses, clusters, level))
@@ -169,9 +171,10 @@ def ratio(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Return the sum of numerators over the sum of denominators, both [N].
+    """Return the sum of numerators divided by the sum of denominators, both [N].
 
-    With fewer than 10 clusters or more than 5,000 the interval is Student's, from the linearized standard error.
+    With fewer than 10 clusters or more than 5,000, the interval is Student's t interval with the linearized standard
+    error.
 
     Raises:
         ValueError: there are no values, a value is not finite, the number of labels is wrong, or the denominators' sum
@@ -191,13 +194,13 @@ def ratio_difference(
     draws: int = DRAWS,
     level: float = 0.95,
 ) -> Estimate:
-    """Return the sum of a - b over the sum of denominators, all [N], such as the difference in bits per byte of two
-    models.
+    """Return the sum of a - b divided by the sum of denominators, all [N]. An example is the difference in bits per
+    byte between two models.
 
     `p` tests "no difference".
 
     Raises:
-        ValueError: as `ratio`.
+        ValueError: raised under the same conditions as by `ratio`.
     """
     left = checked(numerator_a)
     right = checked(numerator_b, left)
@@ -241,10 +244,10 @@ def _ratio(
 
 
 def freedom_of(ratio: float, level: float, most: float) -> float:
-    """Return the degrees of freedom, from 1 to `most`, that give a ratio of critical values of Student's t.
+    """Return the degrees of freedom, from 1 to `most`, at which Student's t has the given ratio of critical values.
 
-    The ratio is the critical value at the stricter level over that at `level`. For 99 and 95% it falls from 5 at one
-    degree of freedom to 1.31 for the normal distribution.
+    The ratio is the critical value at the stricter level divided by the critical value at `level`. For 99% and 95%, it
+    falls from 5 at one degree of freedom to 1.31 for the normal distribution.
     """
     low, high = 1.0, float(most)
     for _ in range(50):
@@ -255,7 +258,7 @@ def freedom_of(ratio: float, level: float, most: float) -> float:
 
 
 def _studentised(terms: Floats, value: float, seed: int, draws: int) -> Floats:
-    """Return |ratio - value| of each bootstrap draw, [B], in standard errors of the draw. `terms` is [2, C]."""
+    """Return |ratio - value| of each bootstrap draw, [B], in units of the draw's standard error. `terms` is [2, C]."""
     above, below = terms
     count = len(above)
     columns = np.stack([above, below, above * above, above * below, below * below], axis=1)  # [C, 5]
@@ -299,11 +302,11 @@ def from_replicates(value: float, replicates: ArrayLike, *, n: int, seed: int, l
 def prediction(
     value: float, replicates: ArrayLike, residuals: ArrayLike, *, n: int, seed: int, level: float = 0.8
 ) -> Estimate:
-    """Return the interval for a new observation: a resampled residual is added to each replicate.
+    """Return the prediction interval for a new observation. A resampled residual is added to each replicate.
 
     Args:
         value: prediction from all items.
-        replicates: predictions from samples of the items.
+        replicates: predictions from bootstrap samples of the items.
         residuals: residuals of the items; they must be as large as residuals of new items.
         n: number of items.
         seed: seed of the draws.
@@ -319,13 +322,14 @@ def prediction(
 
 
 def slope(x: ArrayLike, y: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """Return the slope of y over x, both [N], by ordinary least squares, with Student's interval (N - 2 degrees).
+    """Return the slope of y over x, both [N], by ordinary least squares, with Student's t interval (N - 2 degrees of
+    freedom).
 
-    If the points are exactly on a line, the residual spread is unknown: the slope has no interval and no p, and is
+    If the points are exactly on a line, the residual spread is unknown. The slope then has no interval and no p, and is
     flagged `DEGENERATE`.
 
     Raises:
-        ValueError: there are fewer than three points, or all have the same x.
+        ValueError: there are fewer than three points, or all points have the same x.
     """
     along = checked(x)
     values = checked(y, along)
@@ -426,14 +430,14 @@ def crossed_difference(
 def _table(values: ArrayLike) -> Floats:
     found = np.asarray(values, dtype=np.float64)
     if found.ndim != 2 or not found.size or not np.isfinite(found).all():
-        raise ValueError("expected finite scores of seeds by documents, at least one of each")
+        raise ValueError("expected a table of finite scores with at least one seed (row) and one document (column)")
     return found
 
 
 def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
     """Return the part of the estimate's variance that neither seeds nor documents explain.
 
-    `runs` has the difference of each seed minus the overall value.
+    `runs` contains the difference of each seed minus the difference over all seeds.
     """
     seeds, documents = gaps.shape
     left, total = gaps - mean - np.outer(runs, below), float(below.sum())
@@ -441,7 +445,9 @@ def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
 
 
 def _p(distance: float, half_width: Callable[[float], float]) -> float:
-    """Return the p-value: the level at which the interval reaches 0, found by bisection of its logarithm."""
+    """Return the p-value: 1 minus the confidence level at which the interval reaches 0, found by bisection on a log
+    scale.
+    """
     low, high = _LEAST, 0.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Shares of items (some scores may be missing), corrections for multiple tests, and sample sizes."""
+"""Fractions of items (some items may have no score), corrections for multiple tests, and sample sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plinth.evaluation.statistics.estimate import (
 
 
 def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
-    """Return a share with Wilson's interval (1927), for items sampled independently.
+    """Return a fraction with Wilson's interval (1927), for items sampled independently.
 
     Raises:
         ValueError: there are no items, or more successes than items.
@@ -39,35 +39,35 @@ def share(successes: int, n: int, *, level: float = 0.95) -> Estimate:
 
 
 def upper_share(successes: int, n: int, *, level: float = 0.95) -> float:
-    """Return the one-sided exact upper limit of a share at confidence `level` (Clopper and Pearson 1934).
+    """Return the one-sided exact upper limit of a fraction at confidence `level` (Clopper and Pearson 1934).
 
     Raises:
-        ValueError: as `share`.
+        ValueError: raised under the same conditions as by `share`.
     """
     _check(successes, n)
     return 1.0 if successes == n else rounded(beta_quantile(successes + 1, n - successes, level))
 
 
 def lower_share(successes: int, n: int, *, level: float = 0.95) -> float:
-    """Return the one-sided lower limit of a share (Clopper and Pearson 1934).
+    """Return the one-sided exact lower limit of a fraction at confidence `level` (Clopper and Pearson 1934).
 
     Raises:
-        ValueError: as `share`.
+        ValueError: raised under the same conditions as by `share`.
     """
     return rounded(1 - upper_share(n - successes, n, level=level))
 
 
 def share_with_missing(successes: int, scored: int, missing: int, *, level: float = 0.95) -> Estimate:
-    """Return the share of all items if some have no score, without assumptions about the missing scores.
+    """Return the fraction of successes among all items if some have no score, without assumptions about missing scores.
 
-    The value is the share of the scored items. The interval is valid for any scores of the missing items. It runs from
-    Wilson's lower end with all missing items wrong to the upper end with all missing items right. The critical value is
-    that of Imbens and Manski (2004), between the one-sided value (many missing) and the two-sided value (none missing).
-    Both ends account for the randomness of missingness. Stretching the interval of the scored items would be too
-    narrow.
+    The value is the fraction among the scored items. The interval is valid for any scores of the missing items. It runs
+    from Wilson's lower end with all missing items wrong to the upper end with all missing items right. The critical
+    value is that of Imbens and Manski (2004), between the one-sided value (many missing) and the two-sided value (none
+    missing). Both ends account for the randomness of missingness. Stretching the interval of the scored items would be
+    too narrow.
 
     Raises:
-        ValueError: as `share`.
+        ValueError: raised under the same conditions as by `share`.
     """
     _check(successes, scored)
     if missing < 0:
@@ -107,10 +107,10 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
     pairs (McNemar 1947).
 
     Args:
-        a_only: items that only the first answered correctly.
-        b_only: items that only the second answered correctly.
-        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013), which is closer to the nominal level but not
-            guaranteed to keep it.
+        a_only: number of items that only the first model answered correctly.
+        b_only: number of items that only the second model answered correctly.
+        mid: use the mid-p value (Fagerland, Lydersen and Laake 2013). Its error rate is closer to the nominal level,
+            but may exceed it.
 
     Raises:
         ValueError: a number is negative.
@@ -127,13 +127,14 @@ def mcnemar(a_only: int, b_only: int, *, mid: bool = False) -> float:
 
 
 def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the score interval of the difference of two paired shares (Tango 1998); valid for few discordant pairs.
+    """Return the score interval of the difference between two paired fractions (Tango 1998); valid for few discordant
+    pairs.
 
     Raises:
         ValueError: there are more discordant pairs than pairs.
     """
     if n < 1 or a_only + b_only > n:
-        raise ValueError("a paired difference needs pairs")
+        raise ValueError("a paired difference needs at least one pair")
     z, middle = normal_quantile((1 + level) / 2), (a_only - b_only) / n
 
     def statistic(difference: float) -> float:
@@ -149,7 +150,7 @@ def tango(a_only: int, b_only: int, n: int, level: float = 0.95) -> tuple[float,
 
 
 def _crossing(after: Callable[[float], bool], low: float, high: float) -> float:
-    """Return the point between `low` and `high` from which a condition is true, by bisection."""
+    """Return, by bisection, the point between `low` and `high` from which on a condition is true."""
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if after(middle) else (middle, high)
@@ -200,7 +201,7 @@ def sample_size(
 
     Args:
         effect: difference of means to detect.
-        variance: variance over items of the difference of the models' expected scores.
+        variance: variance, over items, of the difference between the two models' expected scores.
         noise_a, noise_b: variance of a sample's score around the expected score of its item, for each model.
         samples_a, samples_b: samples per item for each model.
         power, alpha: power and level of the two-sided test.

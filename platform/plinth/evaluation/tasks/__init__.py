@@ -6,8 +6,9 @@
     harness     loading of tasks, detection of damaged documents, evaluation of one task (lm_eval)
     __main__    `python -m plinth.evaluation.tasks CONFIG`: the child that runs lm-evaluation-harness
 
-lm-evaluation-harness builds the prompts and judges the answers; it has no model. Its requests go to the parent, which
-passes them to `plinth.evaluation.engine`. Plinth does not use the standard errors of lm-evaluation-harness, nor its
-cache of answers, which is not keyed by the model. Intervals come from `plinth.evaluation.statistics`. A finished task
-is a record in the step cache, keyed by the digests of checkpoint and task files.
+lm-evaluation-harness builds the prompts and judges the answers, but does not load the model. Its requests go to the
+parent process, which passes them to `plinth.evaluation.engine`. Plinth uses neither the standard errors of
+lm-evaluation-harness nor its answer cache, which is not keyed by the model. Intervals come from
+`plinth.evaluation.statistics`. The step cache has one record per finished task, keyed by the digests of checkpoint and
+task files.
 """

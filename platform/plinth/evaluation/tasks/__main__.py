@@ -1,9 +1,9 @@
 """Child process for lm-evaluation-harness: `python -m plinth.evaluation.tasks CONFIG`, in the folder of task files.
 
-CONFIG is JSON: `exchange` (folder of questions and answers), `model` (folder of the checkpoint's `tokenizer.json` and
-`config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (all tasks; the parent answers
-with the tasks to run), `ask`, `done` (a task with its facts and rows). Nothing here imports torch or opens a
-connection.
+CONFIG is a JSON file: `exchange` (folder for questions and answers), `model` (folder with the checkpoint's
+`tokenizer.json` and `config.json`), `tasks`, `fewshot`, `limit`, `seed`. Events on standard output: `loaded` (names all
+tasks; the parent process answers with the tasks to run), `ask`, `done` (a task with its facts and rows). This module
+neither imports torch nor opens a connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(path: str) -> int:
 def isolate() -> bool:
     """Move the process into its own network namespace, which has no network, if the system permits.
 
-    Otherwise the libraries are set to offline mode, and a task with data outside the folder is rejected.
+    Otherwise, the libraries are set to offline mode, and a task with data outside the folder is rejected.
     """
     import ctypes
 
@@ -66,7 +66,7 @@ def isolate() -> bool:
 
 
 def _lost(damaged: Sequence[DamagedLine], files: Sequence[str]) -> list[str]:
-    """Return a reason for each damaged line in a task's data."""
+    """Return a reason for each damaged line in the data files of a task."""
     names = {Path(file).as_posix() for file in files}
     return [f"{one.file}, line {one.line}: {one.reason}" for one in damaged if one.file in names]
 

@@ -1,4 +1,6 @@
-"""lm-evaluation-harness in the child: loading of tasks, detection of damaged documents, evaluation of one task."""
+"""lm-evaluation-harness in the child process: loading of tasks, detection of damaged documents, evaluation of one
+task.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ DRAWS, FEW_DRAWS, MANY = 1000, 200, 1000
 
 
 def load(folder: Path, names: Sequence[str], damaged: list[DamagedLine]) -> dict[str, Task]:
-    """Return the tasks with these names (for groups and tags, their members), or else all tasks in the folder, by name.
+    """Return the tasks with these names, by task name. A group or tag stands for its members; without names, all tasks
+    in the folder are returned.
 
     If the task cannot be constructed from the first document of a file, that document counts as damaged.
 
@@ -89,7 +92,7 @@ def _load(manager: TaskManager, name: str, folder: Path, damaged: list[DamagedLi
 
 
 def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) -> None:
-    """Reject data outside the folder, because its digest would not be part of the task's identity."""
+    """Reject data outside the task folder, because its digest would not be part of the task's digest."""
     files = (given or {}).get("data_files") or []
     flat = list(files.values()) if isinstance(files, Mapping) else [files]
     named = [one for some in flat for one in ([some] if isinstance(some, str) else some)]
@@ -104,7 +107,7 @@ def _require_inside(name: str, given: Mapping[str, Any] | None, folder: Path) ->
 
 
 def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
-    """Return the JSONL file with a task's documents, if there is one."""
+    """Return the JSONL file with a task's documents, or None if the task has no such file."""
     files = (config.get("dataset_kwargs") or {}).get("data_files")
     split = config.get("test_split") or config.get("validation_split")
     file = files.get(split) if isinstance(files, Mapping) else files
@@ -113,7 +116,7 @@ def _data_file(config: Mapping[str, Any], folder: Path) -> Path | None:
 
 
 def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: Exception) -> bool:
-    """Remove the first line of a task's data file; return False if there is none."""
+    """Remove the first line of a task's data file, and return False if there is none."""
     line, _, rest = data.read_bytes().lstrip(b"\n").partition(b"\n")
     reason = f"{type(error).__name__}: {error}"[:200]
     dropped.append(DamagedLine(data.relative_to(folder).as_posix(), len(dropped) + 1, reason))
@@ -122,7 +125,9 @@ def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: 
 
 
 def local(task: Task) -> list[str]:
-    """Return the data files of a task's evaluated split, as named in its YAML, to count damaged lines."""
+    """Return the data files of a task's evaluated split, as named in its YAML. Damaged lines are counted in these
+    files.
+    """
     files = (task.config.dataset_kwargs or {}).get("data_files") or []
     split = task.config.test_split or task.config.validation_split
     found = files.get(split, []) if isinstance(files, Mapping) else files
@@ -166,7 +171,7 @@ def run(
 
 
 def _configure(task: Task, params: Mapping[str, Any]) -> None:
-    """Set the few-shot examples as the lm-evaluation-harness command does."""
+    """Set the few-shot examples in the same way as the lm-evaluation-harness command."""
     fixed = task.get_config("num_fewshot")
     asked = params["fewshot"] if params["fewshot"] is not None and fixed != 0 else fixed
     task.set_config(key="num_fewshot", value=asked or 0)
@@ -174,8 +179,8 @@ def _configure(task: Task, params: Mapping[str, Any]) -> None:
 
 
 def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str, Any]]]:
-    """Return the indices of the first `limit` valid documents, and rows for the invalid documents before the last of
-    them.
+    """Return the indices of the first `limit` valid documents, and one row for each invalid document before the last
+    valid one.
     """
     good: list[int] = []
     bad: list[dict[str, Any]] = []
@@ -191,7 +196,7 @@ def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str,
 
 
 def _refused(task: Task, document: Mapping[str, Any]) -> str | None:
-    """Return the reason why a document cannot be scored, or None if it can. The test uses placeholder answers."""
+    """Return the reason why a document cannot be scored, or None if it is valid. The test uses placeholder answers."""
     try:
         context = task.fewshot_context(document, num_fewshot=0, gen_prefix=task.doc_to_prefix(document))
         asked = task.construct_requests(document, context, metadata=(task.config.task, 0, 1))
@@ -242,13 +247,13 @@ def _rows(task: Task, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def damaged_row(reason: str, document: int | None = None) -> dict[str, Any]:
-    """Return the row of an item without a score."""
+    """Return the row for an item without a score."""
     empty = dict.fromkeys(("score", "weight", "bits", "bytes", "output"))
     return {"document": document, "hash": "", "filter": "", "metric": "", **empty, "reason": reason}
 
 
 def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | None, str | None]:
-    """Return -log2 p of the correct answer, its number of bytes, and the model's answer."""
+    """Return -log2 p of the correct answer, the number of its bytes, and the model's answer."""
     arguments, answers = sample["arguments"], sample["filtered_resps"]
     match task.OUTPUT_TYPE:
         case "multiple_choice":
@@ -268,7 +273,9 @@ def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | 
 
 
 def _score(value: Any) -> tuple[float | None, float | None]:
-    """Return score and weight. A plain number has no weight, a fraction has its denominator; other values give None."""
+    """Return score and weight of a metric's value. A plain number has no weight; a fraction's weight is its
+    denominator. Other values give None for both.
+    """
     if isinstance(value, bool | int | float | np.number):
         return _number(value), None
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int | float | np.number) for one in value):
@@ -320,7 +327,7 @@ class DamagedLine(NamedTuple):
 
 
 def set_aside(folder: Path) -> list[DamagedLine]:
-    """Rewrite every JSONL file below a folder without its damaged lines; return the damaged lines."""
+    """Remove the damaged lines from every JSONL file below a folder, and return the damaged lines."""
     found: list[DamagedLine] = []
     for path in sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()):
         lines = path.read_bytes().split(b"\n")
@@ -333,7 +340,7 @@ def set_aside(folder: Path) -> list[DamagedLine]:
 
 
 def damaged(lines: Sequence[bytes]) -> dict[int, str]:
-    """Return the numbers (from 1) of the damaged lines with the reasons. Blank lines are not damaged."""
+    """Return the reason for each damaged line, by line number (from 1). Blank lines are not damaged."""
     reasons: dict[int, str] = {}
     records: dict[int, dict[str, str]] = {}  # type of each field, by line
     for number, line in enumerate(lines, start=1):
@@ -359,7 +366,7 @@ def damaged(lines: Sequence[bytes]) -> dict[int, str]:
 
 
 def _usual(records: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return, for each field that most lines have, the type that it has in most lines."""
+    """Return the most frequent type of each field that occurs in most lines."""
     kinds: dict[str, Counter[str]] = {}
     for fields in records:
         for name, kind in fields.items():
@@ -382,7 +389,7 @@ def _fits(kind: str, usual: str) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Return the type of a JSON value. All rows of a table must have the same type in a column."""
+    """Return the type of a JSON value. In a table, all rows must have the same type in a column."""
     match value:
         case None:
             return "null"

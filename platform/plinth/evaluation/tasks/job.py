@@ -1,9 +1,9 @@
 """The asset `tasks/{name}`: scores of a set of tasks, item by item, with an interval for every metric. Also the
 protocol between the two processes: questions, answers, scores of items.
 
-There are two child processes. One runs lm-evaluation-harness on a copy of the task files, without a model or network
-access. The other has the model (`evaluation.engine`) and is started at the first question. A finished task is a record
-in the step cache, so a killed run continues with the task it was at.
+There are two child processes. The first runs lm-evaluation-harness on a copy of the task files, without a model or
+network access. The second has the model (`evaluation.engine`) and is started at the first question. Each finished task
+is a record in the step cache. After an interruption, a new run continues with the first unfinished task.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Answerer(Protocol):
     """
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
-        """Return total -log2 p of each continuation after its prompt, and whether greedy decoding yields it."""
+        """Return the total -log2 p of each continuation after its prompt, and a flag that greedy decoding yields the
+        continuation.
+        """
         ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]) -> list[str]:
@@ -76,7 +78,7 @@ class EngineAnswerer:
 
 
 class Channel:
-    """The child's end of the protocol. As an `Answerer`, it passes requests to the parent process."""
+    """The child process's end of the protocol. As an `Answerer`, it passes requests to the parent process."""
 
     def __init__(self, folder: Path, answers: IO[str], lines: IO[str]) -> None:
         self._folder, self._answers, self._lines, self._asked = folder, answers, lines, 0
@@ -90,12 +92,12 @@ class Channel:
         return cls(folder, sys.stdin, lines)
 
     def emit(self, **event: Any) -> None:
-        """Send an event."""
+        """Send an event to the parent process."""
         self._lines.write(json.dumps(event) + "\n")
         self._lines.flush()
 
     def ask(self, kind: str, **question: Any) -> Any:
-        """Send a question and return the answer.
+        """Send a question to the parent process and return the answer.
 
         Raises:
             EOFError: the parent has exited.
@@ -205,7 +207,7 @@ def _linear(rows: Sequence[Mapping[str, Any]], aggregation: str, damaged: int, s
 
 
 def _falling(found: Estimate, through: Callable[[float], float]) -> Estimate:
-    """Transform the estimate of a log-likelihood rate (never above 0) by a decreasing function, such as perplexity."""
+    """Transform the estimate of a mean log-likelihood (at most 0) by a decreasing function, such as perplexity."""
     low, high = through(min(found.high, 0.0)), through(found.low)
     return found.model_copy(update={"value": through(found.value), "low": low, "high": high})
 
@@ -241,7 +243,7 @@ def run(ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: M
 
     Raises:
         CheckpointError, TrainingError: the checkpoint cannot be loaded or evaluated.
-        StageError: a task cannot be loaded or judged, with the end of the child's log.
+        StageError: a task cannot be loaded or judged; the error contains the end of the child's log.
     """
     step = _step(params, {"tasks": list(params.tasks)})
     inputs = {"checkpoint": checkpoint, f"task_files/{name}": files}
@@ -257,7 +259,9 @@ def _step(params: TaskSet, more: Mapping[str, Any]) -> Step:
 
 
 class _Harness:
-    """One run of the harness child process, and of the model's engine if there are requests."""
+    """One run of the child process with lm-evaluation-harness, and the model engine, which is started at the first
+    request.
+    """
 
     def __init__(self, ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> None:
         self.ctx, self.name, self.params, self.checkpoint, self.files = ctx, name, params, checkpoint, files
@@ -266,7 +270,7 @@ class _Harness:
         self._found: dict[str, tuple[Part, ...]] = {}
 
     def parts(self) -> tuple[Part, ...]:
-        """Return the result part of every task, sorted by task name."""
+        """Return the part with the results of every task, sorted by task name."""
         with named_failures(self.ctx.workspace.tmp):
             self.ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
         with (
@@ -277,7 +281,7 @@ class _Harness:
         return tuple(part for _, parts in sorted(self._found.items()) for part in parts)
 
     def _converse(self, folder: Path) -> None:
-        """Start the child and answer its questions until it ends."""
+        """Start the child process and answer its questions until it ends."""
         checkout(self.ctx.store, self.files.parts, folder / "files")
         wanted = [part for part in self.checkpoint.parts if part.name in (CONFIG, TOKENIZER)]
         checkout(self.ctx.store, wanted, folder / "model")

@@ -1,7 +1,7 @@
-"""lm-evaluation-harness' model class over the engine, without torch.
+"""Model class of lm-evaluation-harness over the engine, without torch.
 
 Prompts follow the start-of-document token of training (as with `HFLM(add_bos_token=True)`). Windows of long documents,
-truncation from the left, and the boundary between prompt and continuation are those of lm-evaluation-harness.
+truncation from the left, and the boundary between prompt and continuation are the same as in lm-evaluation-harness.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class CheckpointLM(LM):  # type: ignore[misc]
         )
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Return ln p of each continuation after its context, and whether greedy decoding yields the continuation."""
+        """Return ln p of each continuation after its context, and a flag that greedy decoding yields the
+        continuation.
+        """
         found = self.model.likelihoods([one.args for one in requests])
         return [(-bits * math.log(2), greedy) for bits, greedy in found]
 
@@ -90,7 +92,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
             raise StageError(
                 "a task has unsupported generation settings",
                 found=f"generation_kwargs {dict(settings)}",
-                expected=f"max_gen_toks below {self.max_length}, and if sampled only {', '.join(sorted(GENERATION))}",
+                expected=f"max_gen_toks below {self.max_length}, and for sampling only {', '.join(sorted(GENERATION))}",
                 remedy="set generation_kwargs in the task's YAML",
             )
         sampling = {

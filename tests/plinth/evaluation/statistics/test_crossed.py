@@ -122,8 +122,8 @@ def test_nothing_is_claimed_where_documents_do_not_vary(gaps: np.ndarray) -> Non
     [
         (np.zeros((2, 3)), np.ones(4), "weights"),
         (np.zeros((3, 2)), np.ones(3), "weights"),
-        (np.zeros(3), np.ones(3), "seeds by documents"),
-        (np.zeros((0, 3)), np.ones(3), "seeds by documents"),
+        (np.zeros(3), np.ones(3), r"finite scores with at least one seed \(row\) and one document"),
+        (np.zeros((0, 3)), np.ones(3), r"finite scores with at least one seed \(row\) and one document"),
         (np.array([[0, np.nan, 0]] * 2), np.ones(3), "finite"),
         (np.zeros((2, 3)), np.zeros(3), "above 0"),
     ],
