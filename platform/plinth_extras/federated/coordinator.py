@@ -166,8 +166,7 @@ class Coordinator:
         """Average the accepted contributions, and commit the next round.
 
         Raises:
-            CheckpointError: no contribution was accepted (the error lists the reasons), or the initial weights differ between
-                the sites.
+            CheckpointError: no contribution was accepted (the error lists the reasons), or initial weights differ.
         """
         if not self._accepted:
             raise CheckpointError(
@@ -212,7 +211,7 @@ class Coordinator:
         """Reject a contribution that must not be averaged.
 
         Raises:
-            CheckpointError: the base weights, parameters or shapes differ from the last round, or values are not finite.
+            CheckpointError: the base weights, parameters or shapes are wrong, or values are not finite.
             IntegrityError, MissingError: a file is missing or was changed.
         """
         base = self.exchange.round(self.number - 1)[0].common if self.number else None

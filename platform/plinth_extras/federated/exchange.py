@@ -176,7 +176,7 @@ class Exchange:
         return self._rounds.put(_round_name(made.round), self._sealed(made, ROUND, subjects), None)
 
     def send(self, made: Contribution) -> bool:
-        """Write the record of a contribution. Return False if the site has already sent its contribution to this round."""
+        """Write the record of a contribution. Return False if the site already sent a contribution to this round."""
         subjects = {f"rank-{rank:05d}.safetensors": file.sha256 for rank, file in enumerate(made.files)}
         data = self._sealed(made, CONTRIBUTION, subjects)
         return self._contributions.put(_contribution_name(made.round, made.site), data, None)

@@ -74,7 +74,7 @@ class Site(RankHook):
             asked_to_stop: returns the signal that this rank has received, or 0.
 
         Raises:
-            CheckpointError, IntegrityError, MissingError, StorageError: the exchange cannot be used (raised on every rank).
+            CheckpointError, IntegrityError, MissingError, StorageError: the exchange cannot be used (on every rank).
         """
         if not self._on_all(self._path(step).exists, lead=True):
             wanted = self._round + 1

@@ -48,7 +48,9 @@ class Privacy(Frozen):
     """DP-SGD with an (epsilon, delta) guarantee for each sequence of the shards."""
 
     epsilon: float = Field(gt=0, description="Privacy budget (epsilon). Training stops before a step would exceed it.")
-    delta: float = Field(gt=0, lt=1, description="Delta of the guarantee; usually below 1 / (sequences in the mixture).")
+    delta: float = Field(
+        gt=0, lt=1, description="Delta of the guarantee; usually below 1 / (number of sequences in the mixture)."
+    )
     clip_norm: float = Field(1.0, gt=0, description="Clipping norm of each sequence's gradient.")
     noise_multiplier: float | None = Field(
         None,

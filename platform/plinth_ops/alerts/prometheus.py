@@ -89,7 +89,9 @@ _FOLLOWS: Final = "RunSilent|CheckpointStale|MetricAbsent|RestartsRepeat"
 class Routing(Frozen):
     """Webhook addresses of notifications, and the intervals at which notifications are repeated."""
 
-    default: str = Field("", description="Webhook address for alerts whose owner and severity have no address in `owners`.")
+    default: str = Field(
+        "", description="Webhook address for alerts whose owner and severity have no address in `owners`."
+    )
     owners: Mapping[str, Mapping[Severity, str]] = Field(
         default_factory=dict, description="Webhook addresses by owner, then by severity (`page`, `ticket`)."
     )

@@ -93,7 +93,7 @@ def _require_empty(target: Workspace) -> None:
 
 
 def _unfinished(target: Workspace) -> Workspace:
-    """Return the workspace to restore to: a temporary folder next to the target, or the target itself if it is shared."""
+    """Return the workspace to restore to: a temporary folder next to the target, or the target if it is shared."""
     if target.uri:
         target.ensure()
         (target.root / UNFINISHED).touch()

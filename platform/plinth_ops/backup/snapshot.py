@@ -164,7 +164,9 @@ class BackupArchive:
         self._known: dict[str, int] | None = None
 
     def has(self, sha256: str, size: int) -> bool:
-        """Return True if the archive has content with this digest and size. The archive's files are listed only once."""
+        """Return True if the archive has content with this digest and size. The archive is listed on the first call
+        only.
+        """
         if self._known is None:
             self._known = sizes(f"{self.place}/objects")
         return self._known.get(_object(sha256)) == size
