@@ -73,7 +73,7 @@ class Objectives(Frozen):
         0.50,
         gt=0,
         lt=1,
-        description="Required busy share of device-seconds, or computing share of rank-seconds if there are no samples.",
+        description="Required busy share of device-seconds; computing share of rank-seconds if there are no samples.",
     )
     cost_per_token: float = Field(
         0.90,
