@@ -142,7 +142,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 @incident.command()
 @click.argument("number", type=int, required=False)
 @click.option(
-    "--page", "as_page", is_flag=True, help="Write the facts to reports/incident-NUMBER.html and .md, without output."
+    "--page", "as_page", is_flag=True, help="Write the facts to reports/incident-NUMBER.html and .md; print the path."
 )
 @shared
 @json_option
