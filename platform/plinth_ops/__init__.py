@@ -1,4 +1,4 @@
-"""Operations of a workspace in production. Loaded through entry points; no core module imports this package.
+"""Operations of a workspace in production, loaded through entry points. No core module imports this package.
 
     metrics/        the metrics table and the exporter
     alerts/         the alert table; Prometheus rules and Alertmanager routes

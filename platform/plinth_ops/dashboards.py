@@ -1,7 +1,7 @@
 """`plinth ops dashboards`: Grafana dashboards (executive, on-call, debug, data), generated from a table of panels.
 
 The JSON has schema 38 (Grafana 10 and later), with two panels per row. Queries read only metrics in
-`plinth_ops.metrics.table`. `$run` is the selected run; `$__rate_interval` is not used, since each query fixes its
+`plinth_ops.metrics.table`. `$run` is the selected run. `$__rate_interval` is not used, because each query sets a fixed
 window.
 """
 
@@ -97,7 +97,7 @@ ON_CALL: Final = Dashboard(
         _panel("Age of the last checkpoint", "(time() - plinth_checkpoint_timestamp_seconds) and on (run) "
                "plinth_run_active == 1", "{{run}}", "s"),
         _panel("Bad share of the last hour", f"1 - sum(delta({_GOOD}[1h])) / sum(delta(plinth_held_rank_seconds[1h]))",
-               "", "percentunit", "Value that the burn-rate alert evaluates."),
+               "", "percentunit", "Share of rank-seconds without progress, which the burn-rate alerts evaluate."),
         _panel("Restarts", 'plinth_events_total{kind="restart"}', "{{run}}"),
         _table("Last time of each event", "topk(50, plinth_event_timestamp_seconds) * 1000", "dateTimeFromNow"),
         _panel("Free disk", "plinth_workspace_free_ratio", "workspace", "percentunit"),

@@ -1,4 +1,4 @@
-"""`plinth ops cost`: spending by run, team, cause or bucket; limits; cost of the corpus.
+"""Command `plinth ops cost`: spending by run, team, cause or bucket; cost limits; cost of the corpus.
 
 Does not belong here: the ledger, reservations before a run and their settlement (`plinth.operation.spending`).
 """
@@ -81,7 +81,7 @@ def show(
 
 
 def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
-    """Print the cost by cause, and the energy, of runs in this workspace."""
+    """Print the cost by cause and the device energy of runs in this workspace."""
     from plinth.operation.settlement import Energy
 
     spent = [row for row in rows if row.rank_hours]
@@ -112,7 +112,7 @@ def _show_uses(by: str, rows: Sequence[SpendRow]) -> None:
 @shared
 @json_option
 def corpus(settings: Settings, as_json: bool) -> None:
-    """Show the cost of the corpus by bucket: monthly storage; requests and core-hours of the last computation."""
+    """Show the corpus cost by bucket: storage per month, and requests and core-hours of the last computation."""
     from plinth.operation import spending
 
     ctx = settings.context()
@@ -164,7 +164,7 @@ def limit(
 @shared
 @json_option
 def limits(settings: Settings, as_json: bool) -> None:
-    """List the limits, each with its spent and reserved amount."""
+    """List the cost limits, each with its spent and reserved amount."""
     _show_limits(_ledger(settings), time.time(), as_json)
 
 
@@ -212,7 +212,7 @@ COMMON = "-"
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusRow:
-    """Cost of one bucket, in the currency of the prices."""
+    """Cost of the corpus text of one bucket, in the currency of the prices."""
 
     bucket: str
     stored_bytes: int
@@ -225,7 +225,7 @@ class CorpusRow:
 
 
 def corpus_costs(state: State, prices: CorpusPrices) -> list[CorpusRow]:
-    """Return costs by bucket, highest storage cost first."""
+    """Return the cost of the corpus by bucket, highest storage cost first."""
     from plinth.compute import context
     from plinth.records import bucket_of
 

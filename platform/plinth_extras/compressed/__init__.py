@@ -6,8 +6,8 @@
 A model that is read back has the quantized or pruned weights of its file. The loss of quality is measured
 by the evaluation (`plinth_registry.exports`).
 
-Also here: the entries of the entry-point group `plinth.model_forms`. For `plinth export model --format`, a form is
-written, read back, measured and gated. This module does not import torch.
+Also here: the entries of the entry-point group `plinth.model_forms`. `plinth export model --format` writes a form,
+reads it back, measures its quality and evaluates the export gates. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FormExport:
         return plain._replace(files=made.files, bytes=made.bytes, dtype=self.form)
 
     def judged(self, settings: Settings, ctx: Context, release: str, folder: Path) -> FormClaim:
-        """Compare the compressed model with its release, and evaluate the export gates.
+        """Compare the compressed model with its release on held-out text, and evaluate the export gates.
 
         Raises:
             GateError: a gate blocks the export.
@@ -70,14 +70,14 @@ class FormExport:
 
 @contextmanager
 def form_export(ctx: Context, form: str, source: Path, tokenizer: Path) -> Iterator[FormExport]:
-    """Yield the export of a form, with a temporary folder for its files."""
+    """Yield the export of a release in a compressed form, with a temporary folder for its files."""
     ctx.workspace.tmp.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="form-", dir=ctx.workspace.tmp) as scratch:
         yield FormExport(form, source, tokenizer, Path(scratch))
 
 
 def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest, restored: Path) -> Manifest:
-    """Return the comparison of the form (a) with the release (b) on held-out text."""
+    """Return the comparison of the compressed model (a) with the release (b) on held-out text."""
     from plinth.errors import MissingError
     from plinth.evaluation.comparison import job
     from plinth.evaluation.comparison.models import weights
@@ -107,7 +107,7 @@ def _compared(settings: Settings, ctx: Context, form: str, checkpoint: Manifest,
 
 
 def _quietly(line: str) -> None:
-    """Drop the progress messages of a stage, which are not part of the result."""
+    """Ignore a progress message of the evaluation stage."""
 
 
 def _form(name: str) -> ModelForm:

@@ -1,4 +1,4 @@
-"""Compressed forms by name: conversion from a Hugging Face folder, and back to a folder for the evaluation."""
+"""Conversion of a Hugging Face model folder to a compressed form, and back to a folder for the evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
 
     Raises:
         CheckpointError: the row length of a matrix is not a multiple of the group size.
-        IntegrityError: the file, read back, differs from the quantized tensors.
+        IntegrityError: the written file differs from the quantized tensors.
     """
     support = _library("torchao.prototype.safetensors.safetensors_support")
     scheme = _scheme(form)
@@ -56,7 +56,7 @@ def write_integers(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def read_integers(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the dequantized tensors of an int8 or int4 file, each with its published name."""
+    """Yield the dequantized tensors of an int8 or int4 file, each with its Hugging Face name."""
     support = _library("torchao.prototype.safetensors.safetensors_support")
     tensors, described = _file(folder)
     found, left = support.unflatten_tensor_state_dict(tensors, described)
@@ -72,7 +72,7 @@ def is_quantised(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _library(module: str) -> Any:
-    """Import a torchao module. Warnings about missing GPU kernels are silenced, since writing files needs no kernels.
+    """Import a torchao module, without its warnings about missing GPU kernels. Writing files needs no kernels.
 
     Raises:
         MissingError: torchao is not installed.
@@ -91,7 +91,7 @@ def _scheme(form: str) -> Any:
 
 
 def _made(tensor: Tensor, name: str, scheme: Any, form: str) -> Tensor:
-    """Return the tensor to store: quantized by torchao, or unchanged."""
+    """Return the tensor to store: quantized by torchao if it is a block's matrix, otherwise unchanged."""
     if not is_quantised(name, tuple(tensor.shape)):
         return tensor
     if form == "int4" and tensor.shape[1] % GROUP:
@@ -115,7 +115,7 @@ def _write_config(plain: Path, folder: Path, scheme: Any) -> None:
 
 
 def _file(folder: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of the weights file, and its metadata."""
+    """Return the tensors and the metadata of the weights file in a folder."""
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         described = {key: value for key, value in (file.metadata() or {}).items() if key != "format"}
         return {name: file.get_tensor(name) for name in file.keys()}, described  # noqa: SIM118 - not a mapping
@@ -151,7 +151,7 @@ def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
     """Write the pruned model to one file. Only the matrices of the transformer blocks are changed.
 
     Raises:
-        CheckpointError: the row length is not divisible by four.
+        CheckpointError: the row length of a matrix is not divisible by four.
     """
     with SavedWeights(plain) as saved:
         tensors = {name: saved.tensor(name) for name in saved}
@@ -166,7 +166,7 @@ def write_pruned(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def read_pruned(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a pruned model, each with its name."""
+    """Yield the tensors of a pruned model, each with its Hugging Face name."""
     with SavedWeights(folder) as saved:
         for name in saved:
             yield name, saved.tensor(name)
@@ -175,7 +175,7 @@ def read_pruned(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Ten
 def unstructured(weight: Tensor, share: float = _SHARE) -> Tensor:
     """Return a copy of `weight` in which the fraction `share` of elements with the smallest magnitude is zero.
 
-    Ties are resolved by position.
+    Among elements of equal magnitude, the position in the matrix decides.
     """
     count = int(weight.numel() * share)
     smallest = weight.float().abs().flatten().argsort(stable=True)[:count]
@@ -203,7 +203,7 @@ class _Kind(NamedTuple):
 
     Args:
         write: `(plain, folder, form)` -> names of the tensor files.
-        read: `(plain, folder, form)` -> tensors of those files by published name, in any order.
+        read: `(plain, folder, form)` -> tensors of the files by Hugging Face name, in any order.
         dtype: precision of the source folder; `saved` keeps the precision of the checkpoint.
     """
 
@@ -226,7 +226,7 @@ FORMS: Final[Mapping[str, _Kind]] = {
 
 
 class WrittenForm(NamedTuple):
-    """Tensor files of a form, and their total bytes."""
+    """Names of the tensor files of a form, and their total size in bytes."""
 
     files: list[str]
     bytes: int
@@ -256,7 +256,7 @@ def write(form: str, plain: Path, folder: Path) -> WrittenForm:
 
 
 def restore(form: str, plain: Path, folder: Path, to: Path) -> None:
-    """Read a form's files back, and write the weights to a model folder in Hugging Face's layout.
+    """Read the files of a compressed form, and write the weights to a model folder in Hugging Face's layout.
 
     Args:
         form: name of the form in `folder`.

@@ -36,7 +36,7 @@ _ENDS: Final = ("model.embed_tokens.weight", "lm_head.weight")
 
 
 def write(plain: Path, folder: Path, form: str) -> list[str]:
-    """Write `model.gguf` from a Hugging Face folder; return its name.
+    """Write `model.gguf` from a Hugging Face folder; return the file name.
 
     Raises:
         CheckpointError: llama.cpp would compute a different model, or encode text into different tokens.
@@ -81,7 +81,7 @@ def write(plain: Path, folder: Path, form: str) -> list[str]:
 
 
 def require_same(path: Path, written: Mapping[str, str]) -> None:
-    """Compare every tensor of a file with the SHA-256 of the quantizer's output.
+    """Compare every tensor of a GGUF file with the SHA-256 of the quantizer's output.
 
     Raises:
         IntegrityError: tensors differ, are missing or were added; the error names them.
@@ -97,7 +97,7 @@ def require_same(path: Path, written: Mapping[str, str]) -> None:
 
 
 def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of `model.gguf` in FP32, by published name and in Hugging Face's row order."""
+    """Yield the tensors of `model.gguf` in FP32, with Hugging Face's names and row order."""
     gguf = require("gguf", "quantised")
     config = read_config(plain)
     with SavedWeights(plain) as saved:
@@ -144,7 +144,7 @@ FREQUENCY_FACTORS: Final = "rope_freqs.weight"
 
 
 def tensor_names(config: Mapping[str, Any], published: list[str]) -> dict[str, str]:
-    """Return llama.cpp's name of every tensor by its published name.
+    """Return llama.cpp's name of every tensor, by the tensor's Hugging Face name.
 
     Raises:
         CheckpointError: GGUF does not support the architecture or one of its tensors.
@@ -165,7 +165,7 @@ def tensor_names(config: Mapping[str, Any], published: list[str]) -> dict[str, s
 
 
 def _describe_model(writer: Any, config: Mapping[str, Any], name: str, file_type: int) -> None:
-    """Write the GGUF keys that describe the architecture."""
+    """Write the GGUF keys that describe the model architecture."""
     gguf = require("gguf", "quantised")
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)

@@ -3,11 +3,11 @@
     teacher         the teacher on a rank; its logits for all sequences of a run, stored once (imports torch)
     stored_logits   reader of the asset `teacher_logits`, by position, and the stage that writes the asset
 
-The loss itself is in `plinth.model.loss`. The teacher is resolved and verified like `initial` weights; its digest is
-part of the run's key and of the inputs of `run`, so that lineage and taints include the teacher.
+The loss itself is in `plinth.model.loss`. The teacher is resolved and verified like `initial` weights. Its digest is
+part of the run's key and an input of the asset `run`, so that lineage and taints include the teacher.
 
-Also here: the section `training.distillation` of a recipe, and the training hook with checks, teacher and stored
-logits of a run.
+Also here: the section `training.distillation` of a recipe, and the training hook, which checks the recipe and provides
+the teacher and its stored logits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or s
 
 
 class Distillation(Frozen):
-    """Distillation from a teacher model with the run's tokenizer. Every device loads the whole teacher."""
+    """Distillation from a teacher model with the run's tokenizer. Unless `top_k` is set, every device loads the whole
+    teacher.
+    """
 
     teacher: str = Field(
         min_length=1,
@@ -62,7 +64,7 @@ class Distillation(Frozen):
 
     @property
     def weights(self) -> InitialWeights:
-        """Teacher in the form of initial weights."""
+        """Teacher, as a reference to initial weights."""
         return InitialWeights.named(self.teacher)
 
 
@@ -81,7 +83,7 @@ class TeacherState(Frozen):
 SECTION = RecipeSection(
     name="training.distillation", model=Distillation, description="Distillation from a teacher; disabled by default."
 )
-STATE = RecipeSection(name="run.distillation", model=TeacherState, description="The teacher of the run.")
+STATE = RecipeSection(name="run.distillation", model=TeacherState, description="Resolved teacher of the run.")
 
 #: Assets of a run's teacher, and of its stored logits.
 TEACHER, LOGITS = "teacher", "teacher_logits"
@@ -90,7 +92,9 @@ UNDIVIDED = ("tensor", "sequence", "pipeline")
 
 
 def problems(training: Training, params: Distillation) -> Iterator[str]:
-    """Yield each setting that distillation does not support: parallel layouts, and changes of row length."""
+    """Yield an error text for each setting that distillation does not support: parallel layouts, and changes of row
+    length.
+    """
     if divided := not_with(training.parallel, undivided=UNDIVIDED):
         yield (
             f"distillation with parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a teacher's logits "
@@ -105,12 +109,12 @@ def problems(training: Training, params: Distillation) -> Iterator[str]:
 
 
 def models(params: Distillation) -> dict[str, InitialWeights]:
-    """Return the teacher in the form of initial weights."""
+    """Return the reference to the teacher's weights, by asset name."""
     return {TEACHER: params.weights}
 
 
 def assets(params: Distillation) -> tuple[str, ...]:
-    """Return the name of the asset with stored logits if the recipe stores logits."""
+    """Return the name of the asset with the teacher's stored logits, or nothing if the recipe does not store logits."""
     return (LOGITS,) if params.top_k is not None else ()
 
 
@@ -118,7 +122,7 @@ def prepare(given: Preparation, params: Distillation) -> TeacherState:
     """Resolve the teacher, and check that it has the run's tokenizer.
 
     Raises:
-        RecipeError: the tokenizers differ.
+        RecipeError: the tokenizers of the teacher and the run differ.
     """
     from plinth.training.initial import require_same_vocabulary
 
@@ -130,7 +134,7 @@ def prepare(given: Preparation, params: Distillation) -> TeacherState:
 
 
 def inputs(state: TeacherState) -> dict[str, str]:
-    """Return the digests of the teacher and of its stored logits."""
+    """Return the digests of the teacher and of its stored logits, by asset name."""
     return {TEACHER: state.manifest, **({LOGITS: state.logits} if state.logits else {})}
 
 
@@ -139,7 +143,7 @@ def reads(
 ) -> Callable[[int, int], tuple[LogitRows, ...]] | None:
     """Return a function that reads the stored logits for this rank's rows of a step.
 
-    The result is None if the teacher computes every batch.
+    Returns None if no logits are stored, because the teacher then computes them for every batch.
     """
     if not state.logits:
         return None

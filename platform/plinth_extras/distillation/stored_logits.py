@@ -38,14 +38,14 @@ PRECISIONS = {"fp16": np.float16, "fp32": np.float32}
 
 
 class LogitRows(NamedTuple):
-    """Logits of a teacher for sequences: ids [n, S, k], and log-probabilities [n, S, k + 1]."""
+    """Logits of a teacher for several sequences: token ids [n, S, k], and log-probabilities [n, S, k + 1]."""
 
     ids: NDArray[Any]
     log_p: NDArray[Any]
 
 
 def identified(training: Training) -> dict[str, int | float | str | bool]:
-    """Return the parameters that determine the stored bytes, in addition to mixture and teacher.
+    """Return the parameters that, together with mixture and teacher, determine the stored bytes.
 
     `precision` is the teacher's precision: BF16 if the recipe sets BF16 for the run, otherwise FP32.
     """
@@ -68,12 +68,14 @@ def record_of(top_k: int, vocab_size: int, precision: str) -> np.dtype[np.void]:
 
 
 def part_positions(record: np.dtype[np.void], sequence_tokens: int) -> int:
-    """Return the number of positions in a part file."""
+    """Return the number of positions (sequences) in one part file."""
     return max(1, PART_BYTES // (record.itemsize * sequence_tokens))
 
 
 class StoredLogits:
-    """Reader of the stored logits of a run's data order. Opens and verifies a part when it is first read.
+    """Reader of a teacher's stored logits, by position in the run's data order.
+
+    Each part file is opened and verified when it is first read.
 
     Args:
         store: content store with the parts.
@@ -88,11 +90,11 @@ class StoredLogits:
         self._positions = int(made.stats["positions"])
 
     def rows(self, first: int, stop: int) -> LogitRows:
-        """Return the logits of positions `first` to `stop`.
+        """Return the stored logits of the positions from `first` up to, but not including, `stop`.
 
         Raises:
-            MissingError: a position is not stored, or a part is missing.
-            IntegrityError: a part has changed.
+            MissingError: a position is not stored, or a part file is missing.
+            IntegrityError: a part file has changed.
         """
         if not 0 <= first <= stop <= self._positions:
             raise MissingError(
@@ -116,7 +118,7 @@ class StoredLogits:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage that stores the teacher's logits, if the recipe sets `top_k`."""
+    """Return the stage that stores the teacher's logits, or an empty list if the recipe does not set `top_k`."""
     learns = of(recipe.training, "distillation", Distillation)
     if learns is None or learns.top_k is None:
         return []

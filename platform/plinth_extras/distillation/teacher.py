@@ -1,4 +1,6 @@
-"""Teacher model on a rank (whole, in the run's precision, without gradients), and the job that stores its logits."""
+"""Teacher model on a rank (whole, in the run's precision, without gradients), and the job that stores the teacher's
+logits.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTeacher(RankHook):
-    """Teacher of a run, next to the student. The teacher is not loaded if its logits are stored."""
+    """Teacher of a run, on the same rank as the student. The teacher is not loaded if its logits are stored."""
 
     def __init__(self, config: RunConfig, rank: Rank, state: TeacherState) -> None:
         self.config, self.device, self.params = config, rank.device, state
@@ -50,7 +52,7 @@ class LoadedTeacher(RankHook):
     def attach(self, engine: TrainingEngine) -> None:
         """Load the teacher unless its logits are stored.
 
-        Raises: as `load_teacher`.
+        Raises the same errors as `load_teacher`.
         """
         if self.model is None and not self.params.logits:
             self.model = load_teacher(Workspace(self.config.workspace), self.params.manifest, self.device, engine.dtype)
@@ -63,7 +65,7 @@ class LoadedTeacher(RankHook):
 
 
 def live_teacher(model: Decoder, batch: ModelInput, whole: bool, state: TeacherState) -> Teacher:
-    """Return the output of a teacher for a micro batch, without a host synchronization."""
+    """Return the teacher's output for a micro batch, without a host synchronization."""
     with torch.no_grad():
         states = model.states(batch.inputs, batch.segments, whole=whole).flatten(0, 1)
     return Teacher(states, model.output_matrix, model.config.logit_scale, state.share, state.temperature)
@@ -73,7 +75,7 @@ def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtyp
     """Load a teacher by the digest of its manifest.
 
     Raises:
-        CheckpointError, IntegrityError, MissingError: its files are missing, changed or not a model.
+        CheckpointError, IntegrityError, MissingError: the teacher's files are missing, were changed or are not a model.
     """
     found = Refs(workspace).load(manifest)
     digests = {part.name: part.blob.sha256 for part in found.parts}
@@ -86,9 +88,9 @@ def load_teacher(workspace: Workspace, manifest: str, device: torch.device, dtyp
 
 
 def stored_teacher(said: LogitRows, state: TeacherState, device: torch.device) -> TopTokens:
-    """Copy stored logits of a micro batch to a device, without a host synchronization.
+    """Copy the stored logits of a micro batch to a device, without a host synchronization.
 
-    FP16 values are normalized again; FP32 values are not changed, so that self-distillation stays exact.
+    FP16 values are normalized again. FP32 values are not changed, so that self-distillation stays exact.
     """
     ids, log_p = (to_device(column.reshape(-1, column.shape[-1]), device) for column in (signed(said.ids), said.log_p))
     ids = ids.long() & 0xFFFF if said.ids.itemsize == 2 else ids.long()
@@ -116,7 +118,7 @@ BATCH_TOKENS = 8192
 
 
 class LogitsTask(Frozen):
-    """Task to compute the logits of one part. `workspace` is a path and is excluded from the content hash."""
+    """Task to compute the logits of one part file. `workspace` is a path and is excluded from the content hash."""
 
     workspace: str
     mixture: str
@@ -136,12 +138,12 @@ def run(
     tokenizer: Manifest,
     teacher: Manifest,
 ) -> Manifest:
-    """Store the teacher's logits for every position of the mixture's order.
+    """Store the teacher's logits for every position of the mixture's data order.
 
     Stats: `positions`, `sequence_tokens`, `vocab_size`, `bytes_per_token`.
 
     Raises:
-        RecipeError: the teacher has another tokenizer.
+        RecipeError: the teacher's tokenizer is not the run's tokenizer.
         TrainingError: the vocabulary has fewer tokens than `top_k`.
         CheckpointError, IntegrityError, MissingError: the teacher or the shards are absent or have changed.
     """
@@ -186,7 +188,7 @@ def run(
 
 
 def make_part(store: Store, task: LogitsTask) -> tuple[Part, ...]:
-    """Compute the records of all positions in one part, and write them to one file."""
+    """Compute the logit records of all positions in one part, and write them to one file."""
     top_k, precision = int(task.params["top_k"]), str(task.params["stored"])
     record = record_of(top_k, task.vocab_size, precision)
     loader = _loader(task.workspace, task.mixture, task.shards)
@@ -226,13 +228,13 @@ def _said(model: Decoder, loader: Loader, first: int, stop: int, task: LogitsTas
 
 
 def _placed(ctx: Context) -> Context:
-    """Return a context with a single worker if there is a GPU, since every worker loads the teacher."""
+    """Return a context with a single worker if there is a GPU, because every worker loads the teacher."""
     return replace(ctx, engine=LocalEngine(1)) if torch.cuda.is_available() else ctx
 
 
 @lru_cache(maxsize=1)
 def _loader(workspace: str, mixture: str, shards: tuple[str, ...]) -> Loader:
-    """Return the data loader. A worker keeps it between parts."""
+    """Return the data loader for the teacher's input. A worker process reuses the loader for all its parts."""
     return open_loader(Workspace(Path(workspace)), mixture, shards)
 
 

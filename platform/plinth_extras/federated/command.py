@@ -1,4 +1,4 @@
-"""Command `plinth run federated`; loads the other modules when it runs."""
+"""Command `plinth run federated`. The other modules of the package are imported when the command runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def federated() -> None:
     type=click.FloatRange(min=0),
     default=3600.0,
     show_default=True,
-    help="Seconds to wait for other sites after the first one has sent its weights.",
+    help="Seconds to wait for other sites after the first site has sent its weights.",
 )
 @recipe_option
 @shared
@@ -31,7 +31,7 @@ def coordinate(settings: Settings, wait: float) -> None:
     """Average the weights of the sites round by round, until their runs have ended.
 
     Use the recipe of any site. All state is in the exchange, so the command can be interrupted and restarted. Sites
-    that are late or rejected are listed; the mean of the others is used.
+    that are late or rejected are listed and are not part of the mean.
     """
     from plinth_extras.federated.coordinator import Coordinator
     from plinth_extras.federated.coordinator import coordinate as until_all_end
@@ -46,7 +46,7 @@ def coordinate(settings: Settings, wait: float) -> None:
 @shared
 @json_option
 def rounds(settings: Settings, as_json: bool) -> None:
-    """List committed rounds with verified signatures: accepted, missing and rejected sites, with reasons."""
+    """Verify and list the committed rounds, with accepted and missing sites, and rejected sites with the reason."""
     from plinth_jobs.cli import output
 
     _, exchange = _federation(settings)

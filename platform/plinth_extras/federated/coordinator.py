@@ -4,8 +4,8 @@
                                     └─► rejected with a reason: the other sites are averaged               │
     rounds/r.json, last ◄──────────────────────────────────────────────────────────────────────────────────┘
 
-All its state is in the exchange. After a kill, a round is either committed or computed again from the same files with
-the same bits. Two coordinators at once are harmless: the record that is written first is kept.
+All state of the coordinator is in the exchange. After a kill, a round is either committed, or is computed again from
+the same files with the same bits. Two coordinators at once are harmless: the record that is written first is kept.
 
 Round 0 has no outer step: the sites' initial weights must be bit-identical, and become the common weights.
 """
@@ -46,7 +46,7 @@ MOMENTUM = "momentum"
 
 
 def mean_of(sites: Sequence[Tensor]) -> Tensor:
-    """Return the mean of the sites' weights in FP64."""
+    """Return the mean of the sites' weights for one parameter, in FP64."""
     total = sites[0].double()  # and not 0 + it: a minus zero stays one
     for weights in sites[1:]:
         total = total + weights.double()
@@ -54,13 +54,16 @@ def mean_of(sites: Sequence[Tensor]) -> Tensor:
 
 
 def next_momentum(common: Tensor, momentum: Tensor | None, mean: Tensor, mu: float) -> Tensor:
-    """Return the next momentum v' of the outer step in FP32."""
+    """Return the momentum v' of the outer step in FP32 for the next round."""
     change = mean - common.double()
     return (change if momentum is None else mu * momentum.double() + change).float()
 
 
 def next_common(common: Tensor, momentum: Tensor | None, mean: Tensor, lr: float, mu: float) -> Tensor:
-    """Return the next common weights x' in FP32. `momentum` is v', which is needed only if mu is above 0."""
+    """Return the common weights x' in FP32 for the next round.
+
+    `momentum` is v', which is needed only if mu is above 0.
+    """
     if lr != 1:
         mean = mean + (lr - 1) * (mean - common.double())
     if mu and momentum is not None:
@@ -69,7 +72,7 @@ def next_common(common: Tensor, momentum: Tensor | None, mean: Tensor, lr: float
 
 
 class RoundFiles:
-    """Open weight files of a round. They are closed with `stack`."""
+    """Weight files of a round. They stay open until `stack` is closed."""
 
     def __init__(self, stack: ExitStack, store: Store) -> None:
         self._stack, self._store = stack, store
@@ -83,7 +86,7 @@ class RoundFiles:
         return ShardedState(self._stack, self._store.root, files=[self._store.open_path(file) for file in files])
 
     def write(self, like: ShardedState, kind: str, value: Callable[[str], Tensor]) -> Blob:
-        """Write a file with one whole tensor for each parameter of `like`, sorted by name."""
+        """Write a file with one whole tensor for each parameter of `like`, sorted by parameter name."""
         names = sorted(like.names)
         shapes = {name: list(like.shape_of(name)) for name in names}
         keys = {name: key_of(Share(name, tuple(shapes[name]), WHOLE, 0, {}), kind, 0) for name in names}
@@ -104,7 +107,7 @@ def require_fit(state: ShardedState, common: ShardedState | None) -> None:
     """Reject weights that are not finite or do not match the parameters of the common weights.
 
     Raises:
-        CheckpointError: a parameter differs; the error names the first.
+        CheckpointError: a parameter differs or is not finite; the error names the first such parameter.
     """
     if common is not None and (differing := sorted(state.names ^ common.names)):
         raise CheckpointError("parameters other than those of the common weights", found=", ".join(differing[:3]))
@@ -139,7 +142,7 @@ class Coordinator:
         self._ended = set(exchange.round(self.number - 1)[0].ended) if self.number else set[str]()
 
     def receive(self) -> list[str]:
-        """Check new contributions to the next round; return the sites that have not sent any yet."""
+        """Check new contributions to the next round; return the sites that have not sent a contribution."""
         for site in self._awaited:
             try:
                 found = self.exchange.contribution(self.number, site)
@@ -163,7 +166,7 @@ class Coordinator:
         """Average the accepted contributions, and commit the next round.
 
         Raises:
-            CheckpointError: no contribution was accepted (the error has the reasons), or the initial weights differ.
+            CheckpointError: no contribution was accepted (the error lists the reasons), or initial weights differ.
         """
         if not self._accepted:
             raise CheckpointError(
@@ -198,7 +201,7 @@ class Coordinator:
         return self._next()
 
     def _next(self) -> Round:
-        """Advance to the next round after this or another coordinator has committed the current round."""
+        """Return the round that this or another coordinator has committed, and advance to the round after it."""
         committed, _ = self.exchange.round(self.number)
         self.number, self._accepted, self._refused = self.number + 1, {}, {}
         self._ended = set(committed.ended)
@@ -208,7 +211,7 @@ class Coordinator:
         """Reject a contribution that must not be averaged.
 
         Raises:
-            CheckpointError: the base weights, parameters or shapes differ, or values are not finite.
+            CheckpointError: the base weights, parameters or shapes are wrong, or values are not finite.
             IntegrityError, MissingError: a file is missing or was changed.
         """
         base = self.exchange.round(self.number - 1)[0].common if self.number else None
@@ -223,7 +226,7 @@ class Coordinator:
             require_fit(files.opened(*made.files), files.opened(base) if base else None)
 
     def _outer_step(self, files: RoundFiles) -> tuple[Blob, Blob | None]:
-        """Write the next common weights and, if the outer step has momentum, the next momentum."""
+        """Write the next common weights. If the outer step has momentum, also write the next momentum."""
         lr, mu = self.params.outer_lr, self.params.outer_momentum
         sites = {site: files.opened(*made.files) for site, (made, _) in sorted(self._accepted.items())}
         if not self.number:
@@ -257,7 +260,7 @@ def coordinate(
     """Commit rounds until the runs of all participating sites have ended; return the last round.
 
     Args:
-        wait_s: seconds to wait for further sites after the first one has sent its weights.
+        wait_s: seconds to wait for other sites after the first site has sent its weights.
         tell: called with each committed round.
 
     Raises:
@@ -278,7 +281,11 @@ def coordinate(
 
 
 def _require_same(sites: dict[str, ShardedState]) -> None:
-    """Raise CheckpointError if a site's initial weights differ from the first site's."""
+    """Check that all sites have the same initial weights.
+
+    Raises:
+        CheckpointError: a site's initial weights differ from those of the first site.
+    """
     (name, first), *others = sites.items()
     for other, state in others:
         if not same_weights(first, state):

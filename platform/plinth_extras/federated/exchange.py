@@ -1,12 +1,12 @@
-"""`training.federated`: federation of a run, its training hook, and the exchange between sites.
+"""Recipe section `training.federated`, its training hook, and the exchange between sites.
 
-Sites exchange signed records and tensors, which the records name by digest.
+Sites exchange signed records and tensor files. A record names its tensor files by digest.
 
     contributions/00003/oslo.json   a site's weights after its inner steps, for round 3; written once
     rounds/00003.json               the outcome of round 3; written once and last, which commits the round
     store/                          the files of tensors, in the layout of a workspace's store; old ones are pruned
 
-Records are in-toto statements in DSSE envelopes, signed with the role `trainer`. They contain names, numbers and
+Records are in-toto statements in DSSE envelopes, signed by the role `trainer`. They contain names, numbers and
 digests. Each machine verifies the SHA-256 of a file when it first reads the file.
 
 Does not belong here: the outer step and the choice of contributions (coordinator).
@@ -42,7 +42,7 @@ class Federated(Frozen):
     """Federation of runs that train the same model on their own text and average weights every `inner_steps`."""
 
     site: Name = Field(description="Name of this run's site.")
-    sites: tuple[Name, ...] = Field(min_length=1, description="All sites, including this one.")
+    sites: tuple[Name, ...] = Field(min_length=1, description="Names of all sites, including this run's site.")
     exchange: str = Field(
         pattern=r"^(/|s3://[^/]+)",
         description="Absolute folder, or `s3://bucket/prefix`, that all sites and the coordinator can reach.",
@@ -67,11 +67,11 @@ class Federated(Frozen):
 SECTION = RecipeSection(
     name="training.federated", model=Federated, description="Federated training; disabled by default."
 )
-STATE = RecipeSection(name="run.federated", model=Federated, description="The federation of the run.")
+STATE = RecipeSection(name="run.federated", model=Federated, description="Federation settings of the run.")
 
 
 def facts(history: History | None, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rounds that the run took part in: step, adopted weights, and sites."""
+    """Return the step, round number, sites and adopted weights of each round that the run took part in."""
     if history is None:
         return {}
     rounds = {event["step"]: event for event in history.of("averaged")}
@@ -106,7 +106,7 @@ class Contribution(Frozen):
 
 
 class Round(Frozen):
-    """Outcome of a round, from which every site continues."""
+    """Outcome of a federated round. Every site continues from its common weights."""
 
     round: int = Field(ge=0)
     before: str = Field(description="SHA-256 of the previous round's record; empty in round 0.")
@@ -122,7 +122,7 @@ class Round(Frozen):
 
 
 class SignedRecord(NamedTuple):
-    """Bytes of a record, and their SHA-256."""
+    """Bytes of a signed record, and their SHA-256."""
 
     data: bytes
     sha256: str
@@ -132,7 +132,10 @@ Record = TypeVar("Record", Contribution, Round)
 
 
 class Exchange:
-    """Exchange in a folder or under an `s3://` prefix. Records are signed and verified with `trust`."""
+    """Exchange of signed records and weights, in a folder or under an `s3://` prefix.
+
+    Records are signed and verified with `trust`.
+    """
 
     def __init__(self, place: str, trust: Trust) -> None:
         at = Workspace(folder_of(place))
@@ -147,7 +150,7 @@ class Exchange:
         """Return a committed round and its record, after verifying the signature.
 
         Raises:
-            CheckpointError: the round is not committed, or not signed by the coordinator's role.
+            CheckpointError: the round is not committed, or its record is not signed by the role `trainer`.
         """
         found = self._rounds.get(_round_name(number))
         where = self._rounds.where(_round_name(number))
@@ -156,7 +159,7 @@ class Exchange:
         return self.opened_round(found.data, where), SignedRecord(found.data, hashlib.sha256(found.data).hexdigest())
 
     def opened_round(self, data: bytes, where: str) -> Round:
-        """Return the round from the bytes of its record, after verifying the signature.
+        """Parse the bytes of a round's record, after verifying the signature.
 
         Raises:
             CheckpointError: the record is not signed by the role `trainer`.
@@ -164,14 +167,16 @@ class Exchange:
         return self._opened(Round, data, ROUND, where)
 
     def commit(self, made: Round) -> bool:
-        """Write the record of a round, which commits it; return False if another coordinator has committed it."""
+        """Write a round's record, which commits the round. Return False if another coordinator has already committed
+        it.
+        """
         subjects = {"common.safetensors": made.common.sha256}
         if made.momentum is not None:
             subjects["momentum.safetensors"] = made.momentum.sha256
         return self._rounds.put(_round_name(made.round), self._sealed(made, ROUND, subjects), None)
 
     def send(self, made: Contribution) -> bool:
-        """Write the record of a contribution; return False if the site has already sent one for this round."""
+        """Write the record of a contribution. Return False if the site already sent a contribution to this round."""
         subjects = {f"rank-{rank:05d}.safetensors": file.sha256 for rank, file in enumerate(made.files)}
         data = self._sealed(made, CONTRIBUTION, subjects)
         return self._contributions.put(_contribution_name(made.round, made.site), data, None)
@@ -181,7 +186,8 @@ class Exchange:
         return self._contributions.get(_contribution_name(number, site)) is not None
 
     def contribution(self, number: int, site: str) -> tuple[Contribution, SignedRecord] | None:
-        """Return a site's contribution to a round after verifying its signature, or None if there is none yet.
+        """Return a site's contribution to a round after verifying its signature, or None if the site has not sent one
+        yet.
 
         Raises:
             CheckpointError: the record is not signed by the role `trainer`, or is for another site or round.
@@ -225,7 +231,7 @@ class Exchange:
 
 
 def now() -> str:
-    """Return the current UTC time, ISO 8601."""
+    """Return the current UTC time in ISO 8601 format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -252,7 +258,7 @@ def _contribution_name(number: int, site: str) -> str:
 
 
 def prune(exchange: Exchange, sites: Iterable[str]) -> int:
-    """Remove unneeded tensors; return the freed bytes.
+    """Remove tensor files that no site needs; return the number of freed bytes.
 
     Args:
         sites: sites with runs that may return to a checkpoint.
@@ -289,9 +295,10 @@ def _goes_back_to(exchange: Exchange, site: str, newest: int) -> int:
 
 
 def _sweep(exchange: Exchange, last: int, named: Callable[[int], list[Blob]], kept: set[Blob]) -> int:
-    """Remove the files of rounds up to `last`, oldest round first, except the files in `kept`.
+    """Remove the files of rounds up to `last` that are not in `kept`, beginning with the oldest round.
 
-    A round without remaining files ends the search, since earlier rounds are already pruned.
+    The search for files goes from `last` to earlier rounds. It stops at a round without files, because all rounds
+    before it are already pruned.
     """
     left = list[Blob]()
     for number in range(last, -1, -1):

@@ -1,4 +1,4 @@
-"""Rounds of one site: send the weights, wait for the common weights, and continue from these.
+"""Rounds of one site: send the weights, wait for the common weights, and continue from the common weights.
 
     last inner step ─► every rank writes its share of the FP32 masters ─► one signed record ─► wait ─► adopt
 
@@ -36,7 +36,7 @@ POLL_S = 1.0
 
 
 class Site(RankHook):
-    """Federated training on one rank of a site."""
+    """Training hook that runs the federated rounds on one rank of a site."""
 
     engine: TrainingEngine
 
@@ -54,24 +54,24 @@ class Site(RankHook):
         self._round, self._common, self._adopted = -1, "", -1
 
     def state(self) -> dict[str, Any]:
-        """Return the round of the current common weights, and the step that adopted them."""
+        """Return the round of the current common weights, and the step after which they were adopted."""
         return {"round": self._round, "common": self._common, "step": self._adopted}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state from a checkpoint."""
+        """Restore the hook's state from a checkpoint."""
         self._round, self._common, self._adopted = state["round"], state["common"], state["step"]
 
     def due(self, step: int) -> bool:
-        """Return True if weights are shared after this step and the common weights were not adopted yet."""
+        """Return True if a round ends after this step and the run has not adopted its common weights yet."""
         return self.params.ends_round(step, self.config.total_steps) and self._adopted < step
 
     def settle(self, step: int, asked_to_stop: Callable[[], int]) -> tuple[str, dict[str, Any]] | int:
-        """Send the weights, wait for the round, and adopt the common weights. A collective.
+        """Send the weights, wait for the round, and adopt the common weights. All ranks must call this method.
 
         Return the event to log, or the signal that ended the wait.
 
         Args:
-            asked_to_stop: the signal that this rank has received, or 0.
+            asked_to_stop: returns the signal that this rank has received, or 0.
 
         Raises:
             CheckpointError, IntegrityError, MissingError, StorageError: the exchange cannot be used (on every rank).
@@ -100,10 +100,11 @@ class Site(RankHook):
         }
 
     def adopt(self, step: int) -> Round:
-        """Load the common weights that the run adopted after this step; return their round. A collective.
+        """Load the common weights that the run adopted after this step; return their round. All ranks must call this
+        method.
 
         Raises:
-            CheckpointError, IntegrityError, MissingError: no weights were adopted at this step, or cannot be read.
+            CheckpointError, IntegrityError, MissingError: no weights were adopted after this step, or cannot be read.
         """
         made: Round = self._on_all(lambda: self._recorded(step), lead=True)
         file = self._on_all(lambda: self.exchange.store.open_path(made.common))
@@ -150,7 +151,7 @@ class Site(RankHook):
         return self.exchange.has_sent(number, self.params.site)
 
     def _keep(self, step: int) -> None:
-        """Save the newest round's record for this step before the run adopts its weights."""
+        """Save the newest round's record for this step before the run adopts the round's weights."""
         _, signed = self.exchange.round(self.exchange.newest())
         write_bytes(self._path(step), signed.data)
 
@@ -164,8 +165,9 @@ class Site(RankHook):
         return self.config.directory.federated / f"step-{step:08d}.json"
 
     def _on_all(self, work: Callable[[], Any], *, lead: bool = False) -> Any:
-        """Call `work` on every rank, or only on the leading rank if `lead` is set. An error on one rank is raised on
-        all.
+        """Call `work` on every rank, or only on the leading rank if `lead` is set.
+
+        An error on one rank is raised on all ranks.
         """
         value, failure = None, None
         if self.rank.leads or not lead:

@@ -1,4 +1,4 @@
-"""Differentially private training (DP-SGD, Abadi et al., arXiv:1607.00133), with the epsilon of a run's weights.
+"""Differentially private training (DP-SGD, Abadi et al., arXiv:1607.00133). Reports the epsilon of a run's weights.
 
     secret ─► sampling of sequences (tokens.order.poisson) ─► clipped gradient of each ─► sum ─► noise ─► update
        └──────────────────────────────────────────────────────────────────────────────────────────────┘
@@ -8,8 +8,8 @@
 
 The unit of privacy is a sequence of the shards. Does not belong here: the optimizer step (engine).
 
-Also here: the section `training.privacy` of a recipe, checks, the key of a private run, and the training hook with
-noise and sampling.
+Also here: the section `training.privacy` of a recipe with its checks, the key of a private run, and the training hook,
+which samples sequences and adds noise.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ UNIT = "sequence"
 class Privacy(Frozen):
     """DP-SGD with an (epsilon, delta) guarantee for each sequence of the shards."""
 
-    epsilon: float = Field(gt=0, description="Privacy budget; training stops before a step would exceed it.")
-    delta: float = Field(gt=0, lt=1, description="Delta; usually below 1 / (number of sequences in the mixture).")
+    epsilon: float = Field(gt=0, description="Privacy budget (epsilon). Training stops before a step would exceed it.")
+    delta: float = Field(
+        gt=0, lt=1, description="Delta of the guarantee; usually below 1 / (number of sequences in the mixture)."
+    )
     clip_norm: float = Field(1.0, gt=0, description="Clipping norm of each sequence's gradient.")
     noise_multiplier: float | None = Field(
         None,
@@ -101,7 +103,7 @@ def read_key(workspace: Workspace, run_id: str, committed: str) -> bytes:
     """Return the privacy key that the run was started with.
 
     Raises:
-        SignatureError: this machine has no key or another key of the run.
+        SignatureError: this machine has no key for the run, or has a different key.
     """
     path = key_path(workspace, run_id)
     found = path.read_bytes() if path.exists() else b""
@@ -149,7 +151,7 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
     """Resolve the noise and key of a private run. A run that has started keeps its noise and key.
 
     Raises:
-        RecipeError: the budget does not allow the steps, or a sequence could occur more than once.
+        RecipeError: the budget does not allow the number of steps, or a sequence could occur more than once.
     """
     from plinth.tokens.order.order import Order
     from plinth_extras.privacy.accounting import resolved_apart
@@ -189,7 +191,7 @@ def draws(config: RunConfig, state: PrivacyState) -> Steps:
 
 
 def facts(history: History | None, monitor: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the budget that a private run has spent, according to its committed checkpoint."""
+    """Return the privacy budget that a run has spent, according to its committed checkpoint."""
     return {"privacy": monitor}
 
 

@@ -18,7 +18,7 @@ from plinth_extras.privacy import UNIT, Privacy, PrivacyState
 
 
 def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """Return the epsilon spent by a number of steps."""
+    """Return the epsilon that a number of steps spends."""
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
@@ -27,10 +27,10 @@ def epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: floa
 
 
 def resolve(params: Privacy, sample_rate: float, steps: int) -> dict[str, float]:
-    """Return the noise multiplier of a run, and the epsilon that its steps spend.
+    """Return the noise multiplier of a run, and the epsilon that all its steps spend.
 
     Raises:
-        RecipeError: the steps would exceed the budget, or no amount of noise meets it.
+        RecipeError: the steps would exceed the budget, or no amount of noise is enough for the budget.
     """
     from opacus.accountants.utils import get_noise_multiplier
 
@@ -61,7 +61,7 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
     """Run `resolve` in a separate process, for callers that must not import torch.
 
     Raises:
-        RecipeError: as for `resolve`, or Opacus is not installed.
+        RecipeError: `resolve` raised this error, or Opacus is not installed.
     """
     question = {"params": params.model_dump(), "sample_rate": sample_rate, "steps": steps}
     command = processes.python("plinth_extras.privacy.accounting")
@@ -81,14 +81,16 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
 
 
 class PrivacyBudget:
-    """Privacy budget of a run."""
+    """Privacy budget of a run, and the steps that have spent it."""
 
     def __init__(self, state: PrivacyState) -> None:
         self._state = state
         self.steps = 0
 
     def spend(self, step: int) -> None:
-        """Account for a step before it reads data; a repeated step has the same noise and spends nothing more.
+        """Add a step to the spent budget before the step reads data.
+
+        A repeated step has the same noise and spends no further budget.
 
         Raises:
             TrainingError: the step would exceed the budget.
@@ -106,7 +108,7 @@ class PrivacyBudget:
         self.steps = step
 
     def state(self) -> dict[str, Any]:
-        """Return the privacy facts for the run's evidence."""
+        """Return the privacy parameters, the number of steps and the spent epsilon, for the run's evidence."""
         names = {"delta", "clip_norm", "noise_multiplier", "sample_rate"}
         spent = {"unit": UNIT, "steps": self.steps, "epsilon": self._of(self.steps)}
         return {**spent, **self._state.model_dump(include=names)}
@@ -116,7 +118,7 @@ class PrivacyBudget:
 
 
 def main() -> None:
-    """Read a request from stdin and print the result."""
+    """Read privacy parameters and a number of steps from stdin as JSON; print the noise multiplier and epsilon."""
     question = json.load(sys.stdin)
     try:
         answer: dict[str, Any] = resolve(

@@ -33,7 +33,7 @@ from plinth_extras.privacy.accounting import PrivacyBudget
 
 
 class ClippedSum(NamedTuple):
-    """Sums over the sequences of a rank.
+    """Sums of gradients and losses over the sequences of a rank.
 
     Attributes:
         gradients: sum of the clipped gradients by parameter name, FP32.
@@ -47,7 +47,7 @@ class ClippedSum(NamedTuple):
 
 
 def clipped_sum(module: nn.Module, losses: Iterable[Tensor], clip_norm: float, device: torch.device) -> ClippedSum:
-    """Return the sums of clipped gradients and of losses. `losses` has one loss per sequence, computed lazily."""
+    """Return the sums of clipped gradients and of losses. `losses` yields one lazily computed loss per sequence."""
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in named.items()}
     total, count = torch.zeros((), dtype=torch.float64, device=device), 0
@@ -115,7 +115,9 @@ class PrivateGradients:
         self._key, self._expected, self._replicas = key, expected, replicas
 
     def of(self, module: nn.Module, losses: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the mean loss over all ranks' sequences (FP64) and the scalar for the backward pass. A collective.
+        """Return the mean loss over all ranks' sequences (FP64) and the scalar for the backward pass.
+
+        All ranks must call this method.
 
         Args:
             losses: losses of the rank's sequences, computed lazily.
@@ -127,7 +129,9 @@ class PrivateGradients:
         return shared[0] / shared[1].clamp(min=1.0), surrogate(module, sums.gradients)
 
     def add_noise(self, sums: Mapping[str, Tensor]) -> None:
-        """Scale the sums and add noise, in place. The mean of the results over ranks is the step's gradient."""
+        """Scale the gradient sums and add noise, in place. The mean of the results over all ranks is the step's
+        gradient.
+        """
         std = self.noise_multiplier * self.clip_norm / self._expected if self.noise_multiplier else 0.0
         for name, held in sums.items():
             held.mul_(self._replicas / self._expected)
@@ -140,6 +144,6 @@ class PrivateGradients:
 
 
 def surrogate(module: nn.Module, gradients: Mapping[str, Tensor]) -> Tensor:
-    """Return a scalar with the given gradients, so that its backward pass reduces them over the ranks."""
+    """Return a scalar whose gradients are `gradients`, so that its backward pass reduces them over the ranks."""
     held = dict(module.named_parameters())
     return torch.stack([(held[name].float() * gradient).sum() for name, gradient in gradients.items()]).sum()

@@ -20,11 +20,11 @@ from plinth.sections import RecipeSection
 
 
 class Proxies(Frozen):
-    """Generated items in five families that are checked by code."""
+    """Settings of the product proxies: generated items in five families, with answers that are checked by code."""
 
     items: int = Field(40, ge=2, le=2000, description="Number of items per family.")
-    seed: int = internal(0, ge=0, description="Seed of the items.")
-    max_tokens: int = internal(48, ge=1, description="Maximum generated tokens per item.")
+    seed: int = internal(0, ge=0, description="Random seed of the generated items.")
+    max_tokens: int = internal(48, ge=1, description="Maximum number of generated tokens per item.")
 
 
 SECTION = RecipeSection(

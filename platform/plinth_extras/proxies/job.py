@@ -1,4 +1,4 @@
-"""Asset `proxies`: generated items of five families, the answers of a checkpoint, and its stage."""
+"""Asset `proxies`: generated items of five families, the answers of a checkpoint, and the stage that measures them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VOWELS = "aeiou"
 
 @dataclass(frozen=True)
 class Proxy:
-    """Test item: prompt, correct and broken answer, and the check with its arguments."""
+    """Test item: a prompt, a correct and a broken answer, and the check with its arguments."""
 
     family: str
     number: int
@@ -64,7 +64,7 @@ class Proxy:
 
 @dataclass(frozen=True)
 class _Question:
-    """Question with its correct answer; also used for examples."""
+    """Question with its correct answer. Also used for the examples in a prompt."""
 
     text: str
     answer: str
@@ -73,7 +73,7 @@ class _Question:
 
     @property
     def continuation(self) -> str:
-        """Text that continues the question: the answer on a separate line, or after a space."""
+        """Text that continues the question: the answer after a space, or unchanged if it starts with a line break."""
         return self.answer if self.answer.startswith("\n") else f" {self.answer}"
 
 
@@ -81,7 +81,7 @@ Asks = Callable[[Random], _Question]
 
 
 def proxies(items: int, seed: int) -> list[Proxy]:
-    """Return `items` items per family, sorted by family."""
+    """Return `items` generated test items per family, sorted by family."""
     return [_proxy(family, number, seed) for family in sorted(FAMILIES) for number in range(items)]
 
 
@@ -97,10 +97,10 @@ def _proxy(family: str, number: int, seed: int) -> Proxy:
 
 
 def _broken(draw: Random, question: _Question) -> str:
-    """Return a broken answer: one small change at a random position that makes the check fail.
+    """Return a broken answer: the correct answer with one small change at a random position that makes the check fail.
 
     Raises:
-        ValueError: no change of this kind breaks the answer, which is an error in the question.
+        ValueError: no change of this kind breaks the answer. This is an error in the question.
     """
     answer = question.continuation
     places = list(range(1, len(answer) - 1))
@@ -186,7 +186,7 @@ def _look_up(draw: Random) -> _Question:
 
 
 def _word(draw: Random) -> str:
-    """Return a made-up word, which can only be copied."""
+    """Return a random made-up word. A model can only copy the word from the prompt."""
     return "".join(draw.choice(LETTERS) + draw.choice(VOWELS) for _ in range(3))
 
 
@@ -216,7 +216,7 @@ def passes(check: str, asked: Mapping[str, Any], text: str) -> bool:
 
 
 def valid_json(asked: Mapping[str, Any], text: str) -> bool:
-    """Return True if the whole text is JSON that matches `schema`."""
+    """Return True if the whole text is JSON that matches the JSON Schema in `schema`."""
     try:
         return _fits(asked["schema"], json.loads(text, parse_constant=_refuse))
     except (ValueError, RecursionError):
@@ -292,7 +292,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage `proxies` if the recipe enables it."""
+    """Return the stage of the asset `proxies`, or an empty list if the recipe does not enable it."""
     given = of(recipe.evaluation, "proxies", Proxies)
     if given is None:
         return []
@@ -333,7 +333,7 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
     """Measure a checkpoint on all items. The manifest has one part: a table with the columns of `ITEMS`.
 
     Stats: `families` (family -> `passed`, `prefers`, `margin` in bits, `bits_per_byte`, each with interval and n),
-    `overall` (the same), `seed`.
+    `overall` (these metrics over all families), `seed`.
 
     Raises:
         CheckpointError, TrainingError: the checkpoint cannot be loaded or evaluated.
@@ -353,7 +353,9 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
 
 
 def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> list[dict[str, Any]]:
-    """Return a row of `ITEMS` for each item: the model's answer, and the likelihoods of both given answers."""
+    """Return a row of `ITEMS` for each item: the model's answer, and the likelihoods of the correct and the broken
+    answer.
+    """
     pairs = [Request(one.prompt, answer) for one in asked for answer in (one.answer + END, one.broken + END)]
     bits = engine.likelihoods(pairs).bits.reshape(-1, 2)
     written = engine.generate([one.prompt for one in asked], Sampling(max_tokens=max_tokens, stop=(END,)))
@@ -374,7 +376,7 @@ def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> li
 
 
 def summary(rows: Rows, seed: int) -> dict[str, Any]:
-    """Return the estimates of all metrics (pass rate, preference, margin, bits per byte), by family and overall."""
+    """Return the estimates of pass rate, preference, margin and bits per byte, by family and overall."""
     families = sorted({row["family"] for row in rows})
     found = {family: _estimates([row for row in rows if row["family"] == family], seed) for family in families}
     return {"families": found, "overall": _estimates(rows, seed), "seed": seed}
@@ -392,14 +394,14 @@ def _estimates(rows: Rows, seed: int) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield the paired results of two models by family: passed items, and bits of the correct answers."""
+    """Yield the paired results of two models for each family: passed items, and bits of the correct answers."""
     sides = [part_table(store, made, FILE) for made in (a, b)]
     for what, value, weight in (("passed", "passed", None), (BITS, "bits", "bytes")):
         yield from by_name(ASSET, "family", what, sides, value, weight, item="number", text="prompt")
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Return a model's scores: the estimates for every family."""
+    """Return a model's scores on the product proxies, by family."""
     groups = {f"{ASSET}/{family}": found for family, found in made.stats["families"].items()}
     return ModelScores(dataset=ASSET, digest=fingerprint.digest(made.params), groups=groups)
 

@@ -1,8 +1,8 @@
-"""Bottleneck of a run: step time by part, compared with the measured speed of its machine.
+"""Bottleneck of a run: the time of each part of a step, compared with the measured speed of the machine.
 
     bottleneck   roofline of a run and the rule for its bottleneck; section of a run's page
 
-The mean step time by part and the speed of a machine are in `plinth.training.telemetry.step_clock` and
+The mean time of each part of a step is in `plinth.training.telemetry.step_clock`, and the speed of a machine is in
 `machine_speed`. The goodput ledger (telemetry) has the rest of a run's time: queue, start, restore, lost work.
 
 Also here: the command `plinth run roofline`, which loads the other modules when it runs.
@@ -27,15 +27,15 @@ CLOSE = 0.01
 
 @click.command(epilog=examples("plinth run roofline latest", "plinth run roofline latest --json | jq .causes[0].cause"))
 @click.argument("run")
-@click.option("--measure", is_flag=True, help="Measure this machine again.")
+@click.option("--measure", is_flag=True, help="Measure the speed of this machine again.")
 @shared
 @json_option
 def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None:
     """Show the bottleneck of the steps of RUN (`latest`, a run ID or its prefix): computation, memory, communication,
     input, checkpoints or the host. The speedup without the bottleneck is printed as well.
 
-    FLOP/s and bandwidth of this machine are measured once, within seconds, after the run has ended, and stored in the
-    workspace. For a run on another machine, run this command there first.
+    The FLOP/s and bandwidth of this machine are measured once after the run has ended, which takes a few seconds, and
+    are stored in the workspace. If the run was on another machine, run this command there first.
     """
     from plinth.training.telemetry import machine_speed
     from plinth_extras.roofline import bottleneck
@@ -70,7 +70,7 @@ def roofline(settings: Settings, run: str, measure: bool, as_json: bool) -> None
 
 
 def described(found: RunRoofline) -> list[str]:
-    """Return the result as lines of text: largest cause, parts of a step, roof."""
+    """Return the bottleneck as lines of text: largest cause, parts of a step, roof."""
     from plinth.report import style
 
     step, first = found.step, found.causes[0]

@@ -1,10 +1,10 @@
-"""Roofline of a run: mean step, computation, roof of its machine, and the rule for its bottleneck.
+"""Roofline of a run: its mean step, its computation, the roof of its machine, and the rule for its bottleneck.
 
-The part with the most time comes first (ties: in the order of `STEP_PARTS`). Computation is bound by one of two roofs
-(Williams, Waterman and Patterson 2009): by `memory` below the ridge point in FLOPs per byte, otherwise by `compute`.
-The counted traffic is a lower bound (model.traffic), and kernel launches take time, too: computation below `LOW` of the
-measured FLOP/s counts as `memory` at any intensity. Communication time spent waiting for a slower rank is a separate
-cause, `slow rank`, since faster links would not shorten it.
+The part of the step with the most time comes first (ties: in the order of `STEP_PARTS`). Computation is bound by one of
+two roofs (Williams, Waterman and Patterson 2009): by `memory` below the ridge point in FLOPs per byte, otherwise by
+`compute`. The computed memory traffic is a lower bound (model.traffic), and kernel launches also take time. Therefore,
+computation below `LOW` of the measured FLOP/s counts as `memory` at any intensity. Communication time spent waiting for
+a slower rank is a separate cause, `slow rank`, because faster links would not shorten it.
 
 Amdahl's bound for a part is the step time without that part.
 """
@@ -73,13 +73,13 @@ class StepWork(Frozen):
 
 
 class Bottleneck(Frozen):
-    """Cause of a step's time.
+    """Cause of a part of a step's time.
 
     Attributes:
-        seconds: seconds per step.
-        share: share of the step.
-        without_s: step time without this cause.
-        speedup: ratio of the step times, infinite if nothing remains.
+        seconds: seconds of this cause per step.
+        share: fraction of the step time.
+        without_s: seconds per step without this cause.
+        speedup: step time divided by `without_s`; infinite if `without_s` is 0.
     """
 
     cause: Cause
@@ -94,7 +94,7 @@ class Bottleneck(Frozen):
 
     @property
     def bound(self) -> str:
-        """Maximum speedup without this cause, as text."""
+        """Maximum speedup of a step if this cause took no time, as text."""
         if not math.isfinite(self.speedup):
             return "no time remains"
         return f"at most {self.speedup:.3g} times as fast" if self.speedup >= NO_GAIN else "no gain"
@@ -107,10 +107,10 @@ def bottlenecks(
     *,
     waited_s: float = 0.0,
 ) -> tuple[Bottleneck, ...]:
-    """Return the causes of a step's time, largest first, without causes that took no time.
+    """Return the causes of a step's time, largest first. Causes that take no time are left out.
 
     Args:
-        waited_s: part of the communication that waits for slower ranks.
+        waited_s: seconds of the communication that are spent waiting for slower ranks.
         work, roof: None if the run's machine was never measured; computation then counts as `compute`.
     """
     total = sum(seconds.values())
@@ -136,7 +136,7 @@ def _of_compute(seconds: float, work: StepWork | None, roof: Roof | None) -> Cau
 
 
 class RunRoofline(Frozen):
-    """Bottleneck of a run's steps. Roof and device are None if the run's machine was not measured."""
+    """Bottleneck of a run's steps. `roof` and `device` are None if the run's machine was not measured."""
 
     run: str
     step: MeanStep
@@ -164,7 +164,7 @@ def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
     """Return the roofline of a run from its current timeline.
 
     Args:
-        speed: speed of the run's machine. If None, computation and memory are not distinguished.
+        speed: measured speed of the run's machine. If None, compute-bound and memory-bound steps are not distinguished.
 
     Raises:
         MissingError: there are no two consecutive steps yet.
@@ -179,13 +179,15 @@ def of_run(config: RunConfig, speed: MachineSpeed | None) -> RunRoofline:
 
 
 def precision(config: RunConfig, step: MeanStep) -> str:
-    """Return the precision of a run's matrix products as named in `DeviceSpeed`. BF16 replaces FP8, which is not
-    measured."""
+    """Return the precision of a run's matrix products, as named in `DeviceSpeed`.
+
+    FP8 speed is not measured; the speed of BF16 is used.
+    """
     return "tf32" if step.precision == "fp32" and config.fp32_matmul == "tf32" else step.precision
 
 
 def step_work(config: RunConfig, step: MeanStep) -> StepWork:
-    """Return the FLOPs and the memory traffic of one rank in the mean step."""
+    """Return the FLOPs and the device memory traffic of one rank in the mean step."""
     model, parallel = config.model, config.parallel
     every, fused = parallel.activation_checkpointing, step.device == "cuda"
     recomputed = model.layers // every if every else 0
@@ -229,12 +231,12 @@ def html(ctx: Context, config: RunConfig) -> str:
 
 
 def rendered(found: RunRoofline) -> str:
-    """Render the page section as HTML."""
+    """Render the page section on the run's bottleneck as HTML."""
     return template("section.html.j2", "plinth_extras.roofline").render(roofline=section(found))
 
 
 def section(found: RunRoofline) -> dict[str, Any]:
-    """Return the text, rows and plot of the page section."""
+    """Return the text, rows and plot of the page section on the run's bottleneck."""
     tones = style.colours(HELP)
     rows = [
         {
@@ -268,7 +270,7 @@ def _words(found: RunRoofline) -> str:
 
 
 def figure(found: RunRoofline, roof: Roof) -> Figure:
-    """Plot FLOP/s over FLOPs per byte, both logarithmic: the measured roof with its ridge, and the run."""
+    """Plot FLOP/s over FLOPs per byte on logarithmic axes: the measured roof with its ridge, and the run's point."""
     from matplotlib.figure import Figure
 
     intensity = found.work.intensity

@@ -30,7 +30,7 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @group(
-    short_help="Write alert rules and routes; silence a planned stop.",
+    short_help="Write alert rules and routes; silence a run during a planned stop.",
     epilog=examples("plinth ops alerts list", "plinth ops alerts rules --out rules.yaml"),
 )
 def alerts() -> None:
@@ -41,7 +41,7 @@ def alerts() -> None:
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List every alert with severity, owner, response target and runbook, for the objectives of the workspace."""
+    """List every alert with severity, owner, response target and runbook, based on the workspace's objectives."""
     from plinth_jobs.cli import output
 
     found = _table(settings)
@@ -74,7 +74,7 @@ def rules(settings: Settings, runbooks: str, out: Path | None) -> None:
     )
 )
 @shared
-@click.option("--webhook", default="", help="Send all alerts here; the default is the routes in `alerting.yaml`.")
+@click.option("--webhook", default="", help="Send all alerts to this address (default: the routes in `alerting.yaml`).")
 @out_option
 def routes(settings: Settings, webhook: str, out: Path | None) -> None:
     """Write the Alertmanager configuration: routes by owner and severity, grouping by run, and escalation."""
@@ -135,7 +135,7 @@ def end_silence(number: str, url: str) -> None:
 
 
 def _table(settings: Settings) -> tuple[Alert, ...]:
-    """Return the validated alerts for the objectives of a workspace."""
+    """Return the validated alert table for the objectives of a workspace."""
     from plinth.storage.workspace import Workspace
     from plinth_ops.alerts import table
     from plinth_ops.service_levels import objectives

@@ -1,4 +1,4 @@
-"""Alert conditions. Each is one PromQL expression, which Prometheus evaluates.
+"""Alert conditions. Each condition is one PromQL expression, which Prometheus evaluates.
 
     Threshold   a value is above, below or at a limit
     Age         the age of a timestamp metric is above or below a limit
@@ -8,8 +8,8 @@
     Missing     a metric is absent everywhere, or is absent for an active run
     Unanswered  an alert of a given severity is firing
 
-`active` limits a condition to active runs. The result has the labels of the metric. Conditions that need only one
-sample (`Threshold`, `Age`) can also be evaluated here, for game days.
+`active` limits a condition to active runs. The result of an expression has the labels of the metric. Conditions that
+need only one sample (`Threshold`, `Age`) can also be evaluated here, for game days.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMPARES: Final[Mapping[Comparison, Callable[[float, float], bool]]] = {
 
 
 class SeriesSelector(Frozen):
-    """Selector of a metric's series by label values."""
+    """Selector of a metric's time series by label values."""
 
     metric: str
     where: Mapping[str, str] = {}
@@ -47,7 +47,7 @@ class SeriesSelector(Frozen):
         return f"{self.metric}{{{inner}}}" if inner else self.metric
 
     def selects(self, metric: str, labels: Mapping[str, str]) -> bool:
-        """Return True if the selector matches a series."""
+        """Return True if the selector matches a time series with this metric and these labels."""
         return metric == self.metric and self.where.items() <= labels.items()
 
 
@@ -57,16 +57,16 @@ class Condition(Frozen):
     @property
     @abstractmethod
     def expression(self) -> str:
-        """Condition in PromQL."""
+        """The condition as a PromQL expression."""
 
     @property
     @abstractmethod
     def selectors(self) -> tuple[SeriesSelector, ...]:
-        """Selectors of the series that the condition reads."""
+        """Selectors of the time series that the condition reads."""
 
 
 class Compared(Condition):
-    """Condition that compares one value per series with a limit."""
+    """Condition that compares one value per time series with a limit."""
 
     of: SeriesSelector
     comparison: Comparison
@@ -83,7 +83,7 @@ class Compared(Condition):
         return (self.of, *((SeriesSelector(metric=ACTIVE),) if self.active else ()))
 
     def reached(self, value: float, time: float) -> bool:
-        """Return True if a sample satisfies the condition. If one sample cannot decide the condition, return False."""
+        """Return True if a sample satisfies the condition. If one sample is not enough to decide, return False."""
         return _COMPARES[self.comparison](self._read(value, time), self.limit)
 
     @property
@@ -95,7 +95,7 @@ class Compared(Condition):
 
 
 class Threshold(Compared):
-    """Condition on the value of a metric."""
+    """Condition that compares the value of a metric with a limit."""
 
     @property
     def _value(self) -> str:
@@ -106,7 +106,10 @@ class Threshold(Compared):
 
 
 class Age(Compared):
-    """Condition on the age of a timestamp metric in seconds. The age of a future timestamp is negative."""
+    """Condition that compares the age of a timestamp metric, in seconds, with a limit.
+
+    The age of a future timestamp is negative.
+    """
 
     @property
     def _value(self) -> str:
@@ -117,7 +120,9 @@ class Age(Compared):
 
 
 class Rise(Compared):
-    """Condition on the change of a metric over a window. The change is negative if the metric fell."""
+    """Condition that compares the change of a metric over a window with a limit. The change is negative if the metric
+    fell.
+    """
 
     window_s: float = Field(gt=0)
 
@@ -127,7 +132,9 @@ class Rise(Compared):
 
 
 class Ratio(Compared):
-    """Condition on the ratio of a metric to the metric `whole`, matched on the labels `on`."""
+    """Condition that compares the ratio of a metric to the metric `whole` with a limit. Series are matched on the
+    labels `on`.
+    """
 
     whole: SeriesSelector
     on: tuple[str, ...] = ("run",)
@@ -142,8 +149,7 @@ class Ratio(Compared):
 
 
 class BurnWindow(Frozen):
-    """Long and short window of a burn-rate alert, and the share of the error budget that may be spent in the long
-    window.
+    """Windows of a burn-rate alert, and the share of the error budget that may be spent in the long window.
 
     The short window lets the alert clear soon after the cause is gone (the SRE workbook, "Alerting on SLOs").
     """
@@ -158,10 +164,10 @@ class BurnWindow(Frozen):
 
 
 class BurnRate(Condition):
-    """Condition that the bad share of a total is too high in both windows of a pair, summed over all series.
+    """Condition that an error budget is spent too fast in both windows of a pair. The budget is summed over all series.
 
     Attributes:
-        good, total: series of good and of all rank-seconds; a later correction may lower their values.
+        good, total: series of the good rank-seconds and of all rank-seconds; a later correction may lower their values.
         objective: required good share over `period_s`.
         windows: pairs of windows; the condition is true if any pair exceeds its threshold.
         least: minimum total rank-seconds over all series. The alert does not fire below this minimum, so that the start
@@ -176,7 +182,9 @@ class BurnRate(Condition):
     least: float = Field(0.0, ge=0)
 
     def threshold(self, pair: BurnWindow) -> float:
-        """Return the bad share above which a pair of windows fires. If it is 1 or more, the pair never fires."""
+        """Return the bad share above which a pair of windows fires. If the threshold is 1 or more, the pair never
+        fires.
+        """
         return pair.factor(self.period_s) * (1 - self.objective)
 
     @property
@@ -200,7 +208,7 @@ class BurnRate(Condition):
 
 
 class Missing(Condition):
-    """Condition that a metric is absent: everywhere, or for any active run."""
+    """Condition that a metric is absent everywhere, or is absent for any active run."""
 
     of: SeriesSelector
     active: bool = False
@@ -215,9 +223,9 @@ class Missing(Condition):
 
 
 class Unanswered(Condition):
-    """Condition that an alert of a severity is firing, by run and owner.
+    """Condition that an alert with a given severity is firing, by run and owner.
 
-    The rule must be evaluated after the rules of these alerts, since it reads their `ALERTS` series.
+    Its rule must be evaluated after the rules of these alerts, because it reads their `ALERTS` series.
     """
 
     severity: str

@@ -1,4 +1,4 @@
-"""Prometheus rules and Alertmanager configuration, generated from the alert table; silences over Alertmanager's API.
+"""Prometheus rules and Alertmanager configuration from the alert table, and silences through Alertmanager's API.
 
     rules(alerts)                 Prometheus rule file
     routing(workspace)            `alerting.yaml` of a workspace: webhook addresses by owner and severity
@@ -33,7 +33,7 @@ GROUP: Final = "plinth"
 
 
 def rules(alerts: Sequence[Alert], runbooks: str = "docs/runbooks") -> dict[str, Any]:
-    """Return a Prometheus rule file as data. Escalations come last, since they read the alerts of earlier rules.
+    """Return the Prometheus rule file as data. Escalations come last, because they read the alerts of earlier rules.
 
     Args:
         runbooks: URL or path of the runbook folder, without a trailing slash.
@@ -51,7 +51,7 @@ def rules(alerts: Sequence[Alert], runbooks: str = "docs/runbooks") -> dict[str,
 
 
 def written(data: Any) -> str:
-    """Return data as YAML with the header of a generated file."""
+    """Return the data of a generated file as YAML, with a header comment."""
     head = "# Written by `plinth ops alerts`; change the table of alerts instead.\n"
     return head + str(yaml.safe_dump(data, sort_keys=False, width=120, allow_unicode=True))
 
@@ -87,19 +87,21 @@ _FOLLOWS: Final = "RunSilent|CheckpointStale|MetricAbsent|RestartsRepeat"
 
 
 class Routing(Frozen):
-    """Webhook addresses of notifications."""
+    """Webhook addresses of notifications, and the intervals at which notifications are repeated."""
 
-    default: str = Field("", description="Address for alerts without an address of their own.")
-    owners: Mapping[str, Mapping[Severity, str]] = Field(
-        default_factory=dict, description="Addresses by owner, then by severity (`page`, `ticket`)."
+    default: str = Field(
+        "", description="Webhook address for alerts whose owner and severity have no address in `owners`."
     )
-    escalation: str = Field("", description="Address for pages that stay unanswered for half an hour.")
+    owners: Mapping[str, Mapping[Severity, str]] = Field(
+        default_factory=dict, description="Webhook addresses by owner, then by severity (`page`, `ticket`)."
+    )
+    escalation: str = Field("", description="Webhook address for pages that stay unanswered for half an hour.")
     page_repeat: str = Field("1h", description="Interval at which a firing page is sent again.")
     ticket_repeat: str = Field("1d", description="Interval at which a firing ticket is sent again.")
 
 
 def routing(workspace: Workspace) -> Routing:
-    """Read the routes of a workspace.
+    """Read the notification routes of a workspace.
 
     Raises:
         MissingError: there is no `alerting.yaml`.
@@ -115,7 +117,7 @@ def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
     """Return the Alertmanager configuration as data.
 
     Raises:
-        RequestError: an alert has no address.
+        RequestError: an alert has no webhook address.
     """
     pairs: list[tuple[str, Severity]] = sorted(
         {(one.owner, one.severity) for one in alerts if one.severity != "escalation"}
@@ -158,7 +160,7 @@ def configuration(alerts: Sequence[Alert], routes: Routing) -> dict[str, Any]:
 
 
 def silence(url: str, run: str, seconds: float, by: str, reason: str) -> str:
-    """Silence notifications about a run from now on; return the silence's ID.
+    """Silence notifications about a run from now on; return the ID of the silence.
 
     Args:
         url: Alertmanager's address.
@@ -180,23 +182,21 @@ def silence(url: str, run: str, seconds: float, by: str, reason: str) -> str:
 
 
 def silences(url: str) -> list[dict[str, Any]]:
-    """Return active and pending silences.
+    """Return Alertmanager's active and pending silences.
 
-    Raises:
-        RequestError, MissingError: as `silence`.
+    Raises the same errors as `silence`.
     """
     found: list[dict[str, Any]] = _asked("get", f"{url.rstrip('/')}/api/v2/silences")
     return [one for one in found if one["status"]["state"] != "expired"]
 
 
 def end_silence(url: str, number: str) -> None:
-    """End a silence.
+    """End a silence in Alertmanager.
 
     Args:
         number: ID of the silence.
 
-    Raises:
-        RequestError, MissingError: as `silence`.
+    Raises the same errors as `silence`.
     """
     _asked("delete", f"{url.rstrip('/')}/api/v2/silence/{number}")
 

@@ -1,10 +1,11 @@
-"""The alert table: rules and routes are generated from it, and each alert has its runbook.
+"""The alert table. Rules and routes are generated from the table, and each alert has a runbook.
 
     alerts(objectives)   all alerts, including those for absent metrics
     require_sound        reject a table with an alert that cannot fire in time or has no runbook
 
-A page is for a problem that gets worse until a person acts; a ticket is for working hours. A problem that the platform
-repairs itself (a restart, a rollback) is a ticket. Response targets include the scrape and the evaluation of rules.
+A page is for a problem that gets worse until a person acts; a ticket can wait for working hours. A problem that the
+platform repairs itself (a restart, a rollback) is a ticket. Response targets include the time of the metrics scrape and
+of the rule evaluation.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _alert(
 
 
 def _stem(name: str) -> str:
-    """Convert `JobFailed` to `job-failed`."""
+    """Convert an alert name such as `JobFailed` to a runbook's file stem, `job-failed`."""
     return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("-")
 
 
@@ -324,7 +325,8 @@ def _platform() -> Iterator[Alert]:
 def _absent(own: Sequence[Alert]) -> Iterator[Alert]:
     """Yield an alert on the absence of each metric that another alert reads.
 
-    A metric without a permanent series is covered by the alert on its exporter part, which has a permanent series.
+    Some metrics do not always have a time series. For these, an alert watches the exporter part that collects the
+    metric.
     """
     read = [METRICS[name] for name in metrics_of([one.condition for one in own])]
     for metric in read:

@@ -1,8 +1,8 @@
-"""Backup of a workspace: everything that cannot be rebuilt, with a test of the restore.
+"""Backup of everything in a workspace that cannot be rebuilt, with a test of the restore.
 
     snapshot    contents and order of a backup; the record of one backup; the archive of all backups
     taking      backup of a workspace in use; database dumps and their restore
-    drill       restore to an empty workspace; test of the restore in a scratch folder
+    drill       restore to an empty workspace; restore test in a scratch folder
 
     TO/objects/ab/abcd…           content, by SHA-256, shared by all backups at TO
     TO/snapshots/TIME-SHA256.json record of one backup; the file name has the SHA-256 of the record
@@ -30,7 +30,7 @@ named = click.option("--name", default="", metavar="NAME", help="Backup name or 
 
 
 @group(
-    short_help="Back up a workspace, restore it, test the restore.",
+    short_help="Back up a workspace, restore a backup, and test the restore.",
     epilog=examples(
         "plinth ops backup to s3://plinth-backups/corpus",
         "plinth ops backup list s3://plinth-backups/corpus",
@@ -41,8 +41,8 @@ named = click.option("--name", default="", metavar="NAME", help="Backup name or 
 def backup() -> None:
     """Back up a workspace, restore a backup, and test the restore.
 
-    A backup has references, records, signed logs, runs with their checkpoints, the databases of Dagster, MLflow and the
-    ledger, and blobs that cannot be rebuilt. It never has private keys.
+    A backup contains references, records, signed logs, runs with their checkpoints, the databases of Dagster, MLflow
+    and the ledger, and blobs that cannot be rebuilt. It never contains private keys.
     """
 
 
@@ -53,12 +53,12 @@ def backup() -> None:
     type=click.Choice(["needed", "all"]),
     default="needed",
     show_default=True,
-    help="needed: only blobs that cannot be rebuilt (documents, checkpoints); all: every blob of a manifest.",
+    help="needed: copy only blobs that cannot be rebuilt (documents, checkpoints); all: copy every blob of a manifest.",
 )
 @shared
 @json_option
 def to(settings: Settings, place: str, blobs: str, as_json: bool) -> None:
-    """Back up the workspace to PLACE, a folder or s3://bucket/prefix. The workspace stays in use meanwhile.
+    """Back up the workspace to PLACE, a folder or s3://bucket/prefix. The workspace can be used during the backup.
 
     Content of earlier backups at PLACE is not copied again. If interrupted, run the same command again to continue.
     """
@@ -93,13 +93,19 @@ def list_backups(place: str, as_json: bool) -> None:
 @backup.command()
 @click.argument("place")
 @named
-@click.option("--database", "given", multiple=True, metavar="NAME=URL", help="Empty PostgreSQL database for NAME.")
+@click.option(
+    "--database",
+    "given",
+    multiple=True,
+    metavar="NAME=URL",
+    help="Empty PostgreSQL database to which the backup's database NAME is restored.",
+)
 @shared
 def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -> None:
     """Restore a backup from PLACE into the workspace, which must be empty.
 
-    Backups have no keys. Afterward pin the root of trust (`plinth keys pin`) and verify the signed logs with
-    `plinth release log --verify`.
+    Backups contain no private keys. After the restore, pin the root of trust (`plinth keys pin`) and verify the signed
+    logs with `plinth release log --verify`.
     """
     from plinth.compute.progress import for_command
     from plinth.storage.workspace import Workspace
@@ -125,8 +131,8 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
 def drill_command(settings: Settings, place: str, name: str, as_json: bool) -> int:
     """Test a backup at PLACE by restoring it to a scratch folder; exit with code 1 if a check fails.
 
-    Checks every signed log from its first record under this machine's pinned root, all references with their manifests,
-    and row and file counts. The workspace is not changed.
+    The test verifies every signed log from its first record under this machine's pinned root of trust, all references
+    with their manifests, and row and file counts. The workspace is not changed.
     """
     from plinth_ops.backup import drill as backup_drill
     from plinth_ops.backup.snapshot import BackupArchive

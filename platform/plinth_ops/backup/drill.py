@@ -49,11 +49,11 @@ def restore(
 
     Args:
         target: empty workspace. A shared workspace must have no references and no manifests.
-        urls: URLs of empty PostgreSQL databases by their names in the backup.
+        urls: URLs of empty PostgreSQL databases, by the database's name in the backup.
 
     Raises:
-        WorkspaceError: the target is not empty.
-        MissingError: there is no target for a database of the backup.
+        WorkspaceError: the target workspace is not empty.
+        MissingError: a database of the backup has no URL in `urls`.
         IntegrityError: the backup is incomplete or was changed; the error names the content.
     """
     _require_empty(target)
@@ -93,7 +93,7 @@ def _require_empty(target: Workspace) -> None:
 
 
 def _unfinished(target: Workspace) -> Workspace:
-    """Return the workspace to restore to: a temporary folder next to the target, or a shared target itself."""
+    """Return the workspace to restore to: a temporary folder next to the target, or the target if it is shared."""
     if target.uri:
         target.ensure()
         (target.root / UNFINISHED).touch()
@@ -157,7 +157,7 @@ class DrillFinding(NamedTuple):
 
 
 def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
-    """Yield the databases of an installation (MLflow, ledger, Dagster), in SQLite or PostgreSQL."""
+    """Yield the databases of an installation: the SQLite or PostgreSQL databases of MLflow, the ledger and Dagster."""
     mlflow, _ = server.stores(workspace.mlflow)
     ledger = spending.ledger_place(workspace, spending.load(workspace))
     for name, place in (("mlflow", mlflow), ("ledger", ledger)):
@@ -173,7 +173,9 @@ def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
 
 
 def remember(workspace: Workspace, name: str) -> None:
-    """Record, on this machine, the name of a backup that was taken here. The name includes the digest of its record."""
+    """Record, on this machine, the name of a backup that was taken on this machine. The name contains the record's
+    digest.
+    """
     path = workspace.trust_folder / KNOWN
     with locked(path.with_suffix(".lock")):
         write_bytes(path, "".join(f"{one}\n" for one in (*_known(workspace), name)).encode(), mode=0o600)
@@ -219,7 +221,10 @@ def _known(workspace: Workspace) -> list[str]:
 
 
 def _record(workspace: Workspace, name: str) -> DrillFinding:
-    """Check that this machine took the backup. Anyone with write access to the archive could add a forged backup."""
+    """Check that the backup was taken on this machine.
+
+    Anyone who can write to the archive could add a forged backup.
+    """
     known = name in _known(workspace)
     return DrillFinding("record", known, name if known else f"{name}: not taken on this machine")
 
@@ -251,7 +256,7 @@ def _references(ctx: Context, snapshot: BackupSnapshot) -> DrillFinding:
 
 
 def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
-    """Check that no log or record was removed since the backup, since their number can only grow."""
+    """Check that no log or record was removed after the backup. The number of logs and records can only grow."""
     growing = ("logs", "records")
     behind = {name: now[name] - snapshot.counts.get(name, 0) for name in now}
     less = [f"{name}: {-behind[name]} fewer now" for name in growing if behind[name] < 0]
@@ -260,7 +265,7 @@ def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:
 
 
 def _pin(workspace: Workspace, target: Path) -> None:
-    """Copy the files that verification needs (the pinned root, the secret for worker seals), but no signing keys."""
+    """Copy the pinned root and the secret for worker seals, which verification needs, but no signing keys."""
     target.mkdir(mode=0o700)
     for name in (ROOT_FILE, SECRET_FILE):
         with suppress(FileNotFoundError):
@@ -283,7 +288,9 @@ def _trusting(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[str, str]]:
-    """Start a PostgreSQL server for the test if the backup has PostgreSQL databases."""
+    """Start a PostgreSQL server for the restore test if the backup has PostgreSQL databases; yield the URL of each
+    database.
+    """
     wanted = [copy.name for copy in snapshot.databases if copy.kind == taking.POSTGRES]
     if not wanted:
         yield {}
@@ -299,7 +306,7 @@ def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[
 
 
 def _dagster() -> str:
-    """Return the URL of Dagster's PostgreSQL database, or an empty string for SQLite.
+    """Return the URL of Dagster's PostgreSQL database, or an empty string if Dagster uses SQLite.
 
     Raises:
         MissingError: the Dagster settings do not have `postgres_url`.

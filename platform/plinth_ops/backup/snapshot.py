@@ -1,11 +1,11 @@
-"""Contents of a backup, the record of one backup, and the archive of all backups at one place.
+"""Contents of a backup, the record of one backup, and the archive of all backups in one folder or bucket.
 
-Writers write content before the pointers to this content: first blobs, then records and manifests, then references. A
-record of a signed log is written before the head that names the record. A backup copies pointers first, then content.
-Content is never removed, so everything that a copied pointer names still exists when the content is copied. Content
-added during the backup may be copied without a pointer; an interrupted writer leaves the same state. The release log
-may be at most one record longer than its head; later records are excluded. Each database is copied in its own
-transaction, since no database refers to another.
+A process that changes the workspace writes content before the pointers to this content: first blobs, then records and
+manifests, then references. A record of a signed log is written before the head that names the record. A backup copies
+pointers first, then content. Content is never removed, therefore everything that a copied pointer names still exists
+when the content is copied. Content that is added during the backup may be copied without a pointer; an interrupted
+process leaves the same state. The release log may be at most one record longer than its head; later records are
+excluded. Each database is copied in its own transaction, because no database refers to another.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ELSEWHERE: Final = ("runs", "models", "mlflow", "mlflow/artifacts", "dagster")
 
 
 class InventoryGroup(NamedTuple):
-    """Group of folders or files that are copied together."""
+    """Group of folders or files that are backed up together."""
 
     name: str
     places: tuple[str, ...]
@@ -67,7 +67,7 @@ GROUPS: Final = (
 
 
 def location(workspace: Workspace, path: str) -> str:
-    """Return the URL of a workspace file that is in the workspace's bucket, or the path of a file on this machine."""
+    """Return the URL of a workspace file if it is in the workspace's bucket, otherwise its path on this machine."""
     shared = workspace.uri and (path.partition("/")[0] in SHARED or _BRANCH.match(path))
     return f"{workspace.uri}/{path}" if shared else str(workspace.root / path)
 
@@ -85,15 +85,15 @@ def own(workspace: Workspace, path: str) -> Path:
 
 
 def not_carried(path: str, found: str) -> WorkspaceError:
-    """Return the error for a folder entry that cannot be backed up, such as a pipe or a link out of the workspace."""
+    """Return the error for a file that cannot be backed up, such as a pipe or a link out of the workspace."""
     return refused(f"{path} cannot be backed up", found)
 
 
 def files(workspace: Workspace, group: InventoryGroup) -> Iterator[str]:
     """Yield the paths of a group's files, relative to the workspace.
 
-    Links to folders of the workspace are excluded, since the files in these folders are listed by their own paths. The
-    commit record of a checkpoint is excluded if no file of the checkpoint was listed.
+    Links to folders of the workspace are excluded, because the files in these folders are listed by their own paths.
+    The commit record of a checkpoint is excluded if no file of the checkpoint was listed.
 
     Raises:
         WorkspaceError: a link leads to a folder outside the workspace.
@@ -123,7 +123,7 @@ _NAME: Final = re.compile(r"\d{8}T\d{6}(?:\.\d{6})?Z-([0-9a-f]{64})\.json")
 
 
 class BackupEntry(Frozen):
-    """File in a backup: path in the workspace, group, digest and size."""
+    """File in a backup: its path in the workspace, group, digest and size."""
 
     path: str
     group: str
@@ -143,7 +143,7 @@ class DatabaseCopy(Frozen):
 
 
 class BackupSnapshot(Frozen):
-    """Record of one backup. `missing` lists blobs that are not in the backup, which `plinth run` rebuilds."""
+    """Record of one backup. `missing` lists blobs that are not in the backup because `plinth run` can rebuild them."""
 
     at: str
     workspace: str
@@ -157,14 +157,16 @@ class BackupSnapshot(Frozen):
 
 
 class BackupArchive:
-    """Archive of backups at a folder or URI."""
+    """Archive of backups in a folder or at a URI."""
 
     def __init__(self, place: str) -> None:
         self.place = place.rstrip("/")
         self._known: dict[str, int] | None = None
 
     def has(self, sha256: str, size: int) -> bool:
-        """Return True if the archive has content with this digest and size. The archive is listed only once."""
+        """Return True if the archive has content with this digest and size. The archive is listed on the first call
+        only.
+        """
         if self._known is None:
             self._known = sizes(f"{self.place}/objects")
         return self._known.get(_object(sha256)) == size
@@ -173,7 +175,7 @@ class BackupArchive:
         """Store content under its digest unless the archive already has it. Return True if the content was written.
 
         Raises:
-            IntegrityError: the content has another digest; it is not stored.
+            IntegrityError: the content does not match `sha256`; it is not stored.
             StorageError: the archive cannot be written.
         """
         if self.has(sha256, size):
@@ -202,7 +204,7 @@ class BackupArchive:
         """Yield stored content in pieces and verify its digest.
 
         Raises:
-            IntegrityError: the content is missing, truncated or changed.
+            IntegrityError: the stored content is missing, truncated or changed.
         """
         if not self.has(sha256, size):
             raise IntegrityError(
@@ -223,7 +225,7 @@ class BackupArchive:
             )
 
     def commit(self, snapshot: BackupSnapshot) -> str:
-        """Write the record of a backup, after all its content; return its name."""
+        """Write the record of a backup, after all its content; return the name of the backup."""
         data = fingerprint.canonical(snapshot)
         stamp = re.sub(r"[-:]|\+00:00", "", snapshot.at) + "Z"
         name = f"{stamp}-{hashlib.sha256(data).hexdigest()}.json"

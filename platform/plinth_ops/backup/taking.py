@@ -48,7 +48,7 @@ TIMEOUT_S: Final = 3600
 
 
 def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
-    """Make a consistent copy of an SQLite database; return the row count of each table.
+    """Make a consistent copy of an SQLite database; return the number of rows in each table.
 
     Raises:
         StorageError: the database cannot be read.
@@ -65,10 +65,10 @@ def copy_sqlite(source: Path, target: Path) -> dict[str, int]:
 
 
 def rows_of_sqlite(path: Path) -> dict[str, int]:
-    """Return the row count of each table in an SQLite database.
+    """Return the number of rows in each table of an SQLite database.
 
     Raises:
-        IntegrityError: the file is damaged.
+        IntegrityError: the database file is damaged.
     """
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         try:
@@ -84,7 +84,7 @@ def rows_of_sqlite(path: Path) -> dict[str, int]:
 
 
 def dump_postgres(url: str, target: Path) -> dict[str, int]:
-    """Dump a PostgreSQL database; return the row count of each table in the same transaction.
+    """Dump a PostgreSQL database. Return the number of rows in each table, counted in the transaction of the dump.
 
     Raises:
         StorageError: the database cannot be reached, or `pg_dump` fails.
@@ -103,7 +103,7 @@ def dump_postgres(url: str, target: Path) -> dict[str, int]:
 
 
 def restore_postgres(url: str, dump: Path) -> dict[str, int]:
-    """Restore a dump to an empty database; return the row count of each table.
+    """Restore a dump to an empty PostgreSQL database; return the number of rows in each table.
 
     Raises:
         StorageError: the database is not empty, cannot be reached, or rejects the dump, which is then rolled back.
@@ -122,7 +122,7 @@ def restore_postgres(url: str, dump: Path) -> dict[str, int]:
 
 
 def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each table whose row count differs."""
+    """Return a sentence for each table whose number of rows is not the expected number."""
     names = sorted(found.keys() | expected.keys())
     return [
         f"{name}: {found.get(name)} rows, expected {expected.get(name)}"
@@ -132,7 +132,7 @@ def differences(found: Mapping[str, int], expected: Mapping[str, int]) -> list[s
 
 
 def _named_databases(url: str) -> str:
-    """Return a URL without credentials."""
+    """Return a database URL without credentials."""
     return re.sub("//[^@/]*@", "//", url)
 
 
@@ -199,9 +199,9 @@ def take(
 
     Raises:
         SignatureError: a file to copy contains a private key, or no root of trust is pinned.
-        WorkspaceError: a link leads out of the workspace, or a file is not a regular file.
+        WorkspaceError: a link leads out of the workspace, or the path to copy is not a regular file.
         IntegrityError: a blob does not match its manifest.
-        StorageError: a file or the archive cannot be read or written.
+        StorageError: a file cannot be read, or the archive cannot be read or written.
     """
     trust = Trust.newest(state.workspace)
     with tempfile.TemporaryDirectory(prefix="plinth-backup-") as name:
@@ -227,9 +227,9 @@ def take(
 
 
 def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterator[BackupEntry]:
-    """Yield the entries without release records that are newer than the copied head.
+    """Yield the backup entries, except release records that are newer than the copied head of the release log.
 
-    One record after the head is kept, since a record is written before the head that names it.
+    One record after the head is kept, because a record is written before the head that names it.
     """
     head = next((each for each in entries if each.path == HEAD), None)
     number = _named(b"".join(archive.content(head.sha256, head.bytes, HEAD))) if head else 0
@@ -240,7 +240,7 @@ def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterato
 
 
 def _named(head: bytes) -> int:
-    """Return the number of the newest record, which the head names."""
+    """Return the number of the newest release record, which the head of the log names."""
     try:
         return int(dsse.unverified(json.loads(head), HEAD)["predicate"]["number"])
     except (ValueError, KeyError, TypeError) as error:
@@ -252,7 +252,7 @@ def _named(head: bytes) -> int:
 def _group(
     archive: BackupArchive, workspace: Workspace, group: InventoryGroup, scratch: Path, progress: Progress
 ) -> Iterator[BackupEntry]:
-    """Copy the files of a group. If a file vanishes during the copy, its whole checkpoint is excluded.
+    """Copy the files of a group. If a checkpoint's file vanishes during the copy, the whole checkpoint is excluded.
 
     Raises:
         MissingError: a file vanished that should never be deleted.
@@ -295,7 +295,7 @@ def _own_bytes(workspace: Workspace, path: str) -> Iterator[bytes]:
     """Yield the bytes of a file in the workspace's folder.
 
     Raises:
-        WorkspaceError: the file is a link out of the workspace, a pipe, a device, or a hard link to a key.
+        WorkspaceError: the path is a link out of the workspace, a pipe, a device, or a hard link to a key.
         StorageError: the file cannot be read.
     """
     where = snapshot.own(workspace, path)
@@ -328,7 +328,7 @@ def _database(archive: BackupArchive, workspace: Workspace, source: DatabaseSour
 def _blobs(
     archive: BackupArchive, state: State, blobs: Blobs, progress: Progress
 ) -> tuple[tuple[Blob, ...], tuple[Blob, ...]]:
-    """Copy the blobs that manifests name. Return the copied blobs and the blobs that are only listed."""
+    """Copy the blobs that manifests name. Return the copied blobs, and the blobs that are listed without a copy."""
     kept: dict[str, Blob] = {}
     listed: dict[str, Blob] = {}
     for _, data in state.refs.raw(state.refs.digests()):

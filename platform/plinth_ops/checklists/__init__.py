@@ -59,8 +59,8 @@ class NamedFirst(Commands):
 def check() -> None:
     """Evaluate a checklist: preproduction, readiness, incident or security.
 
-    Exit code 6 if a check fails, 3 if none fails but a check could not be determined, otherwise 0. A signed waiver
-    covers a failed check until its end date; the result stays visible.
+    The exit code is 6 if a check fails, 3 if no check fails but the result of a check could not be determined, and
+    otherwise 0. A failed check with a signed waiver is accepted until the waiver's end date; its result stays visible.
     """
 
 
@@ -92,9 +92,11 @@ def list_(settings: Settings, name: ChecklistName | None, as_json: bool) -> None
 
 @check.command()
 @click.argument("name")
-@click.option("--until", type=click.DateTime(), required=True, help="End of the waiver in UTC; a past time removes it.")
+@click.option(
+    "--until", type=click.DateTime(), required=True, help="End of the waiver in UTC; a past time removes the waiver."
+)
 @click.option("--reason", required=True, help="Reason why the failure is accepted, as a sentence.")
-@click.option("--by", "owner", help="Owner of the `policy` key to sign with, if there are several.")
+@click.option("--by", "owner", help="Owner of the `policy` key to sign with, if there are several `policy` keys.")
 @shared
 @json_option
 def waive(settings: Settings, name: str, until: datetime, reason: str, owner: str | None, as_json: bool) -> None:
@@ -113,10 +115,9 @@ def waive(settings: Settings, name: str, until: datetime, reason: str, owner: st
 
 
 def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
-    """Evaluate a checklist of the workspace and print it.
+    """Evaluate a checklist of the workspace and print the results.
 
-    Raises:
-        CheckFailedError, MissingError: see `review.require`.
+    Raises the same errors as `review.require`.
     """
     from plinth_ops.checklists import review
     from plinth_ops.checklists.review import PURPOSES
@@ -131,7 +132,7 @@ def show(settings: Settings, name: ChecklistName, as_json: bool) -> None:
 
 
 def scope_of(settings: Settings) -> CheckScope:
-    """Return the workspace with the selected recipe or the recipe that it ran last, if any."""
+    """Return the check scope of the workspace, with the selected recipe or else the recipe that it ran last."""
     from plinth_ops.checklists.review import CheckScope, settings_of
 
     ctx = settings.context()

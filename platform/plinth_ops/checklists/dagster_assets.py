@@ -1,6 +1,6 @@
 """Checklists in Dagster: one asset per checklist with one asset check per check, evaluated by schedule.
 
-A warning or an undetermined result is a failed asset check of severity WARN, since neither is a pass. A waived check
+A warning or an undetermined result is a failed asset check of severity WARN, because neither is a pass. A waived check
 passes, with the waiver in its description. Does not belong here: the checks (`plinth_ops.checklists.review`).
 """
 
@@ -31,7 +31,10 @@ JOB = "evaluate_checklists"
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definitions:
-    """Return a workspace's checklist assets and their job. If `pages` is set, the assets link to the pages there."""
+    """Return a workspace's checklist assets and their job.
+
+    If `pages` is set, the assets link to the pages at this URL.
+    """
     job = with_schedule(
         AssetJob(
             JOB, dg.AssetSelection.groups(GROUP), "Evaluate all checklists.",
@@ -43,7 +46,7 @@ def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definiti
 
 
 def key_of(name: ChecklistName) -> dg.AssetKey:
-    """Return the asset key of a checklist."""
+    """Return the Dagster asset key of a checklist."""
     return dg.AssetKey([GROUP, name])
 
 
@@ -100,7 +103,7 @@ def _scope(recipe: Recipe, workspace: Path) -> CheckScope:
 
 
 def _named(name: str) -> str:
-    """Return the name of a check in a form that Dagster accepts."""
+    """Return the name of a check with `_` in place of `-`, as Dagster requires."""
     return name.replace("-", "_")
 
 

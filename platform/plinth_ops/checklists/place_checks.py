@@ -36,7 +36,9 @@ _TIME_ERROR, _UNSYNC = 5, 0x40
 
 
 def workspace_modes(scope: CheckScope) -> CheckAnswer:
-    """Check that only the user (with `PLINTH_UMASK`, the user's group too) can write to the workspace."""
+    """Check that only the user can write to the workspace. If `PLINTH_UMASK` allows it, the user's group may also
+    write.
+    """
     root = scope.ctx.workspace.root
     shared = 0o002 if private.mask() & 0o020 == 0 else 0o022
     watched = [root, *(root / name for name in ("refs", "records", "manifests", "releases", "runs", "policies"))]
@@ -45,7 +47,7 @@ def workspace_modes(scope: CheckScope) -> CheckAnswer:
 
 
 def private_folder(scope: CheckScope) -> CheckAnswer:
-    """Check that no other user can write to the folder of pickled caches."""
+    """Check that no other user can write to the folder of this user's pickled caches."""
     folder = private.root()
     try:
         private.required(folder)
@@ -55,7 +57,7 @@ def private_folder(scope: CheckScope) -> CheckAnswer:
 
 
 def room(scope: CheckScope) -> CheckAnswer:
-    """Check that the disk has space for further checkpoints."""
+    """Check that the disk has enough free space for the next checkpoints."""
     from plinth.training.checkpoint import checkpoint
 
     needed, what = 0, ""
@@ -89,7 +91,7 @@ def clock(scope: CheckScope) -> CheckAnswer:
 
 
 def encrypted(scope: CheckScope) -> CheckAnswer:
-    """Check that storage is encrypted at rest: a bucket by its setting, a disk by dm-crypt."""
+    """Check that storage is encrypted at rest: a bucket by its encryption setting, a disk by dm-crypt."""
     if scope.ctx.workspace.uri:
         return _bucket_encrypted(scope.ctx.workspace.uri)
     device = _device(scope.ctx.workspace.root)
@@ -112,7 +114,7 @@ def in_transit(scope: CheckScope) -> CheckAnswer:
 
 
 def endpoints(scope: CheckScope) -> Iterator[tuple[str, str]]:
-    """Yield name and URL of each service in the environment or in the settings of this workspace."""
+    """Yield the name and URL of each service that the environment or the settings of this workspace name."""
     from plinth.operation import spending
 
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
@@ -169,7 +171,7 @@ def _bucket_encrypted(uri: str) -> CheckAnswer:
 
 
 def _kernel_clock() -> bool | None:
-    """Return True if the kernel's clock is synchronized, or None if that is unknown (Linux only)."""
+    """Return True if the kernel's clock is synchronized, or None if the state is unknown (Linux only)."""
     buffer = ctypes.create_string_buffer(512)  # struct timex, all zero: `modes` 0 only reads
     try:
         state = ctypes.CDLL(None).adjtimex(buffer)
@@ -226,7 +228,7 @@ CHECKS = (
     ),
     Check(
         "private-folder", "no other user can write to the folder of pickled caches", "security",
-        ("security",), "delete the folder, which is recreated, or set PLINTH_PRIVATE to another folder", private_folder,
+        ("security",), "delete the folder (it is rebuilt), or set PLINTH_PRIVATE to another folder", private_folder,
     ),
     Check(
         "disk-room", "the disk has space for more checkpoints", "platform", ("preproduction", "readiness", "incident"),

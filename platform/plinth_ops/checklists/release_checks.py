@@ -39,13 +39,13 @@ AHEAD_DAYS: Final = 1 / 24
 
 
 def audit_proved(scope: CheckScope) -> CheckAnswer:
-    """Check that every decision is in the signed, hash-chained log and that no decision of a release is missing."""
+    """Check that every decision is in the signed, hash-chained audit log, and that no release decision is missing."""
     proof = releases.prove_log(scope.ctx)
     return passed(f"{proof.entries} entries, referenced by {len(proof.anchors)} release records")
 
 
 def logs_hold(scope: CheckScope) -> CheckAnswer:
-    """Check that every other signed log verifies and extends the state named in the release head."""
+    """Check that every signed log except `audit` and `policies` verifies and extends the state in the release head."""
     own = (AUDIT.name, "policies")  # covered by the checks `audit-log` and `gate-policy`
     others = [log for log in logs_in_head(scope.ctx) if not log.name.startswith(own)]
     counts = {log.name: len(releases.log_records(scope.ctx, log)) for log in others}
@@ -133,7 +133,7 @@ def lineage_complete(scope: CheckScope) -> CheckAnswer:
 
 
 def champion_holds(scope: CheckScope) -> CheckAnswer:
-    """Check that the champion verifies, is not tainted and was not withdrawn."""
+    """Check that the champion's records and model verify, and that the champion is neither tainted nor withdrawn."""
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
@@ -142,7 +142,7 @@ def champion_holds(scope: CheckScope) -> CheckAnswer:
 
 
 def way_back(scope: CheckScope) -> CheckAnswer:
-    """Check that there is a version to roll back to."""
+    """Check that there is an earlier good version of the release to roll back to."""
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
@@ -151,7 +151,7 @@ def way_back(scope: CheckScope) -> CheckAnswer:
 
 
 def consumers_known(scope: CheckScope) -> CheckAnswer:
-    """Check that the champion's consumers are enrolled with an owner."""
+    """Check that the champion has consumers that are enrolled with an owner."""
     name, champion = _champion(scope)
     if champion is None:
         return not_applicable("no champion")
@@ -161,7 +161,7 @@ def consumers_known(scope: CheckScope) -> CheckAnswer:
 
 
 def nothing_marked(scope: CheckScope) -> CheckAnswer:
-    """Check that no taint is in force."""
+    """Check that there are no active taints."""
     found = taint.records(scope.ctx)
     words = "; ".join(f"{one.kind} {one.target[:16]} by {one.by}: {one.reason}" for one in found)
     return warned(words) if found else passed("none")
@@ -187,7 +187,9 @@ _MODULE = "plinth_registry.mlflow.server"
 
 
 def behind_login(scope: CheckScope) -> CheckAnswer:
-    """Check that a remote MLflow server requires a login; the workspace's own server listens on loopback only."""
+    """Check that a remote MLflow server requires a login. The workspace's own server passes: it listens on loopback
+    only.
+    """
     named = os.environ.get("MLFLOW_TRACKING_URI", "")
     parts = urllib.parse.urlsplit(named)
     if not parts.scheme.startswith("http"):
@@ -221,7 +223,7 @@ def servers_used(scope: CheckScope) -> CheckAnswer:
 
 
 def _serving() -> Iterator[tuple[int, Path]]:
-    """Yield process ID and served folder for each MLflow server that Plinth started for this user."""
+    """Yield the process ID and the served folder of each MLflow server that Plinth started for this user."""
     for process in psutil.process_iter(["cmdline", "uids"]):
         words, uids = process.info["cmdline"] or [], process.info["uids"]
         if _MODULE in words[:-1] and uids is not None and uids.effective == os.geteuid():
@@ -274,12 +276,13 @@ CHECKS = (
     ),
     Check(
         "release-head", "the head of the release history verifies and is renewed daily", "release",
-        ("readiness", "incident", "security"), "`plinth up` renews the head daily, `plinth release mirror` once",
+        ("readiness", "incident", "security"),
+        "`plinth up` renews the head daily; `plinth release mirror` renews it once",
         head_fresh,
     ),
     Check(
         "seals", "every published asset was published by a worker of this workspace", "security", ("security",),
-        "run the pipeline again; for assets older than the root of trust: `plinth keys adopt`", sealed,
+        "run the pipeline again; adopt assets that are older than the root of trust with `plinth keys adopt`", sealed,
     ),
     Check(
         "gate-policy", "a signed policy defines the release gates", "release",
@@ -308,7 +311,7 @@ CHECKS = (
         "`plinth release consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
     ),
     Check(
-        "marks", "no taint is in force", "compliance", ("incident",),
+        "marks", "there are no active taints", "compliance", ("incident",),
         "list everything derived from TARGET with `plinth release impact TARGET`", nothing_marked,
     ),
     Check(

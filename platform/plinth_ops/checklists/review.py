@@ -2,8 +2,8 @@
 
     check-waivers/00001.json    one waiver: a record of a signed log, signed as `policy`
 
-Every check is evaluated, whatever the outcome of the others. The newest waiver of a check is in force until its end;
-the waived outcome stays visible with its evidence.
+Every check is evaluated, even if other checks fail. The newest waiver of a check is valid until its end date. The
+outcome of a waived check stays visible with its evidence.
 """
 
 from __future__ import annotations
@@ -53,15 +53,19 @@ class ChecklistSettings(Frozen):
     """Settings in `checklists.yaml`. Without this file, roles have no people and the default limits apply."""
 
     owners: Mapping[str, str] = Field(default_factory=dict, description="Responsible person by role.")
-    expiry_days: int = Field(30, ge=1, description="Warn this many days before the root or the release head expires.")
+    expiry_days: int = Field(
+        30, ge=1, description="Warn this many days before the root of trust or the release head expires."
+    )
     free_checkpoints: int = Field(3, ge=1, description="Minimum free disk space, as a number of checkpoints.")
     interval_factor: float = Field(
-        3.0, gt=1, description="Warn if the checkpoint interval differs from the optimum by more than this factor."
+        3.0, gt=1, description="Maximum factor between the checkpoint interval and the optimal interval."
     )
     clock_s: float = Field(1.0, gt=0, description="Maximum difference between two clocks, in seconds.")
     backups: str = Field("", description="Folder or s3:// URL of the backups; empty if not configured.")
     backup_hours: float = Field(26.0, gt=0, description="Maximum age of the newest backup, in hours.")
-    idle_hours: float = Field(8.0, gt=0, description="Hours without a request after which a server is idle.")
+    idle_hours: float = Field(
+        8.0, gt=0, description="Hours without a request after which an MLflow server counts as idle."
+    )
 
 
 def settings_of(workspace: Workspace) -> ChecklistSettings:
@@ -76,12 +80,12 @@ def settings_of(workspace: Workspace) -> ChecklistSettings:
 
 @dataclass(frozen=True)
 class CheckScope:
-    """Workspace and recipe that checks are evaluated on.
+    """Workspace and recipe for which checks are evaluated.
 
     Args:
         recipe: recipe of the workspace, or None if the workspace has none yet.
         recipe_path: file of the recipe.
-        now: Unix seconds.
+        now: time of the evaluation in Unix seconds.
     """
 
     ctx: Context
@@ -105,7 +109,7 @@ class CheckScope:
 
     @property
     def newest_run(self) -> RunConfig | None:
-        """Run with the latest event."""
+        """Run of the workspace with the latest event."""
         return self.runs[-1] if self.runs else None
 
 
@@ -130,27 +134,27 @@ class CheckAnswer(NamedTuple):
 
 
 def passed(evidence: str) -> CheckAnswer:
-    """Return a pass: the requirement holds."""
+    """Return the outcome "pass": the requirement is met."""
     return CheckAnswer("pass", evidence)
 
 
 def warned(evidence: str) -> CheckAnswer:
-    """Return a warning: the requirement holds, but not for long or only by default."""
+    """Return the outcome "warn": the requirement is met, but only for a short time or only by default."""
     return CheckAnswer("warn", evidence)
 
 
 def failed(evidence: str) -> CheckAnswer:
-    """Return a failure: the requirement does not hold."""
+    """Return the outcome "fail": the requirement is not met."""
     return CheckAnswer("fail", evidence)
 
 
 def undetermined(evidence: str) -> CheckAnswer:
-    """Return an undetermined outcome; `evidence` has the reason."""
+    """Return an undetermined outcome; `evidence` contains the reason."""
     return CheckAnswer("undetermined", evidence)
 
 
 def not_applicable(evidence: str) -> CheckAnswer:
-    """Return a not-applicable outcome: the requirement does not apply to this workspace."""
+    """Return the outcome for a requirement that does not apply to this workspace."""
     return CheckAnswer("not applicable", evidence)
 
 
@@ -164,8 +168,8 @@ class Check:
         owner: responsible role; `checklists.yaml` names the person.
         lists: checklists that include the check.
         remedy: instruction for a failure.
-        examine: function for the outcome. It only reads, takes seconds and starts no server. A trust error is a
-            failure; any other error leaves the check undetermined.
+        examine: function that returns the outcome. It only reads, takes a few seconds and starts no server. If it
+            raises a trust error, the check fails; if it raises any other error, the outcome is undetermined.
         waivable: True if a signed waiver is accepted. False for checks that waivers themselves depend on.
     """
 
@@ -179,7 +183,7 @@ class Check:
 
 
 class CheckedLine(Frozen):
-    """Evaluated check. `waiver` describes the waiver, if any; `seen` is the outcome before the waiver."""
+    """Result of an evaluated check. `waiver` describes the waiver, if any; `seen` is the outcome without the waiver."""
 
     name: str
     claim: str
@@ -197,7 +201,7 @@ SHORTEST_REASON = 10
 
 
 class CheckWaiver(Frozen):
-    """Signed waiver of a check, with reason, end (UTC, ISO 8601) and signer."""
+    """Signed waiver of a check, with reason, end time (UTC, ISO 8601) and signer."""
 
     check: str
     reason: str = Field(min_length=SHORTEST_REASON)
@@ -212,11 +216,13 @@ class CheckWaiver(Frozen):
 
 
 def sign(ctx: Context, check: Check, until: str, reason: str, owner: str | None = None) -> CheckWaiver:
-    """Sign a waiver of a check. It replaces an earlier waiver; a waiver that ends now removes the earlier waiver.
+    """Sign a waiver of a check. It replaces an earlier waiver of the check.
+
+    To remove a waiver, sign a waiver that ends now.
 
     Raises:
         RequestError: the check cannot be waived, the time has no time zone, or the reason is too short.
-        SignatureError: this machine has no `policy` key, or the log fails verification.
+        SignatureError: this machine has no `policy` key, or the log of waivers fails verification.
     """
     problem = "" if check.waivable else "waivers depend on this check"
     try:
@@ -236,10 +242,10 @@ def sign(ctx: Context, check: Check, until: str, reason: str, owner: str | None 
 
 
 def standing(ctx: Context, now: float) -> Mapping[str, CheckWaiver]:
-    """Return the waivers in force at a time (Unix seconds), by check.
+    """Return the waivers that are valid at a time (Unix seconds), by the name of the check.
 
     Raises:
-        SignatureError: a record was edited, removed or forged.
+        SignatureError: a record in the log of waivers was edited, removed or forged.
     """
     newest = {waiver.check: waiver for waiver in map(_waiver, CHECK_WAIVERS.records(ctx))}
     return {name: waiver for name, waiver in newest.items() if time_of(waiver.until).timestamp() > now}
@@ -262,7 +268,7 @@ OTHERS: Final = Catalogue("plinth.checks", "check", Check, {})
 
 
 def checks(name: ChecklistName | None = None) -> tuple[Check, ...]:
-    """Return the checks of a checklist, or all checks."""
+    """Return the checks of a checklist, or the checks of all checklists if `name` is None."""
     return tuple(check for check in _all() if name is None or name in check.lists)
 
 
@@ -292,7 +298,7 @@ def _all() -> Iterator[Check]:
 
 
 def _unusable(name: str, why: str) -> Check:
-    """Return a check that reports an unusable plug-in, so that its check does not vanish from the checklists."""
+    """Return an undetermined check in place of a plug-in check that cannot be loaded, so that the error is visible."""
 
     def examine(scope: CheckScope) -> CheckAnswer:
         return undetermined(why)
@@ -305,7 +311,10 @@ WAIVED_FROM = ("warn", "fail", "undetermined")
 
 
 def evaluate(scope: CheckScope, lines: Iterable[Check]) -> list[CheckedLine]:
-    """Evaluate checks in order. If the log of waivers fails verification, no waiver is accepted."""
+    """Evaluate checks in order and return the results.
+
+    If the log of waivers fails verification, no waiver is accepted.
+    """
     try:
         waived = standing(scope.ctx, scope.now)
     except SignatureError:
@@ -315,11 +324,11 @@ def evaluate(scope: CheckScope, lines: Iterable[Check]) -> list[CheckedLine]:
 
 
 def require(lines: Sequence[CheckedLine]) -> None:
-    """Raise unless every check is determined and none failed.
+    """Check that no check failed and that every check was determined.
 
     Raises:
         CheckFailedError: at least one check failed.
-        MissingError: none failed, but at least one could not be determined.
+        MissingError: no check failed, but at least one check could not be determined.
     """
     for outcome, error in (("fail", CheckFailedError), ("undetermined", MissingError)):
         found = [line for line in lines if line.outcome == outcome]

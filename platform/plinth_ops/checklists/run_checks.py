@@ -71,9 +71,9 @@ def set_aside(scope: CheckScope) -> CheckAnswer:
 
 
 def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
-    """Check that benchmarks are kept out of training text."""
+    """Check that the recipe removes benchmark text from the training text."""
     if scope.recipe is None or scope.recipe.mixture is None:
-        return not_applicable("no recipe that trains")
+        return not_applicable("the workspace has no recipe that trains a model")
     sets = scope.recipe.corpus.protected.sets
     if not sets:
         return warned("corpus.protected.sets is empty: benchmark scores may reflect memorization")
@@ -100,7 +100,7 @@ def resume_proved(scope: CheckScope) -> CheckAnswer:
 
 
 def saves_often_enough(scope: CheckScope) -> CheckAnswer:
-    """Check that the checkpoint interval is near Daly's optimum for the recorded steps, stalls and failures."""
+    """Check that the checkpoint interval is near Daly's optimum for the recorded step times, stalls and failures."""
     from plinth.operation import forecast, spending
 
     config = scope.newest_run
@@ -129,7 +129,7 @@ def saves_often_enough(scope: CheckScope) -> CheckAnswer:
 def second_copy(scope: CheckScope) -> CheckAnswer:
     """Check that checkpoints are uploaded to a second location."""
     if scope.recipe is None or scope.recipe.mixture is None:
-        return not_applicable("no recipe that trains")
+        return not_applicable("the workspace has no recipe that trains a model")
     upload = scope.recipe.training.checkpoints.upload
     return passed(upload) if upload else warned("training.checkpoints.upload is not set: there is no second copy")
 
@@ -137,7 +137,7 @@ def second_copy(scope: CheckScope) -> CheckAnswer:
 def retention_bounded(scope: CheckScope) -> CheckAnswer:
     """Check that old checkpoints are deleted and that at least the two newest are kept."""
     if scope.recipe is None or scope.recipe.mixture is None:
-        return not_applicable("no recipe that trains")
+        return not_applicable("the workspace has no recipe that trains a model")
     asked = scope.recipe.training.checkpoints
     found = f"keep_last {asked.keep_last}, keep_every {asked.keep_every}, keep_best {asked.keep_best}"
     return passed(found) if asked.keep_last >= 2 else failed(f"{found}: only the newest checkpoint is kept")
@@ -146,7 +146,7 @@ def retention_bounded(scope: CheckScope) -> CheckAnswer:
 def watched(scope: CheckScope) -> CheckAnswer:
     """Check that the guard is on and that held-out text is evaluated during training."""
     if scope.recipe is None or scope.recipe.mixture is None:
-        return not_applicable("no recipe that trains")
+        return not_applicable("the workspace has no recipe that trains a model")
     training = scope.recipe.training
     if not training.guard.enabled:
         return failed("training.guard.enabled is false")
@@ -196,7 +196,7 @@ NAMED_CHARACTERS: Final = 36
 
 
 def objectives_set(scope: CheckScope) -> CheckAnswer:
-    """Check that objectives are configured for this workspace."""
+    """Check that service level objectives are configured for this workspace."""
     from plinth_ops.service_levels import objectives
 
     path = scope.ctx.workspace.root / "objectives.yaml"
@@ -210,7 +210,7 @@ def objectives_set(scope: CheckScope) -> CheckAnswer:
 
 
 def error_budget_left(scope: CheckScope) -> CheckAnswer:
-    """Check that no error budget is exhausted."""
+    """Check that no error budget of this workspace is exhausted."""
     from plinth_ops.service_levels import objectives
     from plinth_ops.service_levels.tallies import refuse_spent
 
@@ -225,7 +225,7 @@ def error_budget_left(scope: CheckScope) -> CheckAnswer:
 
 
 def money_limited(scope: CheckScope) -> CheckAnswer:
-    """Check that a cost limit is set and not exhausted."""
+    """Check that a cost limit is set and that no cost limit is exhausted."""
     from plinth.operation import spending
     from plinth.operation.spending_ledger import Ledger
 
@@ -254,7 +254,7 @@ def alerts_sound(scope: CheckScope) -> CheckAnswer:
 
 
 def alerts_routed(scope: CheckScope) -> CheckAnswer:
-    """Check that pages have a receiver and an escalation."""
+    """Check that `alerting.yaml` has a receiver for pages and a receiver for unanswered pages."""
     from plinth_ops.alerts import prometheus
 
     try:
@@ -288,10 +288,10 @@ def backed_up(scope: CheckScope) -> CheckAnswer:
 
 
 def _newest_backup(place: str) -> tuple[str, float] | None:
-    """Return name and Unix time of the newest backup, or None.
+    """Return the name and Unix time of the newest backup, or None if there is no complete backup.
 
-    A backup of `plinth ops backup` counts only if its record is written, which is the last step. If another program
-    writes the backups, the newest file in the folder counts.
+    A backup by `plinth ops backup` is complete when its record is written, which is the last step. If another program
+    writes the backups, the newest file in the folder is used.
     """
     from plinth_ops.backup.snapshot import BackupArchive
 
@@ -338,7 +338,7 @@ CHECKS = (
         ("preproduction",), "list benchmarks in corpus.protected.sets (docs/contamination.md)", benchmarks_protected,
     ),
     Check(
-        "resume-proof", "a resumed run equals the uninterrupted one", "training", ("preproduction", "readiness"),
+        "resume-proof", "a resumed run equals the uninterrupted run", "training", ("preproduction", "readiness"),
         "`plinth run audit resume latest`", resume_proved,
     ),
     Check(

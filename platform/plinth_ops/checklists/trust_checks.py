@@ -61,7 +61,7 @@ def roles_held(scope: CheckScope) -> CheckAnswer:
 
 
 def root_shared(scope: CheckScope) -> CheckAnswer:
-    """Check that the root is not a demo root and that no single key holder can change it."""
+    """Check that the root of trust is not a demo root, and that no single key holder can change it."""
     root = Trust.newest(scope.ctx.workspace).root
     if root.demo:
         return warned(f"{root.title}: everything it signs is shown as signed by a demo root")
@@ -79,7 +79,7 @@ def roles_apart(scope: CheckScope) -> CheckAnswer:
 
 
 def key_modes(scope: CheckScope) -> CheckAnswer:
-    """Check that only the user can access the trust folder."""
+    """Check that no other user can access the keys in the trust folder or write to the folder."""
     folder = scope.ctx.workspace.trust_folder
     if not folder.is_dir():
         return undetermined(f"no folder {folder}")
@@ -90,7 +90,7 @@ def key_modes(scope: CheckScope) -> CheckAnswer:
 
 
 def keys_outside(scope: CheckScope) -> CheckAnswer:
-    """Check that the workspace has no private key."""
+    """Check that the workspace contains no private key."""
     root = scope.ctx.workspace.root
     if not root.is_dir():
         return not_applicable(f"no folder {root}")
@@ -175,7 +175,7 @@ def _places(scope: CheckScope) -> Iterator[tuple[str, Any]]:
 
 
 def _secrets(data: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys of a nested value that contain a secret, never the secret itself."""
+    """Yield the path of each key in nested data whose value is a secret. The secret itself is never yielded."""
     if isinstance(data, dict):
         for name, value in data.items():
             yield from _secrets(value, f"{key}.{name}" if key else str(name))
@@ -234,7 +234,7 @@ def nothing_unpickled(scope: CheckScope) -> CheckAnswer:
 
 
 def unpickling(source: bytes) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each call in a module that may execute code from its input.
+    """Yield the line and name of each call in a module's source that may execute code from the call's input.
 
     The calls are found by name: `pickle.load` and similar functions under any alias, `torch.load` without
     `weights_only=True`, `numpy.load(allow_pickle=True)`, `pandas.read_pickle`, `yaml.load` without a safe loader.
@@ -288,7 +288,7 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:
 
 
 def commit_known(scope: CheckScope) -> CheckAnswer:
-    """Check that the running code is from a commit, without local changes."""
+    """Check that the running code is from a Git commit, without local changes."""
     from plinth.training.attempts import commit_of
 
     found = commit_of(Path(plinth.__file__).resolve().parent)
@@ -299,7 +299,7 @@ def commit_known(scope: CheckScope) -> CheckAnswer:
 
 
 def pins_installed(scope: CheckScope) -> CheckAnswer:
-    """Check that installed packages have the versions of `constraints.txt`."""
+    """Check that the installed packages have the versions in `constraints.txt`."""
     path = Path(plinth.__file__).resolve().parents[2] / "constraints.txt"
     if not path.is_file():
         return undetermined(f"no {path.name} next to the code")
@@ -349,7 +349,7 @@ CHECKS = (
     ),
     Check(
         "keys-outside", "the workspace has no private key", "security", ("security",),
-        "move the key to the trust folder, revoke it and enroll a new key: others could read the old one", keys_outside,
+        "move the key to the trust folder, revoke it and enroll a new key: others could read the old key", keys_outside,
     ),
     Check(
         "secret-literals", "recipes, settings and run environments have no secrets", "security",

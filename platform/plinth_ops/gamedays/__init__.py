@@ -5,7 +5,7 @@
                   └──► rehearsal ──► warm_job ──► supervisor ──► ranks: faults
 
     gameday        game days by name; their records (hypothesis, findings, verdict)
-    play           preparation, one fault per instant, verdict; the scratch folder and its limits; the signed log of
+    play           preparation, fault injections, verdict; the scratch folder and its limits; the signed log of
                    game days, and the page of a record
     rehearsal      a small run, its undisturbed end state, and the comparison with it
     warm_job       jobs forked from a process that has loaded torch (`loaded`)
@@ -15,7 +15,7 @@
     data_days         a bad shard, a poisoned batch, stalled storage
     run_days          a preemption, a lost node, a clock jump, a revoked key, an MLflow outage
     orchestrator_day  Dagster is killed
-    release_day       a bad release: detect, taint, roll back, find the cause, close the gate
+    release_day       a bad release: detect it, taint it, roll back, find the cause, require the missing gate
 
 This package does not import torch before a rehearsal trains.
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "gameday",
-    short_help="Inject a fault in a sandbox; verdict, signed record, page.",
+    short_help="Inject a fault in a sandbox; write a verdict, a signed record and a page.",
     epilog=examples(
         "plinth ops gameday list",
         "plinth ops gameday corrupted-checkpoint",
@@ -48,20 +48,26 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("name")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random instants of the fault.")
-@click.option("--instants", default=3, show_default=True, type=click.IntRange(1), help="Number of instants.")
-@click.option("--first", default=0, show_default=True, type=click.IntRange(0), help="Number of the first instant.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random choices in all fault injections.")
+@click.option("--instants", default=3, show_default=True, type=click.IntRange(1), help="Number of fault injections.")
+@click.option(
+    "--first",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Number of the first fault injection to run.",
+)
 @unsigned_option
 @shared
 @json_option
 def gameday_command(
     settings: Settings, name: str, seed: int, instants: int, first: int, unsigned: bool, as_json: bool
 ) -> None:
-    """Run the game day NAME, or `list` all with their last verdicts.
+    """Run the game day NAME. With `list` as NAME, list all game days and their last verdicts.
 
-    A game day injects one fault into a rehearsal in a scratch folder, at random instants drawn from the seed, and
-    compares the end state with its hypothesis. The signed record is appended to the workspace, and its page is
-    written. Exit code 6 if an instant fails.
+    A game day injects one fault into a small run in a scratch folder, at several instants that the seed determines. It
+    compares the end state of each run with a hypothesis. The signed record is appended to the workspace, and its page
+    is written. The exit code is 6 if the hypothesis fails at an instant.
     """
     from plinth_ops.gamedays.gameday import find
 
@@ -130,10 +136,10 @@ def _play(ctx: Context, day: GameDay, seed: int, instants: int, first: int, unsi
     failed = [one for one in record.instants if not one.passed]
     if failed:
         raise CheckFailedError(
-            f"game day {day.name} failed at {len(failed)} of {len(record.instants)} instants",
+            f"game day {day.name} failed in {len(failed)} of {len(record.instants)} fault injections",
             found=f"instant {failed[0].number}: {'; '.join(failed[0].failures)}",
             expected=day.hypothesis,
-            remedy="repeat the first failed instant: "
+            remedy="repeat the first failed fault injection: "
             f"`plinth ops gameday {day.name} --seed {seed} --first {failed[0].number} --instants 1`",
         )
 

@@ -1,6 +1,6 @@
 """Game days of checkpoints: a corrupted checkpoint, a partial write, and a full disk.
 
-All three start from the same rehearsal: a run of 12 steps that commits a checkpoint after steps 3, 6, 8, 9 and 12.
+All three game days start from the same run of 12 steps, which commits a checkpoint after steps 3, 6, 8, 9 and 12.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Begun:
 
 @dataclass(frozen=True)
 class Counted:
-    """Undisturbed run, and the number of write boundaries on a rank in each step with a save."""
+    """Undisturbed run, and the number of write boundaries (file changes) of a rank in each step that saves a
+    checkpoint.
+    """
 
     whole: Rehearsal
     boundaries: dict[int, int]
@@ -60,7 +62,7 @@ def begin(folder: Path) -> Begun:
 
 
 def corrupted_checkpoint(made: Begun, folder: Path, chooser: Random) -> Struck:
-    """Damage one file in each of the newest one or two checkpoints, then resume."""
+    """Damage one file in each of the newest one or two checkpoints, then resume the run."""
     config = made.half.model_copy(update={"workspace": str(folder / "workspace")})
     shutil.copytree(made.half.workspace, config.workspace)
     run, known = config.directory, checkpoint.committed(made.half.directory)
@@ -105,7 +107,7 @@ def _damage(folder: Path, chooser: Random) -> str:
 
 
 def counted(folder: Path) -> Counted:
-    """Prepare an undisturbed run and count the write boundaries of each save."""
+    """Prepare an undisturbed run, and count the write boundaries (file changes) of each checkpoint save."""
     counts = [RehearsalFault(kind="count writes", step=step, until=step + 1) for step in COMMITS]
     plan, environment = faults.plan(folder / "plan", *counts)
     whole = rehearsal.rehearse(folder / "whole", environment, batches=faults.SOURCE)
@@ -113,7 +115,7 @@ def counted(folder: Path) -> Counted:
 
 
 def partial_write(made: Counted, folder: Path, chooser: Random) -> Struck:
-    """Kill the rank at a random write boundary in a step with a save."""
+    """Kill the rank at a random write boundary (file change) in a step that saves a checkpoint."""
     config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.choice(COMMITS)
     boundary = chooser.randint(1, made.boundaries[step])
@@ -151,11 +153,11 @@ def fill_mechanism(made: Counted) -> str:
     """Return a description of how the disk is filled on this machine."""
     if can_mount():
         return f"a full tmpfs of {DISK_BYTES >> 20} MiB"
-    return "RLIMIT_FSIZE of the rank, since this user cannot mount a tmpfs"
+    return "RLIMIT_FSIZE of the rank, because this user cannot mount a tmpfs"
 
 
 def full_disk(made: Counted, folder: Path, chooser: Random) -> Struck:
-    """Fill the run's disk before or during a save, free it, and run the same command again."""
+    """Fill the run's disk before or during a checkpoint save, free the space, and run the same command again."""
     config = made.whole.copy(folder / "workspace", batches=faults.SOURCE)
     size = checkpoint.stated_bytes(made.whole.config.directory, made.whole.config.total_steps)
     fault = _full(config, made, chooser, size)

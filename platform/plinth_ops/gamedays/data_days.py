@@ -41,7 +41,7 @@ from plinth_ops.gamedays.rehearsal import Rehearsal, RehearsalData
 
 
 def trained_without(config: RunConfig, left_out: Collection[int]) -> dict[str, Any]:
-    """Train on one rank without guard and checkpoints, and skip the given steps; return digests of the final state."""
+    """Train on one rank without guard, checkpoints and the steps in `left_out`; return digests of the final state."""
     import torch
 
     from plinth.training.checkpoint import snapshot
@@ -80,19 +80,19 @@ class S3Server:
 
     @property
     def uri(self) -> str:
-        """URI of the prefix."""
+        """URI of the bucket and prefix for all objects."""
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object below the prefix."""
+        """Write an object to the server, below the prefix."""
         self.client.put_object(Bucket=self.bucket, Key=f"{self.prefix}/{name}".lstrip("/"), Body=data)
 
 
 def missing() -> str | None:
-    """Return the reason why there is no S3 server, or None if there is one."""
+    """Return the reason why no S3 server can be used, or None if a server is available."""
     if os.environ.get(VARIABLE):
         if not os.environ.get(_ENDPOINT, "").startswith("http://"):
-            return f"{VARIABLE} needs {_ENDPOINT}=http://host:port without TLS, since the fault is injected by a proxy"
+            return f"{VARIABLE} needs {_ENDPOINT}=http://host:port without TLS, because a proxy injects the fault"
         return None
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
         return f"no S3 server: set {VARIABLE}, or install moto[server]"
@@ -105,10 +105,10 @@ def credentials() -> dict[str, str]:
 
 
 def found() -> S3Server:
-    """Return the S3 server; start it on first use.
+    """Return the S3 server for this game day; start it on first use.
 
     Raises:
-        RequestError: there is no server.
+        RequestError: no S3 server is available.
     """
     if why := missing():
         raise RequestError("no S3 server for this game day", found=why)
@@ -141,7 +141,7 @@ def _started() -> S3Server:
 
 @dataclass(frozen=True)
 class Shelved:
-    """Undisturbed run, its shards, and the first step that reads each shard (by MD5 of the shard)."""
+    """Undisturbed run, its shards, and the first step that reads each shard (by the MD5 of the shard)."""
 
     whole: Rehearsal
     shards: tuple[Blob, ...]
@@ -161,7 +161,7 @@ def shelve(folder: Path) -> Shelved:
 
 
 def bad_shard(made: Shelved, folder: Path, chooser: Random) -> Struck:
-    """Flip a bit in one shard, train, restore the shard, and resume."""
+    """Flip a bit in one shard, train, restore the shard, and resume the run."""
     config = made.whole.copy(folder / "workspace")
     blob = chooser.choice(made.shards)
     path, at = Context(Workspace(config.workspace)).store.path(blob), chooser.randrange(blob.bytes)
@@ -199,13 +199,13 @@ _OBJECTS = ("the stone", "a letter", "the evening", "its shadow", "the road")
 
 
 def orderly(folder: Path) -> RehearsalData:
-    """Generate text from a small grammar, which a small model learns, and a second source of random letters."""
+    """Generate two text sources: sentences from a small grammar, which a small model learns, and random letters."""
     chooser = random.Random(7)
     return rehearsal.make_data(folder, {"web": sentences(chooser, 400), "dump": noise(chooser, 60)})
 
 
 def sentences(chooser: Random, count: int) -> list[str]:
-    """Return texts of six sentences each, from a small grammar."""
+    """Return texts of six sentences each, generated from a small grammar."""
 
     def sentence() -> str:
         return f"{chooser.choice(_SUBJECTS)} {chooser.choice(_VERBS)} {chooser.choice(_OBJECTS)}."
@@ -223,7 +223,7 @@ def noise(chooser: Random, count: int) -> list[str]:
 
 
 def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck:
-    """Put random letters into a few consecutive steps."""
+    """Replace text in a few consecutive steps by random letters, and check that exactly these steps are skipped."""
     shutil.copytree(made.ctx.workspace.root, folder / "workspace")
     own = replace(made, ctx=Context(Workspace(folder / "workspace")))
     begin, length = chooser.choice(BEGINS), chooser.randint(3, 7)
@@ -241,9 +241,9 @@ def poisoned_batch(made: RehearsalData, folder: Path, chooser: Random) -> Struck
     found = [
         rehearsal.finished(status),
         finding("exactly the poisoned steps are skipped", out, list(poison)),
-        finding("the log names their documents and the bad source", sources, {"dump.example"}),
+        finding("the log names the documents and the bad source of the poisoned steps", sources, {"dump.example"}),
         *rehearsal.documents_found(reference, config, out),
-        finding("weights are bit-identical to a run without these steps", state.get("parameters_sha256"),
+        finding("weights are bit-identical to a run without the poisoned steps", state.get("parameters_sha256"),
                 expected["parameters_sha256"]),
         finding("the optimizer state is bit-identical", state.get("optimizer_sha256"), expected["optimizer_sha256"]),
         rehearsal.committed_found(config),
@@ -275,7 +275,7 @@ READ_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class Stored:
-    """Undisturbed run, with a copy of its shards on an S3 server."""
+    """Undisturbed run, and a copy of its shards on an S3 server."""
 
     whole: Rehearsal
     endpoint: str
@@ -320,7 +320,7 @@ def storage_stall(made: Stored, folder: Path, chooser: Random) -> Struck:
 
 
 def _forget_shards(config: RunConfig) -> None:
-    """Delete the local copies of the shards, so that they must be fetched."""
+    """Delete the local copies of the shards, so that they must be fetched from the S3 server."""
     ctx = Context(Workspace(config.workspace))
     for digest in config.shards.values():
         for part in ctx.refs.load(digest).parts:

@@ -56,7 +56,10 @@ Kind = Literal["kill at write", "count writes", "stop", "fill disk", "limit file
 
 
 class RehearsalFault(Frozen):
-    """Fault that is injected before the batch of `step` on `rank`. Some kinds end before the batch of `until`."""
+    """Fault that is injected before the batch of `step` on `rank`.
+
+    Some kinds of fault end before the batch of step `until`.
+    """
 
     kind: Kind
     step: int
@@ -68,13 +71,13 @@ class RehearsalFault(Frozen):
 
 
 class FaultPlan(Frozen):
-    """Faults of a job, and the folder with their marker files."""
+    """Faults to inject into a job, and the folder with their marker files."""
 
     folder: str
     faults: tuple[RehearsalFault, ...]
 
     def mark(self, fault: RehearsalFault) -> Path:
-        """Return the marker file of a fault."""
+        """Return the path of a fault's marker file."""
         return Path(self.folder) / f"{fault.kind.replace(' ', '-')}-{fault.step}-{fault.rank}"
 
     def struck(self, fault: RehearsalFault) -> bool:
@@ -83,14 +86,14 @@ class FaultPlan(Frozen):
 
 
 def plan(folder: Path, *faults: RehearsalFault) -> tuple[FaultPlan, dict[str, str]]:
-    """Return a plan, and the environment variables for jobs that follow it."""
+    """Return a fault plan, and the environment variables with which a job follows the plan."""
     folder.mkdir(parents=True, exist_ok=True)
     made = FaultPlan(folder=str(folder), faults=faults)
     return made, {VARIABLE: made.model_dump_json()}
 
 
 def planned() -> FaultPlan | None:
-    """Return the fault plan of this process, or None."""
+    """Return the fault plan of this process, or None if it has no plan."""
     text = os.environ.get(VARIABLE)
     return FaultPlan.model_validate_json(text) if text else None
 
@@ -123,7 +126,7 @@ def open_batches(config: RunConfig, rank: int) -> Batches:
 
 @contextmanager
 def submission() -> Iterator[None]:
-    """Inject the faults of the process that submits a job. Counts of writes end with the block."""
+    """Inject the faults of the process that submits a job within the block. At its end, stop counting writes."""
     followed = planned()
     due = [one for one in followed.faults if one.rank == ORCHESTRATOR] if followed else []
     for fault in due:
@@ -136,7 +139,7 @@ def submission() -> Iterator[None]:
 
 
 def _meet(followed: FaultPlan, fault: RehearsalFault, step: int) -> None:
-    """Inject a fault that is due before the batch of a step, or end it."""
+    """Inject a fault that is due before the batch of a step, or end the fault at step `until`."""
     mark = followed.mark(fault)
     if fault.until and step >= fault.until and mark.exists():
         _end(fault, mark)
@@ -182,7 +185,7 @@ def _end(fault: RehearsalFault, mark: Path) -> None:
 
 
 def filler(place: Path) -> Path:
-    """Return the path of the file that fills a disk."""
+    """Return the path of the file that is written to fill a disk."""
     return place / "filler"
 
 
@@ -243,7 +246,8 @@ class FaultyLine:
         endpoint: host and port of the server.
         after_bytes: bytes of a response that arrive before the fault.
         failures: number of responses that stall or are dropped.
-        stall_s: seconds of a stall. If 0, the connection is dropped. If infinite, it stalls until the proxy closes.
+        stall_s: seconds of a stall. If 0, the connection is dropped. If infinite, the connection stalls until the proxy
+            closes.
     """
 
     def __init__(self, endpoint: str, after_bytes: int, failures: int, stall_s: float = 0.0) -> None:
@@ -261,7 +265,7 @@ class FaultyLine:
         self.close()
 
     def close(self) -> None:
-        """Close the proxy; stalled connections are dropped."""
+        """Close the proxy, and drop stalled connections."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # stops the thread that accepts connections

@@ -1,8 +1,9 @@
-"""Game days by name, their records (hypothesis, findings at each instant, verdict), and the evaluation of alerts.
+"""Game days by name, their records (hypothesis, findings, verdict), and the evaluation of alerts.
 
-A game day injects one fault into a rehearsal and compares the end state with its hypothesis. It runs at several
-instants, each determined by the seed and the number of the instant. The alert table is evaluated on the samples that
-the exporter takes of the timeline. The expected alert must fire in time. If no alert is expected, no page may fire.
+A game day injects one fault into a small run and compares the end state with a hypothesis. It does this several times,
+at different instants. The seed and the number of an instant determine the instant and its random choices. The alert
+table is evaluated on the samples that the exporter takes from the run's timeline. The expected alert must fire in time.
+If no alert is expected, no alert of severity `page` may fire.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from plinth_ops.alerts.table import EVALUATION_S, Alert, alerts
 
 
 class Outcome(Frozen):
-    """Result of one check of the hypothesis at one instant of a game day."""
+    """Result of one check of the hypothesis after one fault injection of a game day."""
 
     what: str
     passed: bool
@@ -34,15 +35,15 @@ class Outcome(Frozen):
 
 
 class Instant(Frozen):
-    """Result of one instant of a game day.
+    """Result of one fault injection of a game day.
 
     Attributes:
         number: index from 0; together with the seed, the index determines all random choices.
         struck: where and how the fault was injected, as text.
         findings: results of all checks; empty if aborted.
         aborted: reason of an abort; an aborted instant fails.
-        alert_s: seconds from the fault's first trace until the alert fired; None if no alert is expected or none fired.
-        seconds: duration.
+        alert_s: seconds from the fault's first event until the alert fired; None if no alert is expected or none fired.
+        seconds: duration of the instant.
         phases: seconds of each phase, in order, if the game day has phases.
     """
 
@@ -92,7 +93,7 @@ class GameDayRecord(Frozen):
 
 @dataclass(frozen=True)
 class Struck:
-    """Outcome of an instant: injection point, findings, seconds until the alert, seconds by phase."""
+    """Outcome of one fault injection: injection point, findings, seconds until the alert, seconds by phase."""
 
     where: str
     findings: tuple[Outcome, ...]
@@ -113,10 +114,10 @@ class GameDay:
     Args:
         name: name on the command line.
         protection: part of Plinth under test; without this part, the game day must fail.
-        abort_s: timeout of an instant, in seconds.
-        missing: function that returns why this machine cannot run the game day, or None.
-        alerts: expected alerts, one of which must fire in time; if empty, no page may fire.
-        mechanism: function that describes how the fault is injected on this machine, if that varies.
+        abort_s: timeout of one fault injection, in seconds.
+        missing: function that returns the reason why this machine cannot run the game day, or None if it can.
+        alerts: expected alerts, one of which must fire in time; if empty, no alert of severity `page` may fire.
+        mechanism: function that describes how the fault is injected, if that depends on the machine.
         end: function that stops servers that `prepare` started.
     """
 
@@ -135,7 +136,7 @@ class GameDay:
 
     @property
     def abort(self) -> str:
-        """Conditions that abort an instant, as text."""
+        """Conditions that abort a fault injection, as text."""
         return f"more than {self.abort_s:g} s, a change outside the scratch folder, or a leftover process"
 
 
@@ -144,7 +145,7 @@ OWN: Final = "One rehearsal in the scratch folder; no other run, bucket or works
 
 
 def finding(what: str, seen: object, expected: object) -> Outcome:
-    """Return a finding that passes if `seen` equals `expected`."""
+    """Return the result of a check, which passes if `seen` equals `expected`."""
     return Outcome(what=what, passed=seen == expected, seen=f"{seen}" if seen == expected else f"{seen} ≠ {expected}")
 
 
@@ -202,10 +203,10 @@ QUIET_S = 1800.0
 
 
 def fired(config: RunConfig, names: Sequence[str], trace: str, more: Iterable[Sample] = ()) -> Alerted:
-    """Check that an alert fires within its response target after the newest event of a kind.
+    """Check that one of the alerts `names` fires within its response target after the newest event of the kind `trace`.
 
     Args:
-        trace: kind of the event; if there is no event of this kind, the newest event is used.
+        trace: kind of the event; if there is no event of this kind, the newest event of any kind is used.
         more: samples from sources other than the timeline.
     """
     times = {str(event["event"]): float(event["time"]) for event in read_events(config.directory.events)}
@@ -213,7 +214,10 @@ def fired(config: RunConfig, names: Sequence[str], trace: str, more: Iterable[Sa
 
 
 def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Alerted:
-    """Check that an alert fires within its response target after the Unix time `begun`, for constant samples."""
+    """Check that one of the alerts `names` fires within its response target after `begun` (Unix time).
+
+    The samples are assumed to stay constant.
+    """
     wanted = [one for one in alerts() if one.name in names]
     promised = {one.name: one.promised_s for one in wanted}
     longest = max(promised.values())
@@ -228,7 +232,7 @@ def fires(names: Sequence[str], begun: float, sampled: Sequence[Sample]) -> Aler
 
 
 def no_page(config: RunConfig) -> list[Outcome]:
-    """Check that no page fires for the run's timeline."""
+    """Check that no alert of severity `page` fires for the run's timeline."""
     pages = [one for one in alerts() if one.severity == "page"]
     begun = max((float(event["time"]) for event in read_events(config.directory.events)), default=0.0)
     first = _first_fired(pages, samples(config), begun, QUIET_S)
@@ -236,7 +240,7 @@ def no_page(config: RunConfig) -> list[Outcome]:
 
 
 def samples(config: RunConfig) -> list[Sample]:
-    """Return the exporter's samples of a run's current timeline."""
+    """Return the metric samples that the exporter takes from a run's current timeline."""
     state = MetricState(config.run_id, config.ranks, config.total_steps)
     for event in read_events(config.directory.events):
         state.add(event)
@@ -244,7 +248,10 @@ def samples(config: RunConfig) -> list[Sample]:
 
 
 def _first_fired(wanted: Sequence[Alert], sampled: Sequence[Sample], begun: float, span_s: float) -> dict[str, float]:
-    """Return the time at which each alert first fires, for constant samples up to `span_s` seconds after `begun`."""
+    """Return the time at which each alert first fires, within `span_s` seconds after `begun`.
+
+    The samples are assumed to stay constant.
+    """
     active = {labels["run"] for name, labels, value in sampled if (name, value) == (ACTIVE, 1)}
     found: dict[str, float] = {}
     for one in wanted:

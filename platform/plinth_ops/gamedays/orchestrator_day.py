@@ -1,7 +1,7 @@
 """Game day of the orchestrator: Dagster is killed; the job continues, and a new Dagster process finds it.
 
-`python -m plinth_ops.gamedays.orchestrator_day CONFIG` is the Dagster process that is killed: it materializes an asset
-that submits or finds a job and follows it to its end, through the functions of the asset `run` of every pipeline.
+`python -m plinth_ops.gamedays.orchestrator_day CONFIG` is the Dagster process that is killed. It materializes an asset
+that submits or finds a job and follows the job to its end, with the same functions as the asset `run` of a pipeline.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ORCHESTRATED = ("-P", "-m", "plinth_ops.gamedays.orchestrator_day")
 
 @dataclass(frozen=True)
 class Submitted:
-    """Undisturbed run, and the number of file system changes that Dagster makes while it submits a job."""
+    """Undisturbed run, and the number of file system changes that Dagster makes while it submits the run's job."""
 
     whole: Rehearsal
     boundaries: int
@@ -51,7 +51,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class _Death:
-    """Time of Dagster's death, and the progress of its job until the restart.
+    """Time at which Dagster is killed, and the steps before which its job waits.
 
     If neither `boundary` nor `name` is set, Dagster dies before step `step`.
 
@@ -69,7 +69,7 @@ class _Death:
 
     @classmethod
     def drawn(cls, chooser: Random, boundaries: int, steps: int) -> _Death:
-        """Draw the time of Dagster's death: during the submission, before the handle is written, or later.
+        """Draw the time at which Dagster is killed: during the submission, before the handle file is written, or later.
 
         The three cases are equally likely. In a third of all draws, the job ends before Dagster is restarted.
         """
@@ -80,7 +80,7 @@ class _Death:
         return cls(boundary, HANDLE if where == "handle" else "", step, until)
 
     def faults(self) -> tuple[RehearsalFault, ...]:
-        """Return the faults to inject at this instant."""
+        """Return the faults to inject into Dagster and its job."""
         kill = RehearsalFault(kind="kill at write", step=0, rank=ORCHESTRATOR, value=self.boundary, place=self.name)
         waits = [RehearsalFault(kind="wait", step=step) for step in (self.step, self.until) if step]
         return tuple([kill, *waits] if self.boundary or self.name else waits)
@@ -96,7 +96,7 @@ class _Death:
 
 
 def submitted(folder: Path) -> Submitted:
-    """Prepare an undisturbed run, and count the write boundaries of a submission by Dagster."""
+    """Prepare an undisturbed run, and count the file system changes of its submission by Dagster."""
     whole = rehearsal.rehearse(folder / "whole")
     count = RehearsalFault(kind="count writes", step=0, rank=ORCHESTRATOR)
     plan, environment = faults.plan(folder / "plan", count)
@@ -155,13 +155,13 @@ def _goes_on(config: RunConfig, plan: FaultPlan, waits: list[RehearsalFault]) ->
 
 
 def _let_go(plan: FaultPlan, waits: list[RehearsalFault]) -> None:
-    """Release a job from the given waits."""
+    """End the job's waits in `waits`, so that the job continues."""
     for wait in waits:
         plan.mark(wait).unlink(missing_ok=True)
 
 
 def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome]:
-    """Check that there is one job, one materialization and one reservation.
+    """Check that the run has exactly one job, one materialization and one cost reservation.
 
     If no job ran when Dagster died, the submission and the reservation are not checked.
     """
@@ -183,7 +183,7 @@ def _one_execution(config: RunConfig, folder: Path, begun: bool) -> list[Outcome
 
 
 def _written(whole: Rehearsal, folder: Path) -> RunConfig:
-    """Write the configuration of a new run in the workspace of this instant."""
+    """Write the configuration of a new run in the workspace of this fault injection."""
     config = whole.copy(folder / "workspace", batches=faults.SOURCE)
     configuration.write(config)
     return config
@@ -202,7 +202,7 @@ def _home(folder: Path) -> Path:
 
 
 def _dagster(config: RunConfig, folder: Path, which: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start Dagster in its own process group, with the game day's instance."""
+    """Start Dagster in a separate process group, with the game day's Dagster instance."""
     home = _home(folder)
     home.mkdir(exist_ok=True)
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
@@ -248,7 +248,7 @@ FOLLOWING: Final = "following job"
 
 
 def asset(path: Path) -> dg.AssetsDefinition:
-    """Return the Dagster asset that submits and follows the run with this configuration."""
+    """Return the Dagster asset that submits and follows the job of the run with this configuration."""
 
     @dg.asset(name=ASSET)
     def followed() -> Any:
@@ -264,7 +264,7 @@ def asset(path: Path) -> dg.AssetsDefinition:
 
 
 def main() -> int:
-    """Materialize the asset; return 0 if the run finished, otherwise 1."""
+    """Materialize the asset of the run; return 0 if the run finished, otherwise 1."""
     return 0 if dg.materialize([asset(Path(sys.argv[1]))], instance=dg.DagsterInstance.get()).success else 1
 
 

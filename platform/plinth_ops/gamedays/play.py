@@ -1,11 +1,11 @@
-"""Execution of a game day: prepare once, inject the fault at every instant, compare, decide.
+"""Execution of a game day: prepare once, inject the fault at every instant, compare the end states, give a verdict.
 
     play(day, seed, instants, outside)   -> GameDayRecord
     scratch()      a folder with its own root of trust, without access to the caller's workspace, keys and servers
     InstantWatch   abort of an instant on a timeout, changes outside the scratch folder, or leftover processes
 
-Instant n of a seed always draws the same numbers, so that it can be repeated alone (`first`). An unexpected exception
-fails its instant, with its message, and does not end the game day.
+Instant n of a seed always draws the same random numbers, so that the instant can be repeated alone (`first`). An
+unexpected exception fails the instant in which it is raised, and does not end the game day.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Aborted(BaseException):
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yield a temporary folder with a demo root of trust, without environment variables of the caller's setup."""
+    """Yield a temporary folder with a demo root of trust.
+
+    Within the block, the environment variables of the caller's setup are hidden.
+    """
     folder = Path(tempfile.mkdtemp(prefix="plinth-gameday-"))
     hidden = [name for name in os.environ if name in _OURS or name.startswith(KEY_VARIABLE)]
     before = {name: os.environ.pop(name) for name in hidden}
@@ -84,7 +87,7 @@ class InstantWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Ignore all processes that run now, such as servers shared by all instants."""
+        """Exclude all processes that already run from the watch, such as servers that all instants share."""
         self._known = {process.pid for process in _children()}
 
     @contextmanager
@@ -115,7 +118,7 @@ class InstantWatch:
             signal.signal(signal.SIGALRM, before)
 
     def left(self) -> list[psutil.Process]:
-        """Return live processes that were started since `begin`, except servers that fork ranks for all instants."""
+        """Return live processes that were started after `begin`, except servers that fork ranks for all instants."""
         return [one for one in _children() if one.pid not in self._known and not _serves(one)]
 
     def damage(self) -> str:
@@ -144,7 +147,7 @@ def _serves(process: psutil.Process) -> bool:
 
 
 def _stamps(folders: tuple[Path, ...]) -> dict[str, tuple[int, int]]:
-    """Return size and modification time of every file in the given folders and their subfolders."""
+    """Return the size and modification time of every file in `folders` and their subfolders, by path."""
     found: dict[str, tuple[int, int]] = {}
     for folder in folders:
         for root, _, files in os.walk(folder):
@@ -222,7 +225,7 @@ def play(
 
 
 def require_playable(day: GameDay, instants: int) -> None:
-    """Raise if this machine cannot run the game day.
+    """Check that this machine can run the game day.
 
     Raises:
         RequestError: the number of instants is below 1, or this machine cannot run the game day.
@@ -259,7 +262,7 @@ def _instant(day: GameDay, prepared: Any, folder: Path, watch: InstantWatch, see
 
 
 def _longest(played: list[Instant]) -> dict[str, float]:
-    """Return the maximum time of each phase over all instants, in the order of the phases."""
+    """Return the maximum seconds of each phase over all instants, in the order of the phases."""
     names = dict.fromkeys(name for one in played for name in one.phases)
     return {name: max(one.phases.get(name, 0.0) for one in played) for name in names}
 
@@ -277,7 +280,7 @@ GAMEDAYS: Final = SignedLog("gamedays", (EVALUATOR,), keeps_revoked=True)
 
 
 def append(ctx: Context, record: GameDayRecord) -> LogRecord:
-    """Sign a game day record and append it to the log of the workspace.
+    """Sign a game day record, and append it to the workspace's log of game days.
 
     Raises:
         SignatureError: the log fails verification, or this machine has no evaluator key.
@@ -288,10 +291,10 @@ def append(ctx: Context, record: GameDayRecord) -> LogRecord:
 
 
 def require_signer(ctx: Context) -> None:
-    """Raise if this machine could not sign a game day record. Call this before a long game day.
+    """Check that this machine can sign a game day record. Call this before a long game day.
 
     Raises:
-        SignatureError: no root is pinned, or this machine has no evaluator key.
+        SignatureError: no root of trust is pinned, or this machine has no evaluator key.
     """
     Trust.of(ctx.workspace).signer(EVALUATOR)
 
@@ -342,7 +345,7 @@ TILE: Final = AddedTile("game_days", tile)
 
 
 class GameDayInstant(Frozen):
-    """Instant on the page of a game day: number, injection point, failures, seconds until the alert, duration."""
+    """Fault injection on a game day's page: number, injection point, failures, seconds until the alert, duration."""
 
     number: int
     struck: str
@@ -353,7 +356,7 @@ class GameDayInstant(Frozen):
 
 
 class GameDayPhase(Frozen):
-    """Timed phase of a rehearsal."""
+    """Timed phase of a rehearsal, on the page of a game day."""
 
     name: str
     seconds: float
@@ -384,7 +387,7 @@ class GameDayData(Frozen):
 
 
 def page(data: GameDayData) -> str:
-    """Render the page as HTML. The same data gives the same bytes."""
+    """Render the page of a game day as HTML. The same data gives the same bytes."""
     return template("page.html.j2", __package__).render(data=data, title=f"Game day: {data.name}")
 
 

@@ -85,12 +85,12 @@ class Rehearsal:
 
     @cached_property
     def fingerprints(self) -> dict[int, str]:
-        """Fingerprint of every step's batch, computed from the manifests in one process."""
+        """Fingerprint of every step's batch, computed from the manifests in one process, by step."""
         return fingerprints(self.config)
 
     @cached_property
     def documents(self) -> dict[int, Counter[str]]:
-        """Documents of every step with the number of tokens read from each, according to the manifests."""
+        """Documents that every step reads, with the number of tokens from each document, according to the manifests."""
         listed = StepDocuments(self.config)
         found: dict[int, Counter[str]] = {}
         for step in range(1, self.config.total_steps + 1):
@@ -101,10 +101,10 @@ class Rehearsal:
         return found
 
     def end_state(self, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
-        """Compare the end state of a run with the computed order and the undisturbed run.
+        """Compare the end state of a run with the computed data order and with the undisturbed run.
 
         Args:
-            left_out: steps that the hypothesis expects to be skipped. If there are any, weights are not compared.
+            left_out: steps that the hypothesis expects to be skipped. If it is not empty, weights are not compared.
         """
         return [
             *documents_found(self, config, left_out),
@@ -114,7 +114,7 @@ class Rehearsal:
 
 
 def documents_found(made: Rehearsal, config: RunConfig, left_out: Collection[int] = ()) -> list[Outcome]:
-    """Check that every step trained on its batch of the computed order, without lost or duplicated documents."""
+    """Check that every step trained on its batch of the computed data order, without lost or duplicated documents."""
     trained = timeline(config.directory.events).steps
     expected = {step: made.fingerprints[step] for step in made.fingerprints if step not in left_out}
     seen = {step: str(event["batch"]) for step, event in trained.items() if not event.get("vetoed")}
@@ -155,8 +155,10 @@ def committed_found(config: RunConfig) -> Outcome:
 
 
 def state_digests(config: RunConfig) -> dict[str, str]:
-    """Return the SHA-256 of every state file of the last checkpoint, by path. The result is empty if there is no
-    checkpoint."""
+    """Return the SHA-256 of every state file of the last checkpoint, by path.
+
+    If there is no checkpoint, the result is empty.
+    """
     folder = checkpoint.path(config.directory, config.total_steps)
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -166,7 +168,7 @@ def state_digests(config: RunConfig) -> dict[str, str]:
 
 
 def fingerprints(config: RunConfig) -> dict[int, str]:
-    """Return the fingerprint of every step's batch, computed with a single rank."""
+    """Return the fingerprint of every step's batch, computed with a single rank, by step."""
     alone = config.model_copy(
         update={
             "launch": Launch(ranks=1),
@@ -191,7 +193,7 @@ def copied(config: RunConfig, folder: Path, **changes: Any) -> RunConfig:
 
 
 def without_audit(config: RunConfig) -> None:
-    """Skip the audit at the end of a job, since a game day compares the end states itself."""
+    """Skip the audit at the end of a job, because a game day compares the end states itself."""
     write_bytes(config.directory.evidence, b"{}")
 
 
@@ -199,6 +201,7 @@ def make_data(folder: Path, texts: dict[str, list[str]] | None = None, heldout: 
     """Generate, tokenize and shard the text of two buckets.
 
     Args:
+        texts: texts by bucket, to use in place of generated text.
         heldout: number of texts at the end of every bucket to hold out.
     """
     ctx = Context(Workspace(folder).ensure())
@@ -213,7 +216,7 @@ def make_data(folder: Path, texts: dict[str, list[str]] | None = None, heldout: 
 
 
 def with_bucket(made: RehearsalData, bucket: str, texts: list[str]) -> RehearsalData:
-    """Return the data with one more bucket, encoded by the existing tokenizer."""
+    """Return the data with one more bucket, which is encoded by the existing tokenizer."""
     curated = _curated(made.ctx, bucket, texts)
     cut = _cut(made.ctx, bucket, made.tokenizer, curated)
     return replace(made, shards={**made.shards, bucket: cut}, curated={**made.curated, bucket: curated})
@@ -248,14 +251,14 @@ def configured(made: RehearsalData, phases: tuple[Phase, ...] = (), steps: int =
 def rehearse(
     folder: Path, environment: Mapping[str, str] | None = None, batches: str = "", **changes: Any
 ) -> Rehearsal:
-    """Generate text and run one undisturbed job.
+    """Generate text and run one undisturbed job on the text.
 
     Args:
         environment, batches: settings for a job that counts its writes.
-        changes: overrides of the training section.
+        changes: overrides of the recipe's training section.
 
     Raises:
-        TrainingError: the undisturbed job fails, so there is no reference.
+        TrainingError: the undisturbed job fails. Then there is no reference to compare with.
     """
     config = configured(make_data(folder), **changes)
     config = config.model_copy(update={"batches": batches} if batches else {})
@@ -265,7 +268,7 @@ def rehearse(
 
 
 def finished(status: int) -> Outcome:
-    """Check by its exit status that the last job of a run finished."""
+    """Check that the last job of a run finished, from the job's exit status."""
     return finding("the run reaches its last step", status, 0)
 
 

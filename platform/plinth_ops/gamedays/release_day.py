@@ -1,12 +1,12 @@
-"""Game day of releases: a bad model is champion; detect, taint, roll back, find the cause, close the gate.
+"""Game day of releases: a bad model becomes champion, is detected, tainted and rolled back, and a gate then blocks it.
 
     maker = ModelMaker(folder, name)      text, a recipe and a signed policy with few gates, in a scratch workspace
     model = maker.train(weights, seed)    a run with its resume audit, as manifests
     maker.measure(model)                  bits per byte on held-out text, signed by the evaluator
     maker.release(model)                  candidate, approval, champion
 
-The models are small, but trained, measured, registered, approved and released like any other. Evaluation slices come
-from a corpus's ledger, which generated text does not have, so documents are labeled here.
+The models are small, but are trained, measured, registered, approved and released like any other model. Evaluation
+slices normally come from a corpus's ledger. Generated text has no ledger, therefore its documents are labeled here.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SmallModel:
 
     @property
     def measured(self) -> MeasuredModel:
-        """Model in the form that a comparison reads."""
+        """The model and its evaluation, in the form that a comparison reads."""
         assert self.evaluation is not None
         return MeasuredModel(self.checkpoint, {self.evaluation.asset: self.evaluation})
 
@@ -95,7 +95,7 @@ class ModelMaker:
         self.policy = policy.sign(self.ctx, _policy(name)).policy
 
     def train(self, weights: Mapping[str, float]) -> SmallModel:
-        """Train a model on buckets by weight. The run's lineage names only the data of these buckets."""
+        """Train a model on the buckets in `weights`. The run's lineage names only the data of these buckets."""
         read = replace(self.data, shards={bucket: self.data.shards[bucket] for bucket in weights})
         config = rehearsal.configured(
             read,
@@ -130,7 +130,7 @@ class ModelMaker:
         return self._attested(model, comparisons.run(self.ctx, model.measured, other.measured))
 
     def release(self, model: SmallModel) -> ReleaseRecord:
-        """Register, approve and promote a model, which becomes champion."""
+        """Register, approve and promote a model, which then becomes champion."""
         assert model.evaluation is not None
         run = CandidateRun(id=model.config.run_id, key=model.config.key)
         made, _ = api.register_candidate(self.ctx, self.recipe, model.checkpoint, model.evaluation, run, Facts())
@@ -138,14 +138,14 @@ class ModelMaker:
         return api.promote(self.ctx, self.recipe, made.version, PERSON, "a game day")
 
     def ask(self, *names: str) -> GatePolicy:
-        """Sign the next version of the policy, which also requires these gates."""
+        """Sign the next version of the gate policy, which additionally requires the gates `names`."""
         without = {name: reason for name, reason in self.policy.without.items() if name not in names}
         given = self.policy.model_dump(mode="json") | {"version": self.policy.version + 1, "without": without}
         self.policy = policy.sign(self.ctx, gate_policy(given)).policy
         return self.policy
 
     def judged(self, record: ReleaseRecord) -> dict[str, GateResult]:
-        """Return the current gate results of a released candidate, by name."""
+        """Return the current gate results of a released candidate, by gate name."""
         return {one.name: one for one in api.status(self.ctx, self.recipe, record.candidate_version).gates}
 
     def _attested(self, model: SmallModel, made: Manifest) -> Manifest:
@@ -208,7 +208,7 @@ LEAST = 40
 
 @dataclass
 class _Rehearsed:
-    """State of one instant of the game day: models, release records, findings, times."""
+    """State of one fault injection of the game day: models, release records, findings, times."""
 
     maker: ModelMaker
     good: SmallModel
@@ -221,7 +221,7 @@ class _Rehearsed:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the time of a phase."""
+        """Record the time that the block takes as a phase."""
         begun = time.monotonic()
         yield
         self.phases[name] = round(time.monotonic() - begun, 3)
@@ -240,13 +240,13 @@ class ReleaseServer:
 
 
 def serve(folder: Path) -> ReleaseServer:
-    """Start an MLflow server."""
+    """Start the MLflow server of all instants."""
     workspace = Workspace(folder / "mlflow").ensure()
     return ReleaseServer(workspace, ensure_server(workspace))
 
 
 def bad_release(made: ReleaseServer, folder: Path, chooser: Random) -> Struck:
-    """Release a good model, then a bad model under a policy that omits a gate; then respond to the bad release."""
+    """Release a good model, then a bad model under a policy that omits a gate; respond to the bad release."""
     share = round(chooser.uniform(*SHARES), 2)
     with variables({"MLFLOW_TRACKING_URI": made.uri}):
         rehearsed = _released(ModelMaker(folder / "workspace", f"gameday-{folder.name}", chooser), share)
@@ -274,7 +274,7 @@ def _released(maker: ModelMaker, share: float) -> _Rehearsed:
 
 
 def _detect(made: _Rehearsed) -> None:
-    """Compare the signed evaluations of the champion and its predecessor by the sequential test of a trial."""
+    """Compare the signed evaluations of the champion and its predecessor with the sequential test that trials use."""
     with made.phase("detect"):
         ours, theirs = made.bad.checkpoint.digest, made.good.checkpoint.digest
         policy = TrialPolicy(least=LEAST)
@@ -287,7 +287,7 @@ def _detect(made: _Rehearsed) -> None:
 
 
 def _taint(made: _Rehearsed) -> None:
-    """Taint the bad checkpoint; check that the taint covers the release and that the alert fires."""
+    """Taint the bad checkpoint; check that the taint covers the bad release and that the alert fires."""
     begun, maker = time.time(), made.maker
     with made.phase("taint"):
         done = api.mark_tainted(maker.ctx, made.bad.checkpoint.digest, PERSON, "worse than the champion before it")
@@ -330,7 +330,7 @@ def _find_cause(made: _Rehearsed) -> None:
 
 
 def _close_gate(made: _Rehearsed) -> None:
-    """Sign a policy that requires the omitted gate; check that it blocks the bad candidate and not the good one."""
+    """Sign a policy that requires the omitted gate; check that it blocks only the bad candidate."""
     maker = made.maker
     with made.phase("gate"):
         asked = maker.ask(GATE)
@@ -338,17 +338,17 @@ def _close_gate(made: _Rehearsed) -> None:
         refused = _promoted(made)
     closed = {name for name, one in bad.items() if one.blocks} - {"approvals"}
     made.see("the new gate and the taint block the bad candidate", closed, {GATE, "taint"})
-    made.see("the current policy requires the gate", (GATE in asked.asked, asked.version), (True, 2))
+    made.see("the current policy requires the omitted gate", (GATE in asked.asked, asked.version), (True, 2))
     reason = bad[GATE].reason
-    made.found.append(Outcome(what="the reason lists the slices", passed=all(f"{one} +" in reason for one in GOOD),
-                              seen=reason))  # fmt: skip
+    made.found.append(Outcome(what="the gate's reason lists the slices",
+                              passed=all(f"{one} +" in reason for one in GOOD), seen=reason))  # fmt: skip
     blocking = {name for name, one in good.items() if one.blocks} - {"approvals"}
     made.see("no gate blocks the good candidate", blocking, set())
     made.found.append(Outcome(what="the bad candidate cannot be promoted again", passed=GATE in refused, seen=refused))
 
 
 def _promoted(made: _Rehearsed) -> str:
-    """Try to promote the bad candidate again; return the reason of the rejection, or an empty string."""
+    """Try to promote the bad candidate again; return the reason of the rejection, or an empty string if promoted."""
     try:
         api.promote(made.maker.ctx, made.maker.recipe, made.second.candidate_version, PERSON, "once more")
     except GateError as error:
@@ -361,7 +361,7 @@ def _champion(made: _Rehearsed) -> str | None:
 
 
 def _refused(made: _Rehearsed, record: ReleaseRecord) -> str:
-    """Return why a release is rejected (`tainted`, `rolled back` or another reason), or `verifies`."""
+    """Return the reason why a release is rejected (`tainted`, `rolled back` or another reason), or `verifies`."""
     try:
         verified.verify_release(made.maker.ctx, record.model, str(record.version))
     except GateError as error:

@@ -48,7 +48,7 @@ EXPIRES_S = 365 * 86_400.0
 
 
 def preemption(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """Send SIGTERM within a step, as a scheduler does, then run the next job."""
+    """Send SIGTERM within a step, as a scheduler does, then run the next job of the run."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     step = chooser.randint(1, config.total_steps - 2)
     stop = RehearsalFault(kind="stop", step=step)
@@ -110,7 +110,7 @@ def lost_node(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
         *made.end_state(config),
         *alert,
     ]
-    return Struck(f"SIGKILL to all of node 1 before step {step}", tuple(found), after)
+    return Struck(f"SIGKILL to all processes of node 1 before step {step}", tuple(found), after)
 
 
 def _node(config: RunConfig, number: int, environment: dict[str, str]) -> WarmJob:
@@ -137,7 +137,9 @@ class _Jump:
 
 
 def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
-    """Let the clocks of supervisor and rank jump before a step. If the root of trust is then expired, run again."""
+    """Let the clocks of supervisor and rank jump before a step. If the root of trust has then expired, run the job
+    again.
+    """
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     jump = _Jump(chooser.randint(1, config.total_steps - 1), chooser.choice(JUMPS_S))
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))
@@ -166,7 +168,7 @@ def _ledger(config: RunConfig) -> list[Outcome]:
     least = min((us for one in attempts for us in one.rank_us.values()), default=0)
     numbers = [event["seq"] for event in events]
     return [
-        Outcome(what="causes sum to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
+        Outcome(what="causes add up to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
         Outcome(what="no cause has negative time", passed=least >= 0, seen=f"minimum {least} µs"),
         finding("events are in order", numbers, sorted(set(numbers))),
     ]
@@ -234,7 +236,7 @@ def _revoked(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     after, found = Trust.of(workspace), list[Outcome]()
     accepted = {day for day, envelope in envelopes.items() if _accepted(after, envelope)}
     expected = {day for day in envelopes if now - timedelta(days=day) < since.replace(microsecond=0)}
-    found.append(finding("statements since the revocation date are rejected, earlier ones verify", accepted, expected))
+    found.append(finding("later statements than the revocation are rejected, earlier ones verify", accepted, expected))
     undated = _accepted(after, _stated(before, None))
     found.append(finding("a statement without a time is rejected", undated, False))
     refused = warm_job.run(config)
@@ -271,7 +273,7 @@ def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
 
 
 def _stated(trust: Trust, at: datetime | None) -> dict[str, object]:
-    """Return a statement that is dated `at` and signed by the trainer."""
+    """Return a statement that the trainer signed, dated `at`. If `at` is None, the statement has no date."""
     when = {} if at is None else {"at": at.isoformat(timespec="seconds")}
     return dsse.seal(dsse.statement(_PREDICATE, {"it": "0" * 64}, when), trust.signer(TRAINER))
 
@@ -286,7 +288,7 @@ def _accepted(trust: Trust, envelope: dict[str, object]) -> bool:
 
 @contextmanager
 def _trust_of(folder: Path) -> Iterator[None]:
-    """Use a copy of the game day's root and keys for one instant."""
+    """Use a copy of the game day's root of trust and keys within the block."""
     shared = os.environ[TRUST_VARIABLE]
     os.environ[TRUST_VARIABLE] = str(shutil.copytree(shared, folder / "trust"))
     try:
@@ -376,7 +378,7 @@ def _relay(
 
 
 def _steps(made: Served, name: str) -> list[tuple[int, float]]:
-    """Return steps and losses in MLflow, sorted by step."""
+    """Return the steps and losses of a run in MLflow, sorted by step."""
     client = connection.connect(made.workspace)
     run = ensure_run(client, made.recipe.name, name)
     return sorted((point.step, point.value) for point in client.get_metric_history(run.info.run_id, "loss"))

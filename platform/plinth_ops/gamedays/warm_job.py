@@ -35,7 +35,7 @@ _SERVER.set_forkserver_preload(["plinth_ops.gamedays.loaded"])
 
 
 class WarmJob:
-    """Job of a run, started by the constructor.
+    """Job of a run. The constructor starts the job.
 
     Args:
         environment: variables of this job, in addition to the variables of this process.
@@ -66,10 +66,10 @@ class WarmJob:
         return self.process.pid
 
     def require_finished(self) -> None:
-        """Wait, and raise if the run did not reach its last step.
+        """Wait for the job, and check that the run reached its last step.
 
         Raises:
-            TrainingError: the job failed; the error has the end of its log.
+            TrainingError: the job failed; the error contains the end of the job's log.
         """
         status = self.wait()
         if status != 0:
@@ -79,12 +79,12 @@ class WarmJob:
 
 
 def run(config: RunConfig, **environment: str) -> int:
-    """Run one job to its end; return its exit status."""
+    """Run one job of a run to its end; return the job's exit status."""
     return WarmJob(config, **environment).wait()
 
 
 def call(function: Callable[..., Any], config: RunConfig, *arguments: Any) -> Any:
-    """Call a function in a forked process, as the only rank of a run; return its result, passed as JSON.
+    """Call a function in a forked process, as the only rank of a run; return its result, which is passed as JSON.
 
     Raises:
         TrainingError: the function failed.
@@ -105,7 +105,7 @@ def _called(function: Callable[..., Any], config: RunConfig, arguments: Sequence
 
 
 class _ForkedRank:
-    """Forked rank, with the process interface that the supervisor expects."""
+    """Rank in a forked process, with the process interface that the supervisor expects."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self._status = pid, None
@@ -113,7 +113,7 @@ class _ForkedRank:
     _status: int | None
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while the rank runs."""
+        """Return the rank's exit status, or None while the rank runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> int:

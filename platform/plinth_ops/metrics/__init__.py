@@ -54,10 +54,10 @@ def list_(as_json: bool) -> None:
 @click.option("--port", type=click.IntRange(1, 65535), default=PORT, show_default=True)
 @click.option("--with-parent", is_flag=True, hidden=True, help="Exit when the parent process exits.")
 def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
-    """Serve the metrics of a workspace until Ctrl-C. `plinth up` serves them, too.
+    """Serve the metrics of a workspace until Ctrl-C. `plinth up` also serves the metrics.
 
     There is no authentication: on any address except loopback, everyone who can connect can read run names and metrics.
-    Other machines must scrape the IP address or the name in --host.
+    Other machines must scrape the IP address or the host name that is set by --host.
     """
     import os
     import signal
@@ -86,8 +86,8 @@ def serve(settings: Settings, host: str, port: int, with_parent: bool) -> None:
 def write(settings: Settings, file: Path) -> None:
     """Write the current metrics to a file for node_exporter's textfile collector.
 
-    Use this for batch jobs and on machines without a server. A run writes its own file if `training.sinks.prometheus`
-    is set.
+    Use this command for batch jobs and on machines without a server. If `training.sinks.prometheus` is set, a run
+    writes a file of the run's metrics.
     """
     from plinth_jobs.cli import output
     from plinth_ops.metrics import exporter

@@ -40,7 +40,7 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class ExportPart:
-    """Metrics that are collected together.
+    """Group of metrics that are collected together.
 
     Attributes:
         every_s: seconds between two collections.
@@ -62,12 +62,12 @@ class ExportPart:
 
 
 class Exporter:
-    """Exporter of all parts.
+    """Exporter of all parts of the metrics.
 
     Args:
         read_bytes: function that returns the number of timeline bytes read so far.
         say: function that receives a message when a part starts to fail.
-        end: function that is called at the end, to stop the process that collects parts.
+        end: function that stops the process that collects parts, called when the exporter ends.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Exporter:
 
     @property
     def text(self) -> bytes:
-        """Samples in the Prometheus text format."""
+        """Most recent samples of every part, in the Prometheus text format."""
         return generate_latest(self.families)
 
     def refresh(self, now: float | None = None) -> None:
         """Collect the parts that are due.
 
         Args:
-            now: Unix seconds.
+            now: time of the refresh in Unix seconds; by default, the current time.
         """
         at = time.time() if now is None else now
         for part in self.parts:
@@ -137,7 +137,7 @@ class Exporter:
 
 
 def write(exporter: Exporter, path: Path) -> None:
-    """Collect everything once and write it atomically to a file for node_exporter's textfile collector.
+    """Collect all metrics once, and write them atomically to a file for node_exporter's textfile collector.
 
     Raises:
         StorageError, DiskFullError, WorkspaceError: the file cannot be written.
@@ -151,13 +151,13 @@ def write(exporter: Exporter, path: Path) -> None:
 def serve(
     exporter: Exporter, host: str, port: int, over: Callable[[], bool], wait: Callable[[float], object] = time.sleep
 ) -> None:
-    """Serve `GET /metrics` and refresh until `over` returns True.
+    """Serve `GET /metrics` and refresh the metrics until `over` returns True.
 
     Args:
-        wait: function that waits for the given seconds; it may return earlier.
+        wait: function that waits for a number of seconds; it may return earlier.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is already in use.
     """
     with _server(exporter, host, port) as server:
         exporter.refresh()
@@ -174,7 +174,7 @@ def serve(
 
 
 def _is_named(named: str, host: str, port: int) -> bool:
-    """Return True if a Host header names this server. Other requests are rejected, against DNS rebinding.
+    """Return True if a Host header names this server. Requests for other names are rejected to prevent DNS rebinding.
 
     Args:
         host, port: address that the server listens on.

@@ -4,10 +4,11 @@ Only new lines of timelines and `alerts.jsonl` are read.
 
     part due ──▶ request ──▶ (child) samples or error ──▶ taken at the next refresh; the child exits when idle
 
-The exporter keeps only what it needs every few seconds. The code that reads signatures, lineage and whole timelines
-runs in a child process that frees its memory on exit (`signed`), so it is not imported here. The other parts are
-refreshed meanwhile. The child is a worker of `plinth.compute`; the kernel ends it when the exporter ends. A part fails
-with an error if it exceeds its timeout or the child dies; pending requests for other parts are repeated.
+The exporter keeps only the data that it needs every few seconds. The code that reads signatures, lineage and whole
+timelines is not imported here: it runs in a child process (`signed`), which frees its memory on exit. The other parts
+are refreshed in the meantime. The child is a worker of `plinth.compute`; the kernel ends the child when the exporter
+ends. A part fails with an error if it exceeds its timeout or the child dies; pending requests for other parts are
+repeated.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ ASKING_S: Final = 2.0
 
 
 class RunsCollector:
-    """Collector of all runs of a workspace.
+    """Collector of the metrics of all runs of a workspace.
 
     Args:
         folder: `runs/` of the workspace.
@@ -67,11 +68,11 @@ class RunsCollector:
 
     @property
     def read_bytes(self) -> int:
-        """Number of bytes of timelines and samples read so far."""
+        """Number of bytes that were read from timelines and samples so far."""
         return self._read + sum(one.read_bytes for one in self._followed.values())
 
     def collect(self) -> Iterator[MetricSample]:
-        """Yield samples of runs with an event in the last day; unchanged timelines are not read again."""
+        """Yield metric samples of the runs with an event in the last day. Unchanged timelines are not read again."""
         now, timelines = time.time(), self._watch.look().timelines()
         for gone in self._seen.keys() - timelines.keys():
             self._forget(gone)
@@ -90,7 +91,7 @@ class RunsCollector:
                 yield from self._samples[name]
 
     def _look(self, name: str) -> list[MetricSample]:
-        """Return the current samples of a run, or the previous ones if its files cannot be read."""
+        """Return the current samples of a run, or the previous samples if the run's files cannot be read."""
         try:
             follower = self._followed.get(name) or self._follow(name)
             follower.poll()
@@ -102,7 +103,7 @@ class RunsCollector:
         return list(follower.state.samples())
 
     def _is_lost(self, name: str) -> bool:
-        """Return True if the launcher reports the run as lost. Queries are rate-limited."""
+        """Return True if the launcher reports the run as lost. Queries to the launcher are rate-limited."""
         now = time.time()
         if now - self._polled.get(name, 0.0) < ASKED_EVERY_S:
             return False
@@ -128,7 +129,7 @@ class RunsCollector:
 
 
 class WorkspaceState:
-    """Collector for disk, alarms and orchestrator. Only new lines of `alerts.jsonl` are read."""
+    """Collector of the disk, alarm and orchestrator metrics. Only new lines of `alerts.jsonl` are read."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self._alarms = workspace, TimelineReader(workspace.root / ALARMS)
@@ -152,7 +153,7 @@ class WorkspaceState:
 
 
 class CorpusState:
-    """Collector for published assets. Each manifest is read once."""
+    """Collector of the metrics of published assets. Each manifest is read once."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -178,7 +179,7 @@ class CorpusState:
 
 
 def budget(ctx: Context) -> Iterator[MetricSample]:
-    """Yield cost limits with the amounts used, and spending by team and experiment.
+    """Yield each cost limit with the amount used, and the spending by team and experiment.
 
     Raises:
         StorageError: the ledger cannot be reached.
@@ -202,7 +203,7 @@ LIMIT_S: Final = 120.0
 
 
 class PartProcess:
-    """Process that collects parts one after the other and exits when idle.
+    """Process that collects parts of the metrics one after the other and exits when idle.
 
     Args:
         program: program of the worker, with the handler of `signed.handler`.
@@ -216,8 +217,9 @@ class PartProcess:
         self._answers: dict[str, bytes | PlinthError] = {}
 
     def collect(self, part: str) -> list[MetricSample] | None:
-        """Return the samples of a part, or None if the collection still runs. In that case, call again at the next
-        refresh.
+        """Return the samples of a part, or None if the collection still runs.
+
+        If the result is None, call this method again at the next refresh.
 
         Raises:
             PlinthError: the part failed or exceeded its timeout, or the process ended.
@@ -230,7 +232,7 @@ class PartProcess:
         return None
 
     def end(self) -> None:
-        """Kill the process, if any; a later `collect` starts another."""
+        """Kill the process, if any; a later call of `collect` starts another process."""
         self._asked.clear()
         if self._worker is not None:
             self._worker.end()
@@ -308,7 +310,7 @@ def exporter(ctx: Context, recipe: Path | None = None, say: Callable[[str], None
 
 
 def _states(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """Return path, size and modification time of every file; a change means a new signature or tampering."""
+    """Return the path, size and modification time of every file. A change means a new signature or tampering."""
     found = []
     for folder in folders:
         for above, _, names in os.walk(folder):

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def release_samples(ctx: Context) -> Iterator[MetricSample]:
-    """Yield versions and movements of every release, the number of taints, and whether the history verifies."""
+    """Yield the versions and movements of every release, the number of taints, and whether the release history
+    verifies.
+    """
     try:
         history, marks = releases.history(ctx), taint.records(ctx)
     except TrustError:
@@ -45,11 +47,11 @@ def release_samples(ctx: Context) -> Iterator[MetricSample]:
 
 
 def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterator[MetricSample]:
-    """Yield the pairs and loss bounds of the current canary of the recipe's release.
+    """Yield the number of pairs and the loss bounds of the current canary of the recipe's release.
 
     Args:
-        recipe: function that loads the recipe. It is called only if there is a canary, since recipe and comparison need
-            80 MB of memory.
+        recipe: function that loads the recipe. It is called only if there is a canary, because recipe and comparison
+            need 80 MB of memory.
 
     Raises:
         PlinthError: the recipe cannot be read.
@@ -75,7 +77,9 @@ def canary_samples(ctx: Context, recipe: Callable[[], Recipe | None]) -> Iterato
 
 
 def level_samples(ctx: Context) -> Iterator[MetricSample]:
-    """Yield the current value and objective of every indicator. This is slow, since all timelines are read in full.
+    """Yield the current value and objective of every service level indicator.
+
+    This is slow, because all timelines are read in full.
 
     Raises:
         PlinthError: a timeline or the objectives cannot be read.
@@ -111,7 +115,7 @@ def _seconds(at: str) -> float:
 
 
 def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:
-    """Return the request handler of the collecting process.
+    """Return the request handler of the process that collects parts.
 
     Args:
         workspace: folder of the workspace.
@@ -138,7 +142,10 @@ def serve(watch: ItemWatch, workspace: str, recipe: str = "") -> Handler:
 
 
 def handler(watch: ItemWatch, parts: Mapping[str, Callable[[], Iterable[MetricSample]]]) -> Handler:
-    """Return a handler that answers a part name with samples or an error. A programming error ends the process."""
+    """Return a handler that answers a request for a part with samples or an error.
+
+    A programming error ends the process.
+    """
 
     def answers(items: Iterator[memoryview]) -> Iterator[bytes]:
         for item in items:

@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=6),
     default=30.0,
     show_default=True,
-    help="Keep objects written or used within this many days, referenced or not.",
+    help="Keep objects that were written or used within this many days, even if they are unreferenced.",
 )
 @click.option(
     "--pause-hours",
     type=click.FloatRange(min=1),
     default=24.0,
     show_default=True,
-    help="Minimum hours between the survey that finds an object unreferenced and its deletion.",
+    help="Minimum hours between the survey that finds an object unreferenced and the object's deletion.",
 )
 @shared
 @json_option
@@ -110,7 +110,8 @@ def gc(
     if not really and looked.unneeded:
         first = min(since.values(), default=looked.at) + pause_hours * 3600
         output.say(
-            f"`plinth ops gc --delete` deletes objects unreferenced for {pause_hours:g} h, from {_moment(first)} on."
+            f"From {_moment(first)} on, `plinth ops gc --delete` deletes objects that have been unreferenced for "
+            f"{pause_hours:g} h."
         )
     return None
 
@@ -147,7 +148,7 @@ def unpin(settings: Settings, digest: str) -> None:
 @shared
 @json_option
 def list_pins(settings: Settings, as_json: bool) -> None:
-    """List pins with person and reason."""
+    """List all pins, each with the person who set the pin and the reason."""
     from plinth_ops.retention import roots
 
     found = roots.every(settings.context())
@@ -158,10 +159,10 @@ def list_pins(settings: Settings, as_json: bool) -> None:
 
 
 def _prove(ctx: Context) -> None:
-    """Raise if signed records are missing or changed; store the lineage for `plinth release impact`.
+    """Check that no signed record is missing or changed, and store the lineage for `plinth release impact`.
 
     Raises:
-        SignatureError: a signed log fails verification, so the references of lost records are unknown.
+        SignatureError: a signed log fails verification; the references of lost records are then unknown.
     """
     from plinth.provenance import lineage
     from plinth_registry import releases

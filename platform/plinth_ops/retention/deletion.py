@@ -44,13 +44,13 @@ class StoredObject(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Unique name among all objects."""
+        """Name of the object, unique among all objects of the workspace."""
         return f"{self.kind}/{self.name}"
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Survey of all objects of a workspace.
+    """Result of a survey of all objects in a workspace.
 
     Args:
         at: start of the survey (Unix time).
@@ -71,14 +71,15 @@ class Survey:
 
 
 def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Progress = SILENT) -> Survey:
-    """Survey a workspace. Reads every manifest and record once, but no blob.
+    """Find the kept and the unreferenced objects of a workspace. Every manifest and record is read once; blobs are not
+    read.
 
     Args:
-        now: Unix time.
+        now: current time (Unix time).
 
     Raises:
         RequestError: `keep_days` is too small.
-        StorageError: an object cannot be read, so its references are unknown.
+        StorageError: an object cannot be read; its references are then unknown.
     """
     if keep_days < LEAST_DAYS:
         raise RequestError(f"--keep-days {keep_days:g} is too low", expected=f"at least {LEAST_DAYS:g}")
@@ -105,7 +106,9 @@ def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Pro
 
 
 def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield each record's name with the MD5s of the blobs that the record names. A deleted record names no blobs."""
+    """Yield each record's name with the MD5s of the blobs that the record names. If the record was deleted, the set is
+    empty.
+    """
     objects, wanted = state.cache.records, list(names)
     for name, found in zip(wanted, at_once(objects, objects.get, wanted), strict=True):
         yield name, frozenset(roots.blobs(found.data) if found else ())
@@ -188,7 +191,7 @@ UNNEEDED: Final = "nothing needs it"
 
 
 class StorageRow(Frozen):
-    """Objects of one age or reason: total and unreferenced bytes, with their monthly cost."""
+    """Total bytes, unreferenced bytes and monthly cost of the objects with one age or reason."""
 
     name: str
     objects: int
@@ -199,14 +202,17 @@ class StorageRow(Frozen):
 
 
 def by_age(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """Return storage by age, youngest first. Age is the time since an object was last written or used."""
+    """Return storage rows by the age of the objects, youngest first. Age is the time since the last write or use."""
     order = [name for _, name in AGES] + [OLDER]
     rows = _rows(looked, gigabyte_month, lambda modified, _: _age(looked.at - modified))
     return [rows[name] for name in order if name in rows]
 
 
 def by_reason(looked: Survey, gigabyte_month: float) -> list[StorageRow]:
-    """Return storage by reason, largest first. An object with several reasons counts under the first reason."""
+    """Return storage rows by the reason for keeping objects, largest first.
+
+    An object with several reasons counts under the first reason.
+    """
     rows = _rows(looked, gigabyte_month, lambda _, reason: reason)
     return sorted(rows.values(), key=lambda row: (-row.bytes, row.name))
 
@@ -256,9 +262,9 @@ _FACT: Final = "unneeded"
 
 
 def read(state: State) -> dict[str, float]:
-    """Return the Unix time since which each object has been unreferenced.
+    """Read the Unix time from which on each object has been unreferenced.
 
-    The result is empty if the file or its seal is invalid.
+    The result is empty if the record of unreferenced objects or its seal is invalid.
     """
     found = state.workspace.objects(FOLDER).get(NOTE)
     try:
@@ -271,7 +277,8 @@ def read(state: State) -> dict[str, float]:
 
 
 def note(state: State, looked: Survey) -> dict[str, float]:
-    """Record the unreferenced objects of a survey. Return the Unix time since which each has been unreferenced.
+    """Record the unreferenced objects of a survey. Return the Unix time from which on each object has been
+    unreferenced.
 
     Objects that are referenced again are removed from the record.
     """
@@ -323,11 +330,11 @@ def delete(
 
     Args:
         looked: recent survey.
-        ready: `place` of each object that may be deleted (`due`). What the remaining objects reference is kept.
+        ready: `place` of each object that may be deleted (`due`). Objects that remaining objects reference are kept.
         done: called after each deletion.
 
     Raises:
-        StorageError: an object cannot be deleted. The same command, run again, continues.
+        StorageError: an object cannot be deleted. Run the same command again to continue.
     """
     found, needed = Deleted(), set[str]()
     for group in ("record", "manifest", "blob"):
@@ -355,7 +362,7 @@ def _remove(state: State, one: StoredObject, before: float) -> bool:
 
 
 def _since(state: State, looked: Survey) -> set[str]:
-    """Return the references of manifests and records written since the survey."""
+    """Return the references of manifests and records that were written after the survey."""
     saved = state.refs.facts()
     manifests = {one.name for one in saved if one.modified >= looked.at or one.name not in looked.manifests}
     names = {one for _, data in state.refs.raw(sorted(manifests)) for one in roots.digests(data)}

@@ -34,7 +34,7 @@ FOLDER = "pins"
 
 
 class Pin(Frozen):
-    """Pin of a manifest. `at` is a time in UTC, ISO 8601."""
+    """Pin of a manifest. `at` is the time of the pin in UTC (ISO 8601)."""
 
     digest: str
     asset: str
@@ -57,10 +57,10 @@ def put(state: State, manifest: Manifest, by: str, reason: str, at: str) -> Pin:
 
 
 def lift(state: State, digest: str) -> Pin:
-    """Remove a pin by digest or prefix.
+    """Remove the pin with a digest or a digest prefix.
 
     Raises:
-        MissingError: no pin or several pins match.
+        MissingError: no pin matches, or several pins match.
     """
     found = [one for one in every(state) if one.digest.startswith(digest)]
     if len(found) != 1:
@@ -70,7 +70,7 @@ def lift(state: State, digest: str) -> Pin:
 
 
 def every(state: State) -> list[Pin]:
-    """Return all pins by digest. Invalid files are skipped, but the digests in them still keep objects."""
+    """Return all pins by manifest digest. Invalid files are skipped, but the digests in them still keep objects."""
     objects, found = state.workspace.objects(FOLDER), []
     for name in objects.names():
         version = objects.get(name)
@@ -122,7 +122,7 @@ def payloads(data: bytes) -> Iterator[bytes]:
 
 
 def subjects(data: bytes) -> set[str]:
-    """Return the digests of the statements' subjects in a text, or all digests if the text has no statement."""
+    """Return the subject digests of the statements in a text. If the text has no statement, return all its digests."""
     found, statements = set[str](), 0
     for payload in payloads(data):
         try:
@@ -135,7 +135,7 @@ def subjects(data: bytes) -> set[str]:
 
 
 def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]:
-    """Return the digests in a file, or no digests if it no longer exists or is not a regular file.
+    """Return the digests in a file. If the file no longer exists or is not a regular file, the result is empty.
 
     Args:
         find: `digests` or `subjects`.
@@ -154,7 +154,7 @@ def of_file(path: Path, find: Callable[[bytes], set[str]] = digests) -> set[str]
 
 
 def blobs(data: bytes) -> dict[str, str]:
-    """Return the blobs that a manifest or record names, as MD5 to SHA-256."""
+    """Return the blobs that a manifest or record names, as a map from MD5 to SHA-256."""
     return {md5.decode(): sha256.decode() for md5, sha256 in _BLOB.findall(data)}
 
 
@@ -163,7 +163,10 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def _further(stream: IO[bytes], before: bytes) -> set[str]:
-    """Return the digests after the first chunk of a long file, such as a timeline. Envelopes are never that long."""
+    """Return the digests after the first chunk of a long file, such as a timeline.
+
+    Envelopes always fit in the first chunk and are not decoded here.
+    """
     found = set[str]()
     while data := stream.read(CHUNK_BYTES):
         found |= {one.decode() for one in _DIGEST.findall(before[-_OVERLAP:] + data)}
@@ -198,7 +201,7 @@ def named(state: State) -> dict[str, set[str]]:
     """Return the digests in all retention roots, by reason.
 
     Raises:
-        StorageError: a file cannot be read, so its references are unknown.
+        StorageError: a file cannot be read; its references are then unknown.
     """
     found = defaultdict[str, set[str]](set, own(state))
     found[MANIFESTS] = {one.digest for one in state.refs.all()}
@@ -230,14 +233,16 @@ def own(state: State) -> dict[str, set[str]]:
             raise StorageError(
                 f"cannot read {path}",
                 found=error,
-                expected="read access to every record, since a record may reference any object",
+                expected="read access to every record, because a record may reference any object",
                 remedy="make the file readable for this user, then run the same command again",
             ) from error
     return found
 
 
 def hold(state: State) -> None:
-    """Write the digests of this machine's records to the bucket of a shared workspace; no-op for a local workspace."""
+    """Write the digests in this machine's records to the bucket of a shared workspace. A local workspace needs no such
+    list.
+    """
     if not state.workspace.uri:
         return
     content = {reason: sorted(digests) for reason, digests in own(state).items()}
@@ -258,12 +263,13 @@ def _held(state: State) -> Iterator[tuple[str, set[str]]]:
             raise StorageError(
                 f"{objects.where(name)} is not a valid list of digests",
                 found=error,
-                remedy="run `plinth ops gc` on the machine that wrote it; delete it if that machine no longer exists",
+                remedy="run `plinth ops gc` on the machine that wrote the list; delete the list if the machine no "
+                "longer exists",
             ) from error
 
 
 def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield files that may have references, each with its top-level folder."""
+    """Yield files that may contain references, each with the name of its top-level folder."""
     for folder in sorted(path for path in root.glob("*") if path.is_dir() and path.name not in _NO_ROOTS):
         for name, _ in files_below(folder):
             if folder.name == _REMOVALS and not name.endswith(".json"):
@@ -293,7 +299,7 @@ REASONS: Final = (*NAMED, SEARCHED, YOUNG)
 
 @dataclass(frozen=True)
 class ReadManifest:
-    """Parts of a manifest that the survey needs as long as the manifest is not known to be reachable."""
+    """Parts of a manifest that the survey needs until the manifest is known to be reachable."""
 
     asset: str
     inputs: tuple[str, ...]
@@ -324,7 +330,7 @@ class ReadManifest:
 
     @property
     def names(self) -> set[str]:
-        """References of the manifest: inputs, blobs, and its own copy in DVC's layout."""
+        """References of the manifest: its inputs, its blobs, and the manifest's copy in DVC's layout."""
         return {*self.inputs, *self.blobs, self.own_md5}
 
 
@@ -340,7 +346,7 @@ class Reachable:
 def reach(
     state: State, saved: Set[str], young: Set[str], roots: Mapping[str, Set[str]], progress: Progress
 ) -> Reachable:
-    """Return everything reachable from the roots.
+    """Return all manifests and blobs that are reachable from the roots.
 
     Args:
         saved: digests of all manifests.
@@ -348,7 +354,7 @@ def reach(
         roots: digests of manifests and blobs, by reason.
 
     Raises:
-        IntegrityError, MissingError: a manifest cannot be read, so its references are unknown.
+        IntegrityError, MissingError: a manifest cannot be read; its references are then unknown.
     """
     _require(state, roots.get(MANIFESTS, frozenset()) - saved)
     found = Reachable()
@@ -369,9 +375,9 @@ def reach(
 
 
 def _require(state: State, digests: Iterable[str]) -> None:
-    """Raise if the manifest of a published asset is missing, since its blobs would seem unreferenced.
+    """Check that no manifest of a published asset is missing, because its blobs would seem unreferenced.
 
-    Inputs of a manifest may be missing, since some are inventories of raw files and not manifests.
+    Inputs of a manifest may be missing, because some inputs are inventories of raw files and not manifests.
     """
     try:
         for _ in state.refs.raw(sorted(digests)):
@@ -379,7 +385,8 @@ def _require(state: State, digests: Iterable[str]) -> None:
     except MissingError as error:
         raise MissingError(
             f"{error.what}, which a published asset references",
-            expected="all published manifests, since blobs of a missing one seem unreferenced; nothing was deleted",
+            expected="all published manifests, because blobs of a missing manifest seem unreferenced; nothing was "
+            "deleted",
             remedy=error.remedy,
         ) from error
 
@@ -410,7 +417,7 @@ def _take(found: Reachable, reason: str, md5s: Iterable[str]) -> None:
 
 
 def _trained(state: State, others: Mapping[str, ReadManifest]) -> list[str]:
-    """Return the manifests of existing runs. In a shared workspace, every run counts as existing."""
+    """Return the digests of the manifests of existing runs. In a shared workspace, every run counts as existing."""
     shared, runs = bool(state.workspace.uri), state.workspace.runs
     return [
         digest
@@ -420,7 +427,7 @@ def _trained(state: State, others: Mapping[str, ReadManifest]) -> list[str]:
 
 
 def _searched(state: State, found: Reachable, saved: Set[str]) -> None:
-    """Keep ledgers and indexes over kept text, which are needed to search the text of a run."""
+    """Mark ledgers and indexes over kept text as kept. They are needed to search the text of a run."""
     while True:
         whole = [
             digest

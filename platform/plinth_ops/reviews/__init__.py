@@ -1,12 +1,13 @@
 """Weekly and monthly review pages, and postmortems of incidents.
 
-A review has failed jobs, cost anomalies, service levels, provenance checks, suites and promotions.
+A review lists failed jobs, cost anomalies, service levels, provenance checks, suite results and promotions.
 
     review      review period, sections and page
     schedule    Dagster schedules of both reviews
     postmortem  facts of a postmortem, and their page
 
-Reviews read existing records only. A section that cannot be read shows the error and does not pass.
+Reviews read existing records only. If the records of a section cannot be read, the section shows the error and does
+not pass.
 
 Also here: the commands `plinth ops retrospective` and `plinth ops incident`, which load the other modules when they
 run.
@@ -79,7 +80,7 @@ def incident() -> None:
 
 @incident.command("open")
 @click.argument("title")
-@click.option("--run", "runs", multiple=True, help="Affected run; `latest` is the newest. Repeatable.")
+@click.option("--run", "runs", multiple=True, help="ID of an affected run, or `latest` for the newest run. Repeatable.")
 @click.option("--target", "targets", multiple=True, help="Affected target, as in `plinth release impact`. Repeatable.")
 @_by
 @shared
@@ -112,12 +113,12 @@ def note(settings: Settings, text: str, number: int | None, by: str, as_json: bo
 
 @incident.command()
 @click.argument("number", type=int, required=False)
-@click.option("--reason", required=True, help="The fix, and how it was verified.")
+@click.option("--reason", required=True, help="Description of the fix and of its verification.")
 @_by
 @shared
 @json_option
 def close(settings: Settings, number: int | None, reason: str, by: str, as_json: bool) -> None:
-    """Close incident NUMBER (default: the newest open one), signed as compliance."""
+    """Close incident NUMBER (default: the newest open incident). The role `compliance` signs the record."""
     from plinth_registry import incidents
 
     ctx = settings.context()
@@ -140,11 +141,13 @@ def list_(settings: Settings, as_json: bool) -> None:
 
 @incident.command()
 @click.argument("number", type=int, required=False)
-@click.option("--page", "as_page", is_flag=True, help="Write reports/incident-NUMBER.html and .md instead.")
+@click.option(
+    "--page", "as_page", is_flag=True, help="Write the facts to reports/incident-NUMBER.html and .md; print the path."
+)
 @shared
 @json_option
 def show(settings: Settings, number: int | None, as_page: bool, as_json: bool) -> None:
-    """Show the facts of incident NUMBER (default: the newest open one, otherwise the newest)."""
+    """Show the facts of incident NUMBER (default: the newest open incident, or the newest if all are closed)."""
     import time
 
     from plinth.storage.atomic import write_bytes

@@ -41,12 +41,12 @@ class IncidentData(Frozen):
 
 
 def page(data: IncidentData) -> str:
-    """Render the page as HTML. The same data gives the same bytes."""
+    """Render the postmortem as an HTML page. The same data gives the same bytes."""
     return template("postmortem.html.j2", __package__).render(data=data)
 
 
 def markdown(data: IncidentData) -> str:
-    """Render the page as Markdown."""
+    """Render the postmortem as Markdown."""
     lines = [f"# Incident {data.number}: {_cell(data.title)}", "", data.state, ""]
     lines += [f"- Could not be read: {_cell(gap)}" for gap in data.gaps]
     for one in data.tables:
@@ -112,7 +112,7 @@ def collect(ctx: Context, incident: Incident, now: float) -> IncidentData:
                       columns=("run", "cause", "rank-seconds", "money")),
             FactTable(title="Blocked promotions", source="audit/", columns=("at (UTC)", "who", "what", "why"),
                       rows=tuple((each.at, each.who, each.subject, each.refusal) for each in refused)),
-            FactTable(title="Derived artifacts", source="the manifests, as `plinth release impact` reads them",
+            FactTable(title="Derived artifacts", source="the manifests that `plinth release impact` reads",
                       columns=("target", "kind", "what"), rows=tuple(_impact(ctx, gaps, incident))),
         ),
     )  # fmt: skip
@@ -134,7 +134,7 @@ def _runs(ctx: Context, incident: Incident) -> Iterator[tuple[str, Callable[[], 
 
 
 def _read(gaps: list[str], wanted: Iterable[tuple[str, Callable[[], T]]]) -> Iterator[T]:
-    """Yield the results of successful reads; add each failed read to `gaps`."""
+    """Yield the results of the reads that succeed; add the name and error of each failed read to `gaps`."""
     for what, read in wanted:
         try:
             yield read()
@@ -178,7 +178,7 @@ def _fields(event: Event) -> str:
 
 
 def _losses(ctx: Context, gaps: list[str], runs: Iterable[RunConfig]) -> Iterator[Row]:
-    """Yield rank-seconds and cost by run and cause. The causes goodput and queue are omitted."""
+    """Yield the lost rank-seconds and their cost, by run and cause. The causes goodput and queue are omitted."""
     prices = list(_read(gaps, [("budget/settings.yaml", lambda: spending.load(ctx.workspace))]))
     for config in runs:
         for ledger in _read(gaps, [(f"ledger of {config.run_id}", partial(settlement.run_goodput, config))]):

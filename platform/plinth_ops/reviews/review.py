@@ -46,12 +46,12 @@ class Period(NamedTuple):
 
     @property
     def before(self) -> Period:
-        """Previous period."""
+        """Period of the same length that ends where this period begins."""
         return period(self.length, self.begin)
 
 
 def period(length: Length, until: float) -> Period:
-    """Return the last full week (Monday to Sunday) or calendar month before a time, in UTC."""
+    """Return the last full week (Monday to Sunday) or the last full calendar month before a time, in UTC."""
     day = datetime.fromtimestamp(until, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if length == "week":
         end = day - timedelta(days=day.weekday())
@@ -93,7 +93,7 @@ class PeriodData(Frozen):
 
 
 def page(data: PeriodData) -> str:
-    """Render the page as HTML. The same data gives the same bytes."""
+    """Render the review as an HTML page. The same data gives the same bytes."""
     return template("page.html.j2", __package__).render(data=data)
 
 
@@ -110,7 +110,7 @@ def section(
     lead: str = "",
     numbers: tuple[int, ...] = (),
 ) -> PeriodSection:
-    """Return a section of a review with the first `ROWS` of the given rows."""
+    """Return a section of a review with the first `ROWS` of its rows."""
     return PeriodSection(
         title=title,
         good=good,
@@ -129,7 +129,7 @@ def when(at: float) -> str:
 
 
 def first_line(said: object) -> str:
-    """Return the first line of a reason."""
+    """Return the first line of a reason, or `no reason given`."""
     lines = str(said or "").strip().splitlines()
     return lines[0] if lines else "no reason given"
 
@@ -139,7 +139,7 @@ FAILURES = ("failed", "lost", "rank_failed", "hang", "device_error", "save_faile
 
 
 def failures(ctx: Context, span: Period) -> PeriodSection:
-    """Return the section of all failures, oldest first."""
+    """Return the review's section on failed jobs and failure events in the period, oldest first."""
     found = sorted([*_failed_stages(ctx, span), *_failed_runs(ctx, span)])
     rows = [(when(at), *words) for at, *words in found]
     jobs = sum(row[2] in ("failed", "lost", "job") for row in rows)
@@ -175,7 +175,7 @@ DEVIATIONS = 4.0
 
 
 def cost(ctx: Context, span: Period) -> PeriodSection:
-    """Return the section on spending compared with earlier periods, and on jobs with unusual cost per token."""
+    """Return the review's section on spending compared with earlier periods, and on jobs of unusual cost per token."""
     place = spending.ledger_place(ctx.workspace, spending.load(ctx.workspace))
     if "://" not in place and not Path(place).exists():
         return section("Cost", None, "nothing was submitted", (), ())
@@ -196,7 +196,7 @@ def _spent(rows: Sequence[Reservation], span: Period) -> float:
 
 
 def _unusual_total(totals: Sequence[float]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for the newest period's total cost if it is unusual."""
+    """Yield a row for the total cost of the newest period if this cost is unusual."""
     if len(totals) > FEWEST and is_unusual(totals[0], totals[1:]):
         yield _compared("all jobs", totals[0], statistics.median(totals[1:]))
 
@@ -213,7 +213,7 @@ def _dear_jobs(rows: Sequence[Reservation], span: Period) -> Iterator[tuple[str,
 
 
 def is_unusual(value: float, others: Sequence[float]) -> bool:
-    """Return True if a value is far from the median of others.
+    """Return True if a value is far from the median of other values.
 
     The difference must exceed `DEVIATIONS` scaled median deviations and half of the median.
     """
@@ -227,7 +227,7 @@ def _compared(what: str, cost: float, usual: float) -> tuple[str, ...]:
 
 
 def levels(ctx: Context, span: Period) -> PeriodSection:
-    """Return the section on indicators, objectives and error budgets."""
+    """Return the review's section on service level indicators, objectives and error budgets."""
     found: list[ErrorBudget] = objectives.measure(
         ctx, objectives.load(ctx.workspace), span.end, objectives.completeness(ctx)
     )
@@ -246,7 +246,9 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
 
 
 def provenance(ctx: Context, span: Period) -> PeriodSection:
-    """Return the section on provenance: lineage of every final published asset, and verification of the audit log."""
+    """Return the review's section on provenance: the lineage of final published assets, and the audit log's
+    verification.
+    """
     refs = {ref.digest: ref.asset for ref in ctx.refs.all()}
     used, rows, links = set[str](), list[tuple[str, ...]](), 0
     for digest, asset in refs.items():
@@ -277,7 +279,7 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
 
 
 def suites(ctx: Context, span: Period) -> PeriodSection:
-    """Return the section on suite results stored by Great Expectations."""
+    """Return the review's section on the results of data checks (suites) that Great Expectations stored."""
     folder = ctx.workspace.root / "gx" / "gx" / "uncommitted" / "validations"
     passed, failed = 0, list[tuple[str, ...]]()
     for path in sorted(folder.rglob("*.json")) if folder.is_dir() else ():
@@ -296,7 +298,7 @@ def suites(ctx: Context, span: Period) -> PeriodSection:
 
 
 def releases(ctx: Context, span: Period) -> PeriodSection:
-    """Return the section on release movements and blocked decisions."""
+    """Return the review's section on release movements, such as promotions, and on blocked decisions."""
     if not _has_releases(ctx):
         return section("Releases", None, "none", (), ())
     from plinth_registry import audit_log
@@ -331,7 +333,7 @@ def _seconds(at: str) -> float:
 
 
 def write(ctx: Context, length: Length, until: float) -> Path:
-    """Write the review of the last full period; return its path.
+    """Write the review of the last full week or month; return the path of its page.
 
     Raises:
         StorageError, DiskFullError: the page cannot be written.

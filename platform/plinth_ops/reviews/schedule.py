@@ -1,4 +1,4 @@
-"""Dagster schedules that write the weekly and monthly reviews; they produce no asset."""
+"""Dagster schedules that write the weekly and monthly reviews. The schedules produce no asset."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ CRON: dict[Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """Return the schedules of both reviews."""
+    """Return the Dagster schedules of the weekly and the monthly review."""
     return dg.Definitions(schedules=[_schedule(workspace, length) for length in CRON])
 
 

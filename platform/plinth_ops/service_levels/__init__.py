@@ -8,9 +8,9 @@
     asset        the asset `service_levels` with its chart and checks, every hour
     export       Parquet tables and views for DuckDB; error budgets on the index page
 
-A training platform has few jobs and many rank-seconds, so an objective is a share of seconds, not of jobs. An indicator
-is a pure function from facts to tallies. It reads nothing after the time of the facts, so past values can be recomputed
-and live and replayed values are equal.
+A training platform has few jobs and many rank-seconds. Therefore, an objective is a share of seconds and not a share of
+jobs. An indicator is a pure function from facts to tallies. It reads no data from after the time of the facts, so that
+past values can be recomputed, and live and recomputed values are equal.
 
 Also here: the command `plinth ops sli`, which loads the other modules when it runs.
 """
@@ -46,7 +46,12 @@ at_option = click.option("--at", type=click.DateTime(), help="UTC time of the re
     ),
 )
 @click.option("--gate", is_flag=True, help="Exit with code 6 if an error budget is exhausted.")
-@click.option("--only", multiple=True, metavar="INDICATOR", help="Only this indicator, also for --gate. Repeatable.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="INDICATOR",
+    help="Show only this indicator and, with --gate, evaluate only this indicator. Repeatable.",
+)
 @at_option
 @shared
 @json_option
@@ -81,7 +86,7 @@ def sli(
 
 
 def _show(found: Sequence[ErrorBudget], days: float, until: float) -> None:
-    """Print one row per indicator."""
+    """Print one row per service level indicator."""
     at = datetime.fromtimestamp(until, UTC)
     columns = ("indicator", "attainment", "total time", "objective", "error budget", "measured")
     title = f"SLI attainment in the {days:g} days until {at:%Y-%m-%d %H:%M} UTC (definitions: docs/slis.md)"

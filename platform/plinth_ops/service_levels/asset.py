@@ -1,6 +1,7 @@
 """Dagster asset `service_levels`: indicators of all runs and assets of the workspace, and their error budgets.
 
-It depends on the current time, so it is not a stage of the recipe: it publishes no manifest and has no consumers.
+The asset depends on the current time. Therefore, it is not a stage of the recipe, publishes no manifest and has no
+consumers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BUDGETS, MEASURED = "error_budgets", "everything_measured"
 
 
 def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """Return the asset and the job that materializes it every hour."""
+    """Return the asset `service_levels` and the job that materializes it every hour."""
     job = with_schedule(
         AssetJob(
             JOB, dg.AssetSelection.assets(ASSET), "Measure service levels and error budgets.",
@@ -42,7 +43,7 @@ def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
 
 
 def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
-    """Return the asset with two non-blocking checks: exhausted budgets, and indicators without data.
+    """Return the asset `service_levels` with two non-blocking checks: exhausted budgets, and indicators without data.
 
     Args:
         pages: URL of the workspace's pages, for links.

@@ -79,7 +79,7 @@ create or replace view by_subject as
 
 
 def export(tallies: Sequence[Tally], objectives: Objectives, until: float, directory: Path) -> list[Path]:
-    """Write both tables and the views to a directory; return the files.
+    """Write the tables of tallies and objectives, and the DuckDB views, to a directory; return the paths of the files.
 
     Args:
         until: end of the objectives' window, in Unix seconds.
@@ -126,7 +126,7 @@ def _stamp(time: float) -> str:
 
 
 def state(ctx: Context) -> StateTile:
-    """Return the index tile with the most spent error budget."""
+    """Return the index tile, which shows the error budget with the largest spent share."""
     found = objectives.measure(ctx, objectives.load(ctx.workspace), time.time())
     spent = {one.indicator: one.spent for one in found if one.is_judged and one.spent is not None}
     if not spent:

@@ -85,7 +85,7 @@ DOCUMENTS = "/documents"
 
 
 def suite_pass_rate(facts: AssetFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally suites: the seconds from a check to the next check of the same suite are good if the first one passed."""
+    """Tally suites: the seconds after each check, until the suite's next check, are good if the check passed."""
     last: dict[str, tuple[float, bool]] = {}
     for event in facts.events:
         if event["event"] == CHECKED:
@@ -135,12 +135,12 @@ SAMPLE_S: Final = 120.0
 
 
 def goodput(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally goodput: seconds of steps are good unless the step is redone or discarded."""
+    """Tally goodput: the seconds of a step are good unless the step is trained again or discarded."""
     return _of_spans("goodput", run, lambda span: TallyPart(span.begin_us, span.us, _good(span)))
 
 
 def restore_time(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
-    """Tally restores: each attempt's restore time is good up to the limit."""
+    """Tally restores: the restore time of each attempt is good up to the limit."""
     for one, spans in zip(run.attempts, run.spans, strict=True):
         left = round(objectives.restore_time_s * 1e6)
         for span in spans:
@@ -206,7 +206,7 @@ def _computing(event: Any) -> float:
 
 
 def _sampled(run: RunFacts) -> Iterator[Tally]:
-    """Yield busy device time. Each sample covers the time since the previous sample of the same node."""
+    """Yield busy device time from samples. Each sample covers the time since the previous sample of the same node."""
     before: dict[int, float] = {}
     for sample in run.samples:
         node, time = int(sample["node"]), float(sample["time"])
@@ -294,7 +294,7 @@ OfAssets = Callable[[AssetFacts, Objectives], Iterable[Tally]]
 
 
 class Indicator(NamedTuple):
-    """Indicator of runs or of assets.
+    """Service level indicator of runs or of assets.
 
     Args:
         unit: unit of the tallied seconds, such as `rank-s`.
@@ -340,7 +340,7 @@ def of_assets(facts: AssetFacts, objectives: Objectives) -> list[Tally]:
 
 
 def budgets(tallies: Iterable[Tally], objectives: Objectives, until: float) -> list[ErrorBudget]:
-    """Return every indicator's error budget over the objectives' window that ends at `until` (Unix seconds)."""
+    """Return every indicator's error budget over the objectives' window, which ends at `until` (Unix seconds)."""
     since = until - objectives.window_days * 86400
     counted: dict[str, list[Tally]] = {name: [] for name in INDICATORS}
     for one in tallies:
@@ -376,7 +376,9 @@ ERROR_BUDGET = "error_budget"
 
 
 class ErrorBudgetPolicy(Frozen):
-    """Gate parameters. The objectives are part of the policy, so nothing in a workspace can change them."""
+    """Parameters of the gate `error_budget`. The objectives are part of the policy, so that no workspace can change
+    them.
+    """
 
     indicators: tuple[str, ...] = Field(
         ("job success", "checkpoint age", "restore time"),
@@ -384,9 +386,11 @@ class ErrorBudgetPolicy(Frozen):
         description="Indicators whose error budget must not be exhausted, by their names in `plinth ops sli`.",
     )
     required: tuple[str, ...] = Field(
-        ("job success",), description="Indicators that must have data; other indicators may have none."
+        ("job success",), description="Indicators that must have data. The other indicators may be without data."
     )
-    objectives: Objectives = Field(Objectives(), description="Window, shares and limits, as in `objectives.yaml`.")
+    objectives: Objectives = Field(
+        Objectives(), description="Objectives of the gate: window, required shares and limits, as in `objectives.yaml`."
+    )
 
     @model_validator(mode="after")
     def _known(self) -> ErrorBudgetPolicy:

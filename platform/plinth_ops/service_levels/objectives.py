@@ -36,7 +36,7 @@ _TAIL_BYTES = 1 << 16
 
 
 def load(workspace: Workspace) -> Objectives:
-    """Read the objectives of a workspace; without a file, return the defaults.
+    """Read the objectives of a workspace. If there is no `objectives.yaml`, return the default objectives.
 
     Raises:
         RequestError: the file is invalid.
@@ -46,7 +46,7 @@ def load(workspace: Workspace) -> Objectives:
 
 
 def source(workspace: Workspace) -> str:
-    """Return the source of a workspace's objectives. A gate uses the objectives of its policy instead."""
+    """Return the source of a workspace's objectives as text. A gate uses the objectives of its policy instead."""
     return f"objectives of {FILE}" if (workspace.root / FILE).exists() else "default objectives"
 
 
@@ -77,8 +77,7 @@ def measure(
 ) -> list[ErrorBudget]:
     """Return the error budgets of the window that ends at a time (Unix seconds).
 
-    Raises:
-        IntegrityError, TrainingError, StorageError: as `tallies`.
+    Raises the same errors as `tallies`.
     """
     return budgets(tallies(ctx, objectives, until, complete), objectives, until)
 
@@ -130,7 +129,9 @@ def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
 
 
 def _last_time(path: Path) -> float:
-    """Return the time of the last complete event of a timeline, or infinity if unknown. Only the file's end is read."""
+    """Return the time of the last complete event of a timeline, or infinity if unknown. Only the end of the file is
+    read.
+    """
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))

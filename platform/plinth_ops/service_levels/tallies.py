@@ -1,9 +1,9 @@
 """Objectives, facts and tallies: good and total seconds of an interval, and error budgets over a window.
 
 An objective is the required good share of an indicator's seconds. Facts are the input of indicators up to a given time,
-for one run or for the assets of a workspace. A tally is uniform over its interval, so a window includes the part of the
+for one run or for the assets of a workspace. A tally is uniform over its interval. A window includes the part of the
 tally that overlaps the window, in whole microseconds. A long attempt therefore counts in every window that it overlaps,
-and windows of any length work.
+and windows may have any length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Objectives(Frozen):
     goodput_after_s: float = Field(
         3600.0,
         ge=0,
-        description="Minimum allocated seconds before goodput is evaluated, since a short run is mostly startup.",
+        description="Minimum allocated seconds before goodput is evaluated, because a short run is mostly startup.",
         exclude_if=lambda given: given == 3600.0,
     )
     checkpoint_age: float = Field(
@@ -41,52 +41,82 @@ class Objectives(Frozen):
     )
     checkpoint_age_s: float = Field(3600.0, gt=0, description="Maximum age of the last checkpoint, in seconds.")
     checkpoint_frequency: float = Field(
-        0.95, gt=0, lt=1, description="Required share of rank-seconds in checkpoint intervals within the limit."
+        0.95,
+        gt=0,
+        lt=1,
+        description="Required share of rank-seconds in checkpoint intervals that are not longer than the limit.",
     )
     checkpoint_every_s: float = Field(3600.0, gt=0, description="Maximum checkpoint interval, in seconds.")
-    restore_time: float = Field(0.95, gt=0, lt=1, description="Required share of restore seconds within the limit.")
+    restore_time: float = Field(
+        0.95,
+        gt=0,
+        lt=1,
+        description="Required share of the restore time during which a restore is within its time limit.",
+    )
     restore_time_s: float = Field(300.0, gt=0, description="Maximum seconds to download, verify and load a checkpoint.")
     validation_trend: float = Field(
-        0.95, gt=0, lt=1, description="Required share of rank-seconds before a held-out evaluation that is not worse."
+        0.95,
+        gt=0,
+        lt=1,
+        description="Required share of rank-seconds before held-out evaluations whose loss is within the limit.",
     )
     validation_rise: float = Field(
-        0.02, ge=0, description="Tolerated rise of a held-out loss above the best earlier one, in bits per byte."
+        0.02, ge=0, description="Tolerated rise of a held-out loss above the best earlier loss, in bits per byte."
     )
     suite_pass_rate: float = Field(
-        0.99, gt=0, lt=1, description="Required share of seconds after a passed check, over all suites."
+        0.99,
+        gt=0,
+        lt=1,
+        description="Required share of seconds for which a suite's last check passed, over all suites.",
     )
     device_utilisation: float = Field(
         0.50,
         gt=0,
         lt=1,
-        description="Required busy share of device-seconds. Without samples, computing share of rank-seconds.",
+        description="Required busy share of device-seconds; computing share of rank-seconds if there are no samples.",
     )
     cost_per_token: float = Field(
-        0.90, gt=0, lt=1, description="Required share of paid rank-seconds within the cost allowed for their tokens."
+        0.90,
+        gt=0,
+        lt=1,
+        description="Required share of paid rank-seconds that are within the cost allowed for their tokens.",
     )
     cost_per_million_tokens: float | None = Field(
         None, gt=0, description="Maximum cost of a million tokens; if null, the cost has no objective."
     )
     ingestion_lag: float = Field(
-        0.95, gt=0, lt=1, description="Required share of the waiting time of new source files that is within the limit."
+        0.95,
+        gt=0,
+        lt=1,
+        description="Required share of the waiting time of new source files during which the wait is within its limit.",
     )
-    ingestion_lag_s: float = Field(3600.0, gt=0, description="Maximum seconds from arrival to publication.")
+    ingestion_lag_s: float = Field(
+        3600.0, gt=0, description="Maximum seconds from the arrival of source files to their publication."
+    )
     lineage_completeness: float = Field(
         0.999, gt=0, lt=1, description="Required share of allocated rank-seconds in runs with complete data lineage."
     )
     reproducibility_delta: float = Field(
-        0.95, gt=0, lt=1, description="Required share of time of replayed runs whose replay agrees within the limit."
+        0.95,
+        gt=0,
+        lt=1,
+        description="Required share of replayed runs' time that is in runs whose last replay agrees within the limit.",
     )
     reproducibility_bound: float = Field(
         0.01, ge=0, description="Maximum relative difference between the losses of a replayed and a recorded step."
     )
     time_to_fine_tune: float = Field(
-        0.95, gt=0, lt=1, description="Required share of the seconds of fine-tuning runs that is within the limit."
+        0.95,
+        gt=0,
+        lt=1,
+        description="Required share of the time of fine-tuning runs during which a run is within its time limit.",
     )
-    fine_tune_s: float = Field(86400.0, gt=0, description="Maximum seconds from submission to end of fine-tuning.")
+    fine_tune_s: float = Field(
+        86400.0, gt=0, description="Maximum seconds from the submission of a fine-tuning run to its end."
+    )
 
     def minimum_s(self, indicator: str) -> float:
-        """Return the minimum seconds that an indicator must cover before it is evaluated."""
+        """Return the minimum number of seconds that an indicator must cover before it is evaluated."""
         return self.goodput_after_s if indicator == "goodput" else 0.0
 
     def target(self, indicator: str) -> float:
@@ -120,7 +150,7 @@ class Tally(NamedTuple):
 
 
 class TallyPart(NamedTuple):
-    """Part of an attempt, with total and good microseconds of wall-clock time; see `Tally`."""
+    """Part of an attempt, with its total and good wall-clock time in microseconds."""
 
     begin_us: int
     us: int
@@ -231,7 +261,7 @@ def whole(indicator: str, subject: str, begin: float, end: float, good: bool, ti
 
 
 def clipped(one: Tally, begin: float, end: float) -> Tally | None:
-    """Return the part of a tally that is inside a window, or None if there is none."""
+    """Return the part of a tally that is inside a window, or None if no part is inside."""
     if one.begin >= begin and one.end <= end:
         return one
     first, last = max(one.begin, begin), min(one.end, end)
@@ -257,7 +287,7 @@ def value(tallies: Iterable[Tally], indicator: str, begin: float, end: float) ->
 
 
 def refuse_spent(found: Sequence[ErrorBudget]) -> None:
-    """Raise unless there is enough data and no error budget is exhausted.
+    """Check that there is enough data and that no error budget is exhausted.
 
     Raises:
         MissingError: no run has enough data or, if no indicator of runs is included, there is no data at all.
@@ -267,7 +297,7 @@ def refuse_spent(found: Sequence[ErrorBudget]) -> None:
     if not any(one.is_judged for one in runs):
         short = [one.words for one in runs if one.total_s]
         raise MissingError(
-            f"no {'sufficiently long ' if short else ''}run in the window, so error budgets cannot be evaluated",
+            f"no {'sufficiently long ' if short else ''}run in the window; error budgets cannot be evaluated",
             found="; ".join(short) or None,
             remedy="train, or increase window_days in objectives.yaml",
         )
@@ -286,7 +316,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Facts of one run.
+    """Facts of one run, the input of the indicators of runs.
 
     Args:
         run: name of the run.
@@ -319,7 +349,7 @@ class RunFacts:
 
     @cached_property
     def attempts(self) -> tuple[AttemptTime, ...]:
-        """Attempts of the run."""
+        """Attempts of the run, in order."""
         return self._account.ledger().attempts
 
     @cached_property
@@ -335,7 +365,7 @@ class RunFacts:
     def inside(self) -> list[list[Event]]:
         """Events of each attempt.
 
-        The event that ends a job also starts the queue time of the next job. It belongs to the earlier attempt.
+        The event that ends a job also starts the queue time of the next job. This event belongs to the earlier attempt.
         """
         begins = [one.begin for one in self.attempts]
         found: list[list[Event]] = [[] for _ in self.attempts]
@@ -345,7 +375,7 @@ class RunFacts:
 
     @property
     def silent(self) -> bool:
-        """True if there was no event for so long that an active job counts as killed."""
+        """True if the timeline has had no event for so long that an active job counts as killed."""
         return bool(self.events) and self.until - float(self.events[-1]["time"]) > self.silence_s
 
     @cached_property
@@ -367,19 +397,19 @@ class RunFacts:
 
     @cached_property
     def tokens(self) -> dict[int, int]:
-        """Tokens by step, over all ranks."""
+        """Number of tokens by step, over all ranks."""
         through = {int(event["step"]): int(event["tokens"]) for event in self.of("step") if "tokens" in event}
         return {step: n - through.get(step - 1, 0) for step, n in through.items() if step == 1 or step - 1 in through}
 
     def of(self, kind: str) -> Iterator[Event]:
-        """Return an iterator over the events of a kind, in order."""
+        """Return an iterator over the run's events of one kind, in order."""
         return (event for event in self.events if event["event"] == kind)
 
 
 def run_facts(
     run: str, events: Iterable[Event], ranks: int, until: float, silence_s: float = 7200.0, **more: Any
 ) -> RunFacts:
-    """Return the facts of a run up to the time `until`. `more` has other fields of `RunFacts`."""
+    """Return the facts of a run up to the time `until`. `more` contains other fields of `RunFacts`."""
     seen = [event for event in events if float(event["time"]) <= until]
     return RunFacts(run, seen, ranks, until, silence_s, **more)
 

@@ -55,7 +55,7 @@ def test_one_that_fails_has_its_exit_code_and_its_record(capsys: pytest.CaptureF
     found = json.loads(said[: said.rindex("}") + 1])
     assert found["passed"] is False
     assert [one["number"] for one in found["instants"]] == [0, 1, 2]
-    assert "failed at 1 of 3 instants" in said
+    assert "failed in 1 of 3 fault injections" in said
     assert "plinth ops gameday toy --seed 0 --first 1 --instants 1" in said
     assert {row["name"]: row for row in json.loads(shown(capsys, "list", "--json"))}["toy"]["last"]["passed"] is False
 
