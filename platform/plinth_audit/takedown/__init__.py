@@ -8,9 +8,10 @@
     report        signed report that the corpus is free of the text and downstream assets are rebuilt
     page          the report in Markdown and HTML
 
-Does not belong here: the list and the removal itself (`plinth.corpus.exclusions`), releases (`plinth_registry`).
+The exclusion list and the removal itself do not belong here (see `plinth.corpus.exclusions`), nor do releases
+(`plinth_registry`).
 
-Also here: the command `plinth corpus takedown`, which loads the other modules when it runs.
+This package also defines the command `plinth corpus takedown`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SHOWN = 10
 
 
 @group(
-    short_help="Find all copies of a text, exclude the text, report the removal.",
+    short_help="Find all copies of a text, exclude it, and report its removal.",
     epilog=examples("plinth corpus takedown find --url https://example.org/page"),
 )
 def takedown() -> None:
@@ -51,8 +52,8 @@ def takedown() -> None:
 
 
 def target(function: F) -> F:
-    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`. A user must give exactly one of
-    them.
+    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`, of which a user must give exactly
+    one.
     """
     for name, about in (
         ("text", "Text, name of a text file, or `-` for stdin; finds near duplicates and verbatim spans."),
@@ -79,8 +80,8 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
     """Find a URL, a domain, a license, a document or a text in parts, shards, runs, steps and checkpoints.
 
     The search includes near duplicates, and documents that were removed from the corpus after a run read them. The
-    output lists every checkpoint that may have read a match, with its places (here, retired, uploaded, published), and
-    all candidates and releases.
+    output lists every checkpoint that may have read a match. For each checkpoint it lists the places of its copies
+    (here, retired, uploaded, published). It also lists all candidates and releases that contain such a checkpoint.
     """
     from plinth_audit.takedown import search
     from plinth_audit.takedown.exposed_runs import holdings
@@ -98,16 +99,16 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
 
 
 def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
-    """Return kind and value of the one search option that the user gave.
+    """Return the kind and the value of the only search option that the user gave.
 
     Raises:
-        UsageError: no target or several targets are given.
+        UsageError: the user gave no search option, or more than one.
     """
     from plinth.corpus.exclusions import KINDS
 
     named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
     if len(named) != 1:
-        raise click.UsageError(f"expected one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)}")
+        raise click.UsageError(f"use one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)} options")
     kind, value = named[0]
     return kind, _text(value) if kind == "text" else value
 
@@ -127,7 +128,10 @@ def _text(value: str) -> str:
 
 
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
-    """Return candidates, releases and exports of the checkpoints, or the error as a note if they are unknown."""
+    """Return the candidates, releases and exports of the exposed checkpoints.
+
+    If they cannot be determined, return no models and the error as a note.
+    """
     from plinth.errors import PlinthError
     from plinth_audit.takedown.remaining import derived_from, models_of
 
@@ -138,7 +142,7 @@ def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
 
 
 def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
-    """Print the result of a search: documents, runs, models and notes."""
+    """Print the result of a takedown search: documents, runs, models and notes."""
     from plinth_jobs.cli import output
 
     found = held.found
