@@ -287,7 +287,7 @@ def section(_: str, stats: Stats) -> Section:
 
 
 def figure(stats: Mapping[str, Any]) -> Figure:
-    """Plot the mean exposure and its interval by number of repetitions, next to the expected exposure of unseen text."""
+    """Plot the mean exposure with its interval, by repetitions, next to the expected exposure of unseen text."""
     from matplotlib.figure import Figure
 
     groups = {**stats["groups"], "out": stats["out"]}

@@ -125,7 +125,7 @@ def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def outcome(suffix: Sequence[int], completion: Sequence[int], near_edits: float) -> tuple[int, str]:
-    """Return the edit distance between the true suffix and the completion, and the match class: exact, near or other."""
+    """Return the edit distance between true suffix and completion, and the match class: exact, near or other."""
     count = edits(suffix, completion)
     return count, EXACT if not count else NEAR if count <= near_edits * len(suffix) else OTHER
 

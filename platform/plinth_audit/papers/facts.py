@@ -146,7 +146,7 @@ class DomainTable(Frozen):
 
 
 class TrainedText(Frozen):
-    """Counts from the ledger for the documents that trained the model: all documents, and those from crawled sources."""
+    """Counts from the ledger: all documents that trained the model, and those from crawled sources."""
 
     all: DomainTable
     crawled: DomainTable

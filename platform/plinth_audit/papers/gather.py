@@ -65,7 +65,7 @@ _HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 class AttestedFacts(Frozen):
-    """Facts from one attestation, with the attestation's kind, the SHA-256 of its signed bytes, and the signing role."""
+    """Facts from one attestation, with its kind, the SHA-256 of its signed bytes, and the role that signed it."""
 
     kind: str
     sha256: str

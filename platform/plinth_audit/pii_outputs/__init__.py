@@ -20,7 +20,9 @@ UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
 class PiiOutputs(Frozen):
     """Recipe section: personal data in text generated without a prompt and after prompts that invite personal data."""
 
-    samples: int = internal(200, ge=1, description="Number of unprompted texts. With 0 matches in 200, the rate is at most 1.5%.")
+    samples: int = internal(
+        200, ge=1, description="Number of unprompted texts. If 0 of 200 match, the upper bound of the rate is 1.5%."
+    )
     draws: int = internal(4, ge=1, description="Number of samples per prompt, next to a greedy continuation.")
     max_tokens: int = internal(48, ge=1, description="Maximum length of a generated text, in tokens.")
     top_p: float = internal(0.95, gt=0, le=1, description="Nucleus sampling threshold.")

@@ -7,8 +7,8 @@ The detector reads a text together with its prompt, because words such as `IBAN`
 counts if it extends into the generated part. Invented data identifies a person only by chance. Data that occurs
 verbatim in the training text is memorized and is counted separately.
 
-Samples from one prompt are independent, because the prompts are fixed. Rates differ between prompts; the
-Clopper-Pearson bounds are therefore valid for the mean rate (Hoeffding 1956, doi:10.1214/aoms/1177728178).
+Samples from one prompt are independent, because the prompts are fixed. Rates may differ between prompts; the
+Clopper-Pearson bounds are still valid for the mean rate (Hoeffding 1956, doi:10.1214/aoms/1177728178).
 """
 
 from __future__ import annotations
@@ -334,7 +334,10 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield paired values of two models: True if a generated text has personal data. Unprompted texts come first."""
+    """Yield paired values of two models: 1 if a generated text has personal data, and 0 if not.
+
+    The pairs of unprompted texts come first, then the pairs of texts after prompts that invite personal data.
+    """
     sides = [_written(part_table(store, made, "outputs.parquet"), part_table(store, made, "finds.parquet"))
              for made in (a, b)]  # fmt: skip
     for kind, measure in (("unprompted", "personal data, unprompted"), ("invited", "personal data, invited")):

@@ -187,15 +187,15 @@ def _run(run: ExposedRun) -> str:
     )
 )
 @target
-@click.option("--reason", required=True, help="Requester and reason; both are signed.")
+@click.option("--reason", required=True, help="Who requested the exclusion, and why. The text is signed.")
 @click.option(
     "--texts/--no-texts",
     default=None,
     help="Also exclude these texts under other addresses (default: yes, except for --domain and --licence).",
 )
 @click.option("--spans", is_flag=True, help="With --text: also exclude documents that quote 32 or more of its tokens.")
-@click.option("--yes", is_flag=True, help="Confirm an exclusion of more than 5% of the corpus.")
-@click.option("--dry-run", is_flag=True, help="Only count documents.")
+@click.option("--yes", is_flag=True, help="Confirm that more than 5% of the corpus is excluded.")
+@click.option("--dry-run", is_flag=True, help="Count the documents without excluding them.")
 @shared
 @json_option
 def exclude(
@@ -210,8 +210,8 @@ def exclude(
 ) -> None:
     """Add an entry to the signed exclusion list, which applies to all later snapshots.
 
-    The command shows the number of excluded documents, and the number of parts that the next `plinth run` rewrites;
-    other parts are unchanged. Excluded documents are counted as rejects with the reason `takedown`. The role
+    The command shows the number of excluded documents, and the number of corpus parts that the next `plinth run`
+    rewrites. Other parts stay unchanged. Excluded documents are counted as rejects with the reason `takedown`. The role
     `compliance` signs the entry.
     """
     from plinth.errors import RequestError
@@ -241,7 +241,7 @@ def exclude(
 
 
 def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
-    """Append an entry to the exclusion list, and log success or failure in the audit log."""
+    """Append an entry to the exclusion list, and record success or failure in the audit log."""
     from plinth.corpus import exclusions
     from plinth_registry.audit_log import AuditedAction, audited
 
@@ -254,7 +254,7 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
 @shared
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:
-    """Verify the signatures of the exclusion list, then print its entries."""
+    """Verify the signatures of the exclusion list, then print all its entries."""
     from plinth.corpus import exclusions
     from plinth_jobs.cli import output
 
@@ -295,9 +295,10 @@ def report_command(
 ) -> None:
     """Check that the corpus is free of the documents of ENTRIES (default: all), and sign a report on remaining copies.
 
-    Every published document is checked against every rule, including near duplicates. The role `compliance` signs the
-    report if nothing matches and `plinth status` shows all assets that read documents as up to date. The report and its
-    pages are written to the workspace's `takedown/`. Otherwise, the command lists everything that is stale or unknown.
+    Every published document is checked against every exclusion rule, including near duplicates. The role `compliance`
+    signs the report if nothing matches and `plinth status` shows all assets that read documents as up to date. The
+    report and its pages are written to the workspace's `takedown/`. Otherwise, the command lists everything that is
+    stale or unknown.
     """
     from plinth_audit.takedown import report as reports
     from plinth_audit.takedown import report as takedown
@@ -324,7 +325,7 @@ def report_command(
 
 
 def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -> list[TakedownMeasure]:
-    """Measure extraction and exposure of the removed text on checkpoints.
+    """Measure extraction and exposure of the removed text on the named checkpoints.
 
     Raises:
         MissingError: there is no such checkpoint, or the text is no longer in the store.

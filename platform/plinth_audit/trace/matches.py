@@ -2,13 +2,13 @@
 
     query -> its 16-grams -> anchors with the same hash -> compared with the shard's tokens -> matches
 
-Each occurrence is found once: if a match extends back over an earlier anchor, that anchor has already produced it. A
-query takes one search per token and range, and one comparison per anchor that shares a 16-gram with the query. If the
-query repeats no 16-gram, there are at most as many comparisons as anchors.
+Each occurrence is reported once: if a match extends back over an earlier anchor, this anchor has already produced the
+match. A query takes one search per token and range, and one comparison per anchor that shares a 16-gram with the query.
+If the query repeats no 16-gram, there are at most as many comparisons as anchors.
 
-A span is maximal if no longer span of the text that contains it occurs. The count for the whole span and the count for
-its most frequent 32 tokens are separate: a million files may start with a license, but only one may continue like the
-text.
+A span is maximal if no longer span of the text that contains the span occurs in the shards. The count for the whole
+span and the count for its most frequent 32 tokens are separate: a million files may start with a license, but only one
+may continue in the same way as the text.
 """
 
 from __future__ import annotations
