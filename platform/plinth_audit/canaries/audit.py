@@ -207,7 +207,7 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
         ValueError: not 0 <= right <= total <= canaries, or epsilon is negative.
     """
     if not 0 <= right <= total <= claim.canaries or not epsilon >= 0:
-        raise ValueError(f"invalid: {right} correct of {total} guesses, {claim.canaries} canaries, epsilon {epsilon}")
+        raise ValueError(f"{right} correct of {total} guesses, {claim.canaries} canaries, epsilon {epsilon}: invalid")
     if not right:
         return 1.0
     from scipy.special import bdtrc, expit  # imported late, as in `statistics.distributions`

@@ -71,7 +71,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     output.say(
         f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; SHA-256 of {MANIFEST} {made.digest}"
     )
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: the origin of this export cannot be verified.")
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: its origin cannot be verified.")
     if withheld := sum(file.withheld for file in files):
         left = counted(withheld, "document", "be")
         output.say(f"{left} excluded: their license is not in corpus.licences_by_use.redistribute")
@@ -85,7 +85,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     )
 )
 @click.argument("place")
-@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: the pinned root).")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: the pinned one).")
 @click.option("--unsigned", is_flag=True, help="Accept an unsigned text export.")
 @click.option("--digest", help="Expected SHA-256 of manifest.json, instead of a signature.")
 @shared

@@ -40,9 +40,11 @@ MOST_PATH = 4096
     ),
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
-@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum length of a span, in tokens.")
 @click.option(
-    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum number of documents listed per span."
+    "--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum length of a span, in tokens."
+)
+@click.option(
+    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents to list per span."
 )
 @shared
 @json_option

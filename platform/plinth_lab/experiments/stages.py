@@ -3,8 +3,8 @@
 An experiment with a ladder also has `experiment/{name}/forecast`, created before the size that it predicts is trained.
 An experiment on a source also has `experiment/{name}/sample`, created before anything is trained.
 
-A run's asset executes the pipeline of its recipe (`arm_pipeline`) up to the checkpoint. A failed run is a result: its
-asset has the reason.
+A run's asset executes the pipeline of the run's recipe (`arm_pipeline`) up to the checkpoint. If the run fails, the
+failure is a result, and the asset records the reason.
 """
 
 from __future__ import annotations
