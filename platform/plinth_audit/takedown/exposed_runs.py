@@ -155,7 +155,8 @@ def _exposed(
         unlisted = sorted(_unlisted(ctx, config, listed))
         steps, ids = _steps(ctx, config, wanted) if concerned else ([], set())
     except MissingError as error:
-        return ExposedRun(config.run_id, unknown=f"the manifests of its training data are not in this workspace: {error.what}")
+        unknown = f"the manifests of its training data are not in this workspace: {error.what}"
+        return ExposedRun(config.run_id, unknown=unknown)
     if unlisted and not steps:
         return ExposedRun(config.run_id, unknown=f"no ledger lists its documents from {', '.join(unlisted)}")
     if not concerned or (not steps and complete):

@@ -85,7 +85,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     )
 )
 @click.argument("place")
-@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: the pinned one).")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: pinned root).")
 @click.option("--unsigned", is_flag=True, help="Accept an unsigned text export.")
 @click.option("--digest", help="Expected SHA-256 of manifest.json, instead of a signature.")
 @shared

@@ -267,7 +267,7 @@ class _Run:
         if bucket not in self._config.shards:
             return None
         if self._spans is None:
-            return {"run": self._config.run_id, "unknown": "the manifests of its training data are not in this workspace"}
+            return {"run": self._config.run_id, "unknown": "manifests of its training data are not in this workspace"}
         same = self._config.shards[bucket] == shards
         try:
             uses = self._spans.of(stream, start, tokens) if same else self._by_document(bucket, start, tokens, document)

@@ -74,7 +74,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     "--side-by-side", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of concurrent runs."
 )
 @click.option("--again", is_flag=True, help="Retry failed runs.")
-@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Number of worker processes (default: one per core).")
+@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes (default: one per core).")
 @json_option
 def run_command(
     settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool
@@ -148,7 +148,7 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture to this file.")
 @click.option(
-    "--confirm", type=click.Path(path_type=Path), help="Write an experiment that compares proposal and prior to this file."
+    "--confirm", type=click.Path(path_type=Path), help="Output file: experiment that compares proposal and prior."
 )
 @shared
 @json_option

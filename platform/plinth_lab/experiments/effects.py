@@ -220,7 +220,7 @@ def require_same_text(scores: Sequence[ArmScores]) -> None:
 
 
 def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int) -> Iterator[Effect]:
-    """Yield the effects of one arm before Holm correction. The caller corrects the p-values."""
+    """Yield the effects of one arm. The caller sets the measure and corrects the p-values."""
     without = tuple(lacking(arm, base, ours, theirs))
     pairs = [at for at in sorted(set(ours) & set(theirs)) if not (ours[at].trouble or theirs[at].trouble)]
     common = {"arm": arm, "base": base, "size": size, "measure": "", "fewer_is_better": True, "lacking": without}
