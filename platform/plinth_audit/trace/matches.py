@@ -77,7 +77,7 @@ class VerbatimIndex:
             MissingError, IntegrityError: a part or a shard is missing, truncated or invalid.
         """
         if least < SPAN_TOKENS:
-            raise ValueError(f"expected spans of at least {SPAN_TOKENS} tokens, the minimum of the index; found {least}")
+            raise ValueError(f"the index only finds spans of {SPAN_TOKENS} or more tokens, but {least} were requested")
         grams = hash_grams(query)
         return {name: self._in_stream(name, query, grams, least) for name in self.readers}
 

@@ -18,9 +18,9 @@ The decision applies to this test text only, because only seeds vary. Two seeds 
 likelihood ratio with two seeds is (1 + 2 SHARPEST^2)^(1/2), about 7. Three seeds are enough for up to four arms, four
 seeds for up to 51 arms.
 
-We simulated 200 experiments with five arms and eight seeds, analyzed after every seed. When the other arms were worse
-by 1 to 20 standard deviations of training noise, the best arm was never stopped. When all arms were alike, the best arm
-was stopped in one experiment (0.5%).
+In a simulation, 200 experiments with five arms and eight seeds were analyzed after every seed. When the other arms were
+worse by 1 to 20 standard deviations of training noise, the best arm was never stopped. When all arms were alike, the
+best arm was stopped in one experiment (0.5%).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Swarm(Frozen):
         if not 0 < self.strength[0] <= self.strength[1]:
             raise ValueError("strength: expected two numbers above 0, the lower number first")
         if self.floor * len(self.prior) > 1:
-            raise ValueError(f"floor: {len(self.prior)} streams with a share of at least {self.floor} each add up to more than 1")
+            raise ValueError(f"floor: {len(self.prior)} shares of at least {self.floor} add up to more than 1")
         return self
 
     @property
@@ -142,8 +142,10 @@ class ConfirmationQuestion(Frozen):
 
     experiment: str = Field(min_length=1, description="Name of the swarm experiment.")
     answer: str = Field(description="Digest of the effects manifest that contains the proposal.")
-    seeds: tuple[int, ...] = Field(min_length=1, description="Seeds that the swarm used; the confirmation must use others.")
-    prior: Mapping[str, float] = Field(min_length=2, description="Shares of the prior by stream, which the proposal must beat.")
+    seeds: tuple[int, ...] = Field(
+        min_length=1, description="Seeds that the swarm used. The confirmation must use different seeds."
+    )
+    prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream of the mixture to beat.")
     shares: Mapping[str, float] = Field(min_length=2, description="Proposed shares by stream.")
     gain: float = Field(allow_inf_nan=False, description="Predicted reduction in bits per byte against the prior.")
     low: float = Field(allow_inf_nan=False, description="Lower end of the 95% interval of `gain`.")

@@ -139,7 +139,7 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
 @click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="Find the best model for this money "
               "on --devices, without a recipe.")  # fmt: skip
-@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: optimum of the scaling law).")
+@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: scaling law's optimum).")
 @click.option("--inference-tokens", type=LargeNumber(), help="With --budget: number of tokens for later inference.")
 @click.option("--unique-tokens", type=LargeNumber(), help="With --budget: number of unique training tokens.")
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -289,7 +289,7 @@ class Bytes(click.ParamType[float]):
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean document length.")
 @click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Dollars per core-hour.")
 @click.option(
-    "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Network bandwidth in Gbit/s per core."
+    "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Network Gbit/s per core."
 )
 @click.option(
     "--rates",

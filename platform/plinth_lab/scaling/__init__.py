@@ -56,7 +56,7 @@ def example() -> None:
 )
 @_TABLE
 @click.option("--budget", type=_AMOUNT, help="Budget in FLOPs, including inference.")
-@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Number of tokens for later inference.")
+@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens for inference.")
 @click.option("--unique-tokens", type=_AMOUNT, help="Number of unique training tokens.")
 @_DRAWS
 @shared

@@ -364,7 +364,7 @@ def read_table(text: str) -> RunTable:
     lacking = [name for name in COLUMNS if name not in names]
     if lacking:
         found, expected = ", ".join(names), ", ".join(COLUMNS)
-        raise RequestError(f"the table has no column {lacking[0]!r}", found=found, expected=expected)
+        raise RequestError(f"the table of runs has no column {lacking[0]!r}", found=found, expected=expected)
     runs, failed = [], []
     for row in reader:
         cells = {str(name).strip(): str(value or "").strip() for name, value in row.items()}
