@@ -171,7 +171,7 @@ def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         version=answer.FORECAST_VERSION,
         params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
         group=PREFIX,
-        description=f"{experiment.question} Scaling law of the other sizes, and the loss it predicts for the held-out size.",
+        description=f"{experiment.question} Scaling law of the other sizes, and its prediction for the held-out size.",
         owner=shared_owner(arms[0].recipe),
         kinds=("json",),
         pool="training",

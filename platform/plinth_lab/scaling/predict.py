@@ -75,7 +75,7 @@ class ScalingPrediction(Frozen):
             raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
         wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
         if wrong:
-            raise RequestError(f"the relative error of {wrong[0]} is not defined", found=truths[wrong[0]], expected="not 0")
+            raise RequestError(f"{wrong[0]} has no defined relative error", found=truths[wrong[0]], expected="not 0")
         return tuple(
             PredictedOutcome(
                 measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
@@ -316,7 +316,7 @@ def purchase(
     """
     price = device.spot_hour if spot else device.on_demand_hour
     if price <= 0:
-        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="set a price in the file of --device-table")
+        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="set it in --device-table")
     hours = dollars / price
     peak = hours * 3600 * device.bf16_flops
     found = (_bought(share, share * peak, tokens, inference_tokens, reuse, fitted) for share in UTILISATION)

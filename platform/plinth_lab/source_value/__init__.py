@@ -114,7 +114,7 @@ def source() -> None:
 @click.option("--price", type=click.FloatRange(min=0), help="One-time price for the whole source.")
 @click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
 @click.option("--train", is_flag=True, help="Train runs with and without the source. Stores its text.")
-@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: share of the source.")
+@click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: source's share.")
 @click.option("--test", metavar="JSONL", help="--train: file with test text, here or in input/.")
 @click.option("--least-gain", type=click.FloatRange(min=0), help="--train: minimum gain, in bits per byte.")
 @click.option("--anneal", metavar="RUN:STEP", help="--train: also test by annealing from this checkpoint.")
