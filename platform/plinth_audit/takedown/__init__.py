@@ -187,7 +187,7 @@ def _run(run: ExposedRun) -> str:
     )
 )
 @target
-@click.option("--reason", required=True, help="Who requested the exclusion, and why. The text is signed.")
+@click.option("--reason", required=True, help="Name of the requester and reason for the exclusion. The text is signed.")
 @click.option(
     "--texts/--no-texts",
     default=None,

@@ -261,8 +261,7 @@ def excerpts(text: str) -> tuple[str, ...]:
 
 
 def forms(wanted: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the bytes to search for: each excerpt raw, and escaped for HTML, JSON and nested JSON (Dagster's events).
-    """
+    """Return the bytes to search for: excerpts raw, and escaped for HTML, JSON and nested JSON (Dagster's events)."""
     escaped = (form for one in wanted for form in (one, *_in_json(one), *_in_html(one)))
     return tuple(dict.fromkeys(form.encode(errors="surrogatepass") for form in escaped))
 
@@ -278,8 +277,7 @@ def _in_html(one: str) -> tuple[str, ...]:
 
 
 def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield the path of every regular file that contains excerpts, with their number. Symbolic links are not followed.
-    """
+    """Yield path and number of excerpts for every regular file with excerpts. Symbolic links are not followed."""
     root = ctx.workspace.root
     for name, facts in metered(ctx.progress, "searching files", files_below(root), 0):
         top, _, rest = name.partition("/")

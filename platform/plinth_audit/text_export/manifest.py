@@ -239,8 +239,7 @@ def hub_licence(licence: str) -> str:
 
 
 def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
-    """Return the front matter key `license`. Add `license_name` if a license has no identifier on the Hugging Face Hub.
-    """
+    """Return the front matter key `license`, and `license_name` if a license has no identifier on the Hub."""
     own = sorted(licences)
     known = sorted({hub_licence(one) for one in own})
     named = {"license": known[0] if len(known) == 1 else known} if known else {}

@@ -134,10 +134,7 @@ class VerbatimIndex:
     def _across(
         self, reader: ShardReader, query: NDArray[np.int64], at: int, position: int, base: int, least: int
     ) -> NDArray[np.int64]:
-        """Return the match at an anchor near the edge of a shard.
-
-        The shard's neighbors are read, too, as far as the query extends.
-        """
+        """Return the match at an anchor near the edge of a shard. The match may extend into neighboring shards."""
         token = base + position
         first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
         held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)

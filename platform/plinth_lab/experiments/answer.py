@@ -124,8 +124,7 @@ def of(
 
 
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:
-    """Return the measurements of the two arms with and without the source, for each size and seed that both finished.
-    """
+    """Return the measurements of both arms (with and without the source) for each size and seed that both finished."""
     ended = {
         (arm.arm, arm.size, arm.seed): {name: ctx.refs.load(digest) for name, digest in run.inputs.items()}
         for arm, run in zip(arms, runs, strict=True)
@@ -166,8 +165,7 @@ def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
 def _trained(
     ctx: Context, size: str, runs: Sequence[Manifest], scores: Sequence[ArmScores], question: ConfirmationQuestion
 ) -> dict[str, float]:
-    """Return the mixture shares of the first finished run of the proposed arm, or an empty mapping if no run finished.
-    """
+    """Return the mixture shares of the proposed arm's first finished run, or an empty mapping if no run finished."""
     for run, one in zip(runs, scores, strict=True):
         if (one.arm, one.size) == (PROPOSED, size) and not one.trouble:
             return _shares(_mixture(ctx, run), list(question.prior))

@@ -46,8 +46,7 @@ FEWEST = 5
 
 
 class NoiseScale(Frozen):
-    """Gradient noise scale B_simple in tokens, averaged over the second half of a run, and the batch size of the run.
-    """
+    """Gradient noise scale B_simple of a run in tokens, over the second half of its steps, and its batch size."""
 
     tokens: Estimate
     batch_tokens: int

@@ -130,8 +130,7 @@ Known = list[tuple[Callable[[Context], str | None], str | None]]
 
 
 def last_assets(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """Return the assets at which a run's pipeline ends: its checkpoint and, if a source is evaluated, its measurements.
-    """
+    """Return the assets at which a run's pipeline ends: its checkpoint and, to evaluate a source, its measurements."""
     known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
     return (LAST, *(name for name in MEASURED if name in known))
 

@@ -131,8 +131,7 @@ JOB = "run_experiment"
 
 @dataclass(frozen=True)
 class ExperimentSummary:
-    """Summary of an executed experiment: computed assets, assets that were up to date, effects, failures, and verdict.
-    """
+    """Summary of an executed experiment: computed and up-to-date assets, effects, failures, and verdict."""
 
     name: str
     made: tuple[str, ...]
@@ -267,7 +266,7 @@ def _at_once(
     side_by_side: int,
     say: Callable[[str], None],
 ) -> dict[str, PlinthError]:
-    """Execute runs concurrently. Afterwards, the Dagster assets of the runs only load results from the store.
+    """Execute runs concurrently. The Dagster assets of the runs then only load results from the store.
 
     Args:
         every: all runs of the experiment.

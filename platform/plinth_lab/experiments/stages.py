@@ -217,8 +217,7 @@ def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
 
 
 def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Return True if a run need not start, because the published sample or runs with earlier seeds decide the question.
-    """
+    """Return True if a run need not start, because a sample or runs with earlier seeds have decided the question."""
     if any(_refusal(experiment, ctx.refs.current(one)) for one in _sampled(experiment)):
         return True
     runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]

@@ -289,8 +289,11 @@ class Bytes(click.ParamType[float]):
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean document length.")
 @click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Dollars per core-hour.")
 @click.option(
-    "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True,
-    help="Network bandwidth in Gbit/s per core.",  # fmt: skip
+    "--network",
+    type=click.FloatRange(0, min_open=True),
+    default=0.3,
+    show_default=True,
+    help="Network bandwidth in Gbit/s per core.",
 )
 @click.option(
     "--rates",

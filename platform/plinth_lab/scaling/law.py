@@ -272,8 +272,7 @@ class Surface:
     high: Floats
 
     def parts(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Return the share of each of the law's three terms in the loss, [3, K, R], and the residuals of ln L, [K, R].
-        """
+        """Return the share of each term of the law in the loss, [3, K, R], and the residuals of ln L, [K, R]."""
         terms = np.empty((3, len(theta), len(self.n)))
         np.subtract(theta[:, 0, None], theta[:, 3, None] * self.n, out=terms[0])
         np.subtract(theta[:, 1, None], theta[:, 4, None] * self.d, out=terms[1])

@@ -147,8 +147,7 @@ def assess(
 
 @dataclass(frozen=True)
 class _Facts:
-    """Documents in the sample of a source, [D]: texts, lengths in bytes, and a mask of documents that the policy keeps.
-    """
+    """Documents in a source's sample, [D]: texts, lengths in bytes, and a mask of documents that the policy keeps."""
 
     texts: pa.LargeStringArray
     size: Floats

@@ -72,8 +72,7 @@ class SourceQuestion(Source):
     anneal: Annealing | None = Field(None, description="Also test the source by annealing.")
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the two arms with empty overlays. The method `overlay` returns the recipe keys that each arm changes.
-        """
+        """Return the two arms with empty overlays. The method `overlay` returns the keys that each arm changes."""
         return {WITHOUT: {}, WITH: {}}
 
     def base(self) -> str:
@@ -149,8 +148,7 @@ class SourceQuestion(Source):
         return list(recipe.mixture.phases)
 
     def _with_share(self, phase: Phase, share: float) -> dict[str, Any]:
-        """Return a mixture phase in which the source has its share, and the other streams keep their relative weights.
-        """
+        """Return a mixture phase with the source's share in which the other streams keep their relative weights."""
         found = _plain(phase)
         for name in ("weights", "to_weights"):
             if weights := found.get(name):

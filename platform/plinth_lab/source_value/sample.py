@@ -315,8 +315,7 @@ def known_ngrams(texts: Iterable[pa.Array]) -> U64:
 
 
 def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
-    """Return the number of distinct word n-grams in each text [D], and the number of these that are not in `known` [D].
-    """
+    """Return two counts for each text [D]: distinct word n-grams, and distinct word n-grams that are not in `known`."""
     total: list[int] = []
     fresh: list[int] = []
     for batch in texts:
