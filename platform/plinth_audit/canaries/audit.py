@@ -161,7 +161,7 @@ def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[
         ValueError: a score is not a number, or there are more guesses than canaries.
     """
     if np.isnan(scores).any() or not 0 <= inside <= inside + outside <= len(scores):
-        raise ValueError(f"{inside} + {outside} guesses need as many canaries with finite scores; found {len(scores)}")
+        raise ValueError(f"{inside} + {outside} guesses need as many canaries with non-NaN scores; found {len(scores)}")
     order, made = np.argsort(scores, kind="stable"), np.zeros(len(scores), np.int8)
     made[order[:outside]], made[order[len(order) - inside :]] = -1, 1
     return made
@@ -207,7 +207,7 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
         ValueError: not 0 <= right <= total <= canaries, or epsilon is negative.
     """
     if not 0 <= right <= total <= claim.canaries or not epsilon >= 0:
-        raise ValueError(f"{right} correct of {total} guesses, {claim.canaries} canaries, epsilon {epsilon}: invalid")
+        raise ValueError(f"{right} correct of {total} guesses for {claim.canaries} canaries, epsilon {epsilon}")
     if not right:
         return 1.0
     from scipy.special import bdtrc, expit  # imported late, as in `statistics.distributions`

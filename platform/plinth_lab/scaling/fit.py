@@ -90,7 +90,8 @@ class ScalingRun(Frozen):
 
 
 class ScalingFit(Frozen):
-    """Scaling law fitted to runs. If the constants are not identifiable, `law` is None and `statuses` says why."""
+    """Scaling law fitted to runs. If the constants are not identifiable, `law` is None and `statuses` has the reasons.
+    """
 
     law: ScalingLaw | None
     statuses: tuple[str, ...]
