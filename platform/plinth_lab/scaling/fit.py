@@ -90,8 +90,7 @@ class ScalingRun(Frozen):
 
 
 class ScalingFit(Frozen):
-    """Scaling law fitted to runs. If the constants are not identifiable, `law` is None and `statuses` has the reasons.
-    """
+    """Scaling law fitted to runs. If the constants are not identifiable, `law` is None and `statuses` lists why."""
 
     law: ScalingLaw | None
     statuses: tuple[str, ...]
