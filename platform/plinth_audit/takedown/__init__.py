@@ -108,7 +108,7 @@ def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
 
     named = [(kind, value) for kind in KINDS if (value := given.get(kind)) is not None]
     if len(named) != 1:
-        raise click.UsageError(f"use one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)} options")
+        raise click.UsageError(f"expected one of {', '.join(f'--{kind}' for kind in KINDS)}; found {len(named)}")
     kind, value = named[0]
     return kind, _text(value) if kind == "text" else value
 
