@@ -4,10 +4,10 @@
     job           the asset and its stage; recomputation, comparison and display of its items
     measurement   values that the gate reads (facts), and the gate `canaries`
 
-Formulas are in the modules that compute them. `plinth.tokens.order.batch` computes which training steps read each
+Each module states its formulas next to the code. `plinth.tokens.order.batch` computes which training steps read each
 planted copy.
 
-Also here: the command `plinth model exposure`, which loads the other modules when it runs.
+This package also defines the command `plinth model exposure`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def exposure(settings: Settings, target: str, as_json: bool) -> None:
     """Show the mean canary exposure of a run in bits, at one checkpoint or all checkpoints.
 
-    TARGET is `latest`, a run ID or its prefix, or RUN:STEP. An intermediate checkpoint was trained on only some of the
-    planted copies. The expected exposure of an unseen text is 1.44 bits. Results are cached; the first measurement
-    scores all canaries and references at every checkpoint.
+    TARGET is `latest`, a run ID or its prefix, or RUN:STEP. At an intermediate checkpoint, the model has read only some
+    of the planted copies. The expected exposure of an unseen text is 1.44 bits. Results are cached; the first
+    measurement scores all canaries and references at every checkpoint.
     """
     from plinth_jobs.cli import output
 
@@ -62,7 +62,7 @@ def exposure(settings: Settings, target: str, as_json: bool) -> None:
 
 
 def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
-    """Return the canary statistics (`job.summary`) of a run's checkpoints, each with run ID and step.
+    """Return the canary statistics (`job.summary`) of each checkpoint of a run, with run ID and step.
 
     Raises:
         MissingError: there is no such run or checkpoint, or the run has no canaries.
@@ -79,7 +79,7 @@ def measured(ctx: Context, target: str) -> list[dict[str, Any]]:
     texts = _planted(ctx, config)
     steps = [step] if colon else [str(one) for one in checkpoint.committed(config.directory)]
     if not steps:
-        raise MissingError(f"run {config.run_id} has no checkpoint", remedy="wait for the first commit")
+        raise MissingError(f"run {config.run_id} has no checkpoint", remedy="wait until the run commits a checkpoint")
     shards = ctx.refs.load(config.shards[texts.asset.partition("/")[0]])
     copies = draws(ctx, ctx.refs.load(config.mixture), shards, texts, config.steps)
     skipped = sorted(timeline(config.directory.events).skipped)
@@ -102,7 +102,9 @@ def _planted(ctx: Context, config: RunConfig) -> Manifest:
 
 
 def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
-    """Measure canary exposure of one checkpoint in the run's folder, without a copy in the object store."""
+    """Measure canary exposure at one checkpoint in the run's folder, without copying the checkpoint to the object
+    store.
+    """
     from plinth import fingerprint
     from plinth.storage.parts import read_table
     from plinth.training.checkpoint import checkpoint
@@ -117,7 +119,7 @@ def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mappi
 
 
 def _mean(group: Mapping[str, Any]) -> str:
-    """Format the mean exposure with its confidence interval. A group without canaries gets a dash."""
+    """Format the mean exposure of a group of canaries with its confidence interval, or a dash if the group is empty."""
     if not group["canaries"]:
         return "-"
     found = group["exposure"]

@@ -37,23 +37,28 @@ TAIL_POINTS, TAIL_DEPTH = 4001, 40.0
 
 
 def ranks(bits: Floats, references: Floats) -> NDArray[np.int64]:
-    """Return the rank of each loss [m] among the reference losses [r], from 1 (lowest) to r + 1.
+    """Return the rank of each canary's loss [m] among the reference losses [r], from 1 (lowest) to r + 1.
 
     Raises:
         ValueError: a loss is not finite.
     """
     if not (np.isfinite(bits).all() and np.isfinite(references).all()):
-        raise ValueError("losses must be finite to have a rank")
+        raise ValueError("canary and reference losses must be finite numbers")
     return np.searchsorted(np.sort(references), bits, side="right").astype(np.int64) + 1
 
 
 def exposures(found: NDArray[np.int64], references: int) -> Floats:
-    """Return the exposure for each rank, in bits: log2 |R| for rank 1, about 0 for the last rank."""
+    """Return the exposure in bits for each rank: log2 of the number of references for rank 1, about 0 for the last
+    rank.
+    """
     return math.log2(references) - np.log2(found)
 
 
 def extended(bits: Floats, references: Floats) -> Floats:
-    """Return the exposure of each loss, in bits. Losses below all references use the tail of a fitted distribution."""
+    """Return the exposure of each canary loss, in bits.
+
+    If a loss is lower than all reference losses, its exposure comes from the tail of a distribution fitted to them.
+    """
     found = exposures(ranks(bits, references), len(references))
     below = bits < references.min()
     if below.any():
@@ -66,12 +71,12 @@ def extended(bits: Floats, references: Floats) -> Floats:
 
 
 def exposure_p_value(found: Floats) -> float:
-    """Return the p-value of the summed exposures under no memorization, or 1 if there are no canaries."""
+    """Return the p-value of the sum of canary exposures under no memorization, or 1 if there are no canaries."""
     return gamma_tail(len(found), math.log(2) * found.sum()) if len(found) else 1.0
 
 
 def p_value_of_group(group: Mapping[str, Any]) -> float:
-    """Return the p-value of canaries with the same number of repetitions, computed from their mean exposure."""
+    """Return the p-value of a group of canaries with equal repetitions, computed from the group's mean exposure."""
     return exposure_p_value(np.full(int(group["exposure"]["n"]), float(group["exposure"]["value"])))
 
 
@@ -116,15 +121,15 @@ HALVINGS = 60
 
 
 class Claim(Frozen):
-    """Claim under audit: (epsilon, delta)-DP for each of a number of canaries."""
+    """Privacy claim to audit: training is (epsilon, delta)-DP with respect to each canary."""
 
-    canaries: int = Field(ge=1, description="Number m of canaries, planted or excluded at random.")
+    canaries: int = Field(ge=1, description="Number m of canaries, each planted or excluded at random.")
     delta: float = Field(0.0, ge=0, lt=1)
     level: float = Field(0.95, gt=0, lt=1, description="Confidence level of the bound on epsilon.")
 
 
 class Audit(Frozen):
-    """Counts of membership guesses and correct guesses, and the resulting lower bound on epsilon."""
+    """Result of a privacy audit: number of membership guesses, number of correct guesses, lower bound on epsilon."""
 
     guesses: int
     right: int
@@ -133,32 +138,40 @@ class Audit(Frozen):
 
 
 def guesses(ranks: NDArray[np.int64], groups: NDArray[np.int64], references: int) -> NDArray[np.int8]:
-    """Return one membership guess per canary [m], from rank and repetitions: 1 planted, -1 not planted, 0 none."""
+    """Return one membership guess per canary [m], from its rank and its repetitions.
+
+    1 means planted, -1 means not planted, and 0 means no guess.
+    """
     inside = ranks <= IN_SHARE * (references + 1)
     shown = [group for group in np.unique(groups) if inside[groups == group].mean() >= GROUP_SHARE]
     return np.where(inside, 1, np.where(np.isin(groups, shown), -1, 0)).astype(np.int8)
 
 
 def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[np.int8]:
-    """Return a fixed number of membership guesses, as in `guesses`: planted for the highest scores [m], not planted for
-    the lowest.
+    """Return membership guesses, coded as in `guesses`, for the canaries with the highest and lowest scores.
+
+    The `inside` canaries with the highest scores are guessed planted, and the `outside` canaries with the lowest scores
+    are guessed not planted.
 
     Args:
-        scores: memorization score of each canary; among equal scores, the first counts as the lowest.
-        inside, outside: number of guesses of each kind; together at most m.
+        scores: memorization score of each canary [m]; among equal scores, the first counts as the lowest.
+        inside, outside: number of guesses of each kind; their sum is at most m.
 
     Raises:
         ValueError: a score is not a number, or there are more guesses than canaries.
     """
     if np.isnan(scores).any() or not 0 <= inside <= inside + outside <= len(scores):
-        raise ValueError(f"{inside} + {outside} guesses need scores that are numbers; there are {len(scores)} canaries")
+        raise ValueError(f"{inside} + {outside} guesses need as many canaries with non-NaN scores; found {len(scores)}")
     order, made = np.argsort(scores, kind="stable"), np.zeros(len(scores), np.int8)
     made[order[:outside]], made[order[len(order) - inside :]] = -1, 1
     return made
 
 
 def audit(guessed: NDArray[np.int8], planted: NDArray[np.bool_], level: float = 0.95, delta: float = 0.0) -> Audit:
-    """Return the audit result at a confidence level. If delta is not 0, fix the number of guesses in advance."""
+    """Return the privacy audit result for membership guesses, at a confidence level.
+
+    If delta is not 0, the number of guesses must be fixed in advance.
+    """
     made = guessed != 0
     total, right = int(made.sum()), int(((guessed > 0) == planted)[made].sum())
     claim = Claim(canaries=len(planted), delta=delta, level=level)
@@ -166,10 +179,10 @@ def audit(guessed: NDArray[np.int8], planted: NDArray[np.bool_], level: float = 
 
 
 def bound(right: int, total: int, claim: Claim) -> float:
-    """Return the largest epsilon that the correct guesses rule out for the claim's delta, with a relative error of
-    1e-15.
+    """Return the largest epsilon that the number of correct guesses rules out at the claim's delta.
 
-    A run that is (epsilon, delta)-DP is also DP for every larger epsilon, so a rejected epsilon is a lower bound.
+    The relative error is 1e-15. A run that is (epsilon, delta)-DP is also DP for every larger epsilon, so a rejected
+    epsilon is a lower bound.
     """
     pure = lower_bound(right, total, claim.level)
     if not claim.delta or not pure:
@@ -184,7 +197,7 @@ def bound(right: int, total: int, claim: Claim) -> float:
 
 
 def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
-    """Return the maximum probability of at least this number of correct guesses under (epsilon, delta)-DP.
+    """Return the maximum probability of at least `right` correct guesses under (epsilon, delta)-DP.
 
     Args:
         right: number of correct guesses, v in the formula.
@@ -206,7 +219,10 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
 
 
 def lower_bound(right: int, total: int, level: float = 0.95) -> float:
-    """Return the largest epsilon that the guesses rule out: the logit of the exact lower bound on guess accuracy."""
+    """Return the largest epsilon that the correct guesses rule out under pure epsilon-DP.
+
+    It is the logit of the exact lower bound on the guess accuracy.
+    """
     if not right:
         return 0.0
     share = beta_quantile(right, total - right + 1, 1 - level)

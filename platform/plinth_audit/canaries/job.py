@@ -1,8 +1,8 @@
-"""Exposure of planted canaries under a checkpoint.
+"""Exposure of planted canaries at a checkpoint.
 
 The engine returns the loss in bits of every canary and reference text. Ranks, exposures, the p-value and the bound on
-epsilon are computed from these losses and the random choice of planted canaries. An intermediate checkpoint has seen
-only some copies: `seen` counts the copies in steps that were trained and not skipped.
+epsilon are computed from these losses and from the record of which canaries were planted. An intermediate checkpoint
+was trained on only some of the planted copies: `seen` counts the copies in steps that were trained and not skipped.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ SCHEMA = pa.schema(
 
 
 def run(ctx: Context, checkpoint: Manifest, canaries: Manifest, seen: Mapping[int, int]) -> Manifest:
-    """Measure canary exposure of a checkpoint; the part `canaries.parquet` has one row per canary and reference
-    (`SCHEMA`).
+    """Measure the canary exposure of a checkpoint.
+
+    The part `canaries.parquet` of the manifest has one row per canary and reference (`SCHEMA`).
 
     Args:
-        seen: copies of each canary that the checkpoint was trained on (`draws.seen_through`).
+        seen: number of copies of each canary that the checkpoint was trained on (`draws.seen_through`).
 
     Stats: `groups` by repetitions (canaries, seen, exposure with interval, `fitted` and `least` exposure), `out` (the
     same for canaries that were not planted), `p_value` over all planted canaries, `audit` (guesses, right, epsilon,
@@ -98,7 +99,7 @@ def _step(seen: Mapping[int, int]) -> Step:
 
 
 def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64], seen: Mapping[int, int]) -> pa.Table:
-    """Return rows of `SCHEMA`, which combine the table of canaries (`planted_canaries.SCHEMA`) with their scores."""
+    """Return rows of `SCHEMA`: the table of planted canaries (`planted_canaries.SCHEMA`) together with their scores."""
     canary = np.array(given["kind"].to_pylist()) == "canary"
     own, references = bits[canary], bits[~canary]
     ranks = audit.ranks(own, references)
@@ -117,7 +118,7 @@ def table(given: pa.Table, bits: NDArray[np.float64], tokens: NDArray[np.int64],
 
 
 def summary(scored: pa.Table) -> dict[str, Any]:
-    """Return canary statistics of a scored table: exposure by repetitions, p-value, audit and counts."""
+    """Return canary statistics from a table of scored canaries: exposure by repetitions, p-value, audit and counts."""
     own = scored.filter(pa.compute.equal(scored["kind"], "canary"))
     planted = own["planted"].to_numpy()
     repetitions, ranks = own["repetitions"].to_numpy(), own["rank"].to_numpy()
@@ -165,7 +166,7 @@ UNSEEN = 1 / math.log(2)
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the canary exposure stage if the recipe plants canaries."""
+    """Return the stage that measures canary exposure, or no stage if the recipe plants no canaries."""
     if recipe.corpus.canaries is None:
         return []
     return [
@@ -176,7 +177,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params={},
             group="evaluation",
-            description="Canary exposure by repetitions, a p-value over all canaries, a lower bound on epsilon.",
+            description="Canary exposure by repetitions, a p-value over all canaries, and a lower bound on epsilon.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             schema=SCHEMA,
@@ -199,7 +200,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Return the check suite: a p-value needs planted canaries, excluded canaries, and references."""
+    """Return the checks of the asset, which require planted canaries, excluded canaries and references."""
     stats = made.stats
     row = {"planted": stats["planted"], "out": stats["canaries"] - stats["planted"], "references": stats["references"]}
     expectations = [between("planted", 1, None), between("out", 1, None), between("references", 128, None)]
@@ -265,7 +266,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Return the page section on canary exposure by repetitions."""
+    """Return the page section on canary exposure, by number of repetitions."""
     groups = {counted(int(name), "time"): stats["groups"][name] for name in sorted(stats["groups"], key=int)}
     groups["not planted"] = stats["out"]
     measures = [measure(name, row["exposure"], reference=UNSEEN) for name, row in groups.items() if row["canaries"]]
@@ -286,7 +287,7 @@ def section(_: str, stats: Stats) -> Section:
 
 
 def figure(stats: Mapping[str, Any]) -> Figure:
-    """Plot the mean exposure by repetitions with its interval, next to the expected exposure of unseen text."""
+    """Plot the mean exposure with its interval, by repetitions, next to the expected exposure of unseen text."""
     from matplotlib.figure import Figure
 
     groups = {**stats["groups"], "out": stats["out"]}
@@ -307,7 +308,7 @@ def figure(stats: Mapping[str, Any]) -> Figure:
 
 
 def _cells(group: Mapping[str, Any]) -> list[Any]:
-    """Return the table cells of a group: counts, exposure with interval, medians.
+    """Return the table cells for a group of canaries: counts, mean exposure with interval, median exposures.
 
     A group without canaries gets dashes.
     """

@@ -1,4 +1,4 @@
-"""Facts for gates and the gate `canaries`, from `memorisation/canaries`: exposure of texts planted in training text."""
+"""Values that gates read (facts) from the asset `memorisation/canaries`, and the gate `canaries`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from plinth_registry.gates.facts import Evidence
 
 
 class CanaryPolicy(Frozen):
-    """Limits on canary exposure by repetitions. Text repeated 64 times is memorized; text planted once must look
-    unseen.
+    """Limits on canary exposure, by the number of repetitions in the training data.
+
+    A model memorizes text that is repeated 64 times. Text that is planted once must look unseen.
     """
 
     min_p: Mapping[int, float] = Field(
-        {1: 0.001}, min_length=1, description="Minimum p-value of the exposure, by repetitions."
+        {1: 0.001}, min_length=1, description="Minimum p-value of canary exposure, by number of repetitions."
     )
-    max_epsilon: float = Field(8.0, gt=0, description="Maximum lower bound on epsilon.")
+    max_epsilon: float = Field(8.0, gt=0, description="Maximum value of the measured lower bound on epsilon.")
 
 
 class CanaryFacts(Frozen):
     """Measured exposure of planted texts, read by the gate `canaries`."""
 
     planted: int
-    p_values: Mapping[int, float] = Field(description="P-value of the exposure under no memorization, by repetitions.")
+    p_values: Mapping[int, float] = Field(description="P-value of exposure under no memorization, by repetitions.")
     epsilon: float = Field(description="Lower bound on the epsilon of the run.")
 
 
 def read(stats: Stats) -> CanaryFacts:
-    """Return p-values of planted texts by repetitions, and the lower bound on epsilon."""
+    """Return facts from the stats of the canary asset: p-values by repetitions, and the lower bound on epsilon."""
     from plinth_audit.canaries import audit
 
     groups = {int(name): group for name, group in stats["groups"].items() if group["canaries"]}

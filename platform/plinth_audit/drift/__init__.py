@@ -7,9 +7,9 @@ New text arrives snapshot by snapshot and is evaluated after each snapshot. The 
 (`statistics.exchangeable`), with a Bonferroni correction over the slices of the first analysis. Documents are not
 paired: newer documents are ranked among the reference documents.
 
-Does not belong here: the choice of the champion (`plinth_registry`).
+The choice of the champion does not belong here (see `plinth_registry`).
 
-Also here: the command `plinth model drift`, which loads the other modules when it runs.
+This package also defines the command `plinth model drift`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     short_help="Show slices on which the champion drifted; propose a recipe.",
     epilog=examples("plinth model drift", "plinth model drift --score", "plinth model drift --propose continued.yaml"),
 )
-@click.option("--score", is_flag=True, help="Score new documents first.")
-@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="File for a recipe against the drift.")
+@click.option("--score", is_flag=True, help="Score new held-out documents first.")
+@click.option("--propose", type=click.Path(dir_okay=False, path_type=Path), help="Output file for the proposed recipe.")
 @shared
 @recipe_option
 @json_option
@@ -60,7 +60,7 @@ def drift(settings: Settings, score: bool, propose: Path | None, as_json: bool) 
             if one.drifts:
                 output.line(in_words(one))
         if not any(one.drifts for one in found):
-            output.say("No slice drifts." if found else "No data: there is no champion, or too little held-out text.")
+            output.say("No slice drifts." if found else "No result: there is no champion, or too little held-out text.")
     if propose is not None:
         _propose(settings, made, propose)
 
@@ -75,7 +75,7 @@ def _made(settings: Settings, score: bool) -> Manifest:
     ctx, recipe = settings.context(), settings.load_recipe()
     stages = drift.stages(recipe)
     if not stages:
-        raise RecipeError(f"recipe {recipe.name} has no release", expected="sections `mixture` and `release`")
+        raise RecipeError(f"recipe {recipe.name} has no release", expected="the sections `mixture` and `release`")
     if not score:
         found = ctx.refs.published(drift.ASSET)
         if found is None:
@@ -101,7 +101,7 @@ def _propose(settings: Settings, made: Manifest, target: Path) -> None:
     found = job.slices(made)
     if not any(one.drifts for one in found):
         raise MissingError(
-            "no slice drifts, so there is no recipe to propose", remedy="run `plinth model drift --score` for new text"
+            "no slice drifts, so there is no recipe to propose", remedy="score new text: `plinth model drift --score`"
         )
     base = settings.recipe_path()
     write_bytes(

@@ -70,7 +70,10 @@ SCHEMA = pa.schema(
 
 
 class NewDocument(NamedTuple):
-    """Document to score. `text` may be a prefix; `known` is True if the model's own run held the document out."""
+    """Held-out document to score with the champion.
+
+    `text` may be a prefix of the document. `known` is True if the champion's own run held the document out.
+    """
 
     id: bytes
     bucket: str
@@ -97,13 +100,13 @@ def run(
     Args:
         champion: released checkpoint; if None, nothing is scored.
         own: curated text of the champion's run, by bucket.
-        earlier: published manifest; its scores are continued if champion and axes are the same. It is not an input by
-            digest, since its content is copied to the result.
-        score: function that replaces the model in a separate process.
+        earlier: published manifest of the last analysis. Its scores are kept if champion and axes are the same. The
+            manifest is not an input by digest, because its content is copied to the result.
+        score: function that scores documents in place of a separate model process.
 
     Raises:
         CheckpointError, TrainingError: the model cannot be loaded or evaluated.
-        IntegrityError: the ledger has other documents.
+        IntegrityError: a document is not in the ledger.
     """
     step = Step(name=ASSET, version=VERSION, params={"slices": dict(params.slices)})
     inputs = {f"{bucket}/curated": made for bucket, made in sorted(curated.items())} | {"ledger": ledger}
@@ -127,7 +130,7 @@ def run(
 
 
 def slices(made: Manifest) -> list[SliceDrift]:
-    """Return the drift of each slice from a manifest's stats."""
+    """Return the drift of each slice, as recorded in the manifest's stats."""
     return [SliceDrift.model_validate(one) for one in made.stats["slices"]]
 
 
@@ -147,9 +150,9 @@ def _scored(
     before: pa.Table | None,
     score: Score | None,
 ) -> pa.Table | None:
-    """Score the new documents of this analysis.
+    """Score the new documents of the current analysis.
 
-    In the first analysis, reference documents get number 0 and newer documents get number 1.
+    In the first analysis, reference documents get the analysis number 0 and newer documents get the number 1.
     """
     if not fresh:
         return None
@@ -200,7 +203,7 @@ def _looks(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def heldout_ids(store: Store, curated: Mapping[str, Manifest]) -> frozenset[bytes]:
-    """Return the IDs of all held-out documents in curated text."""
+    """Return the IDs of all held-out documents in the curated text."""
     parts = (part for made in curated.values() for part in made.named("heldout-"))
     return frozenset(
         id_ for part in parts for batch in iter_batches(store, part, ["id"]) for id_ in batch[0].to_pylist()
@@ -217,6 +220,7 @@ def choose(
     Args:
         own: IDs held out by the model's run.
         scored: IDs scored by earlier analyses; empty in the first analysis.
+        most: maximum number of documents per bucket.
     """
     found = []
     for bucket in sorted(curated):
@@ -237,7 +241,7 @@ def _rows(store: Store, bucket: str, curated: Manifest, own: frozenset[bytes]) -
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the drift stage if the recipe has a release."""
+    """Return the stage that measures drift, or no stage if the recipe has no release."""
     if recipe.release is None or recipe.mixture is None:
         return []
     return [
@@ -278,7 +282,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Return the check suite, which warns if a slice drifts and never blocks."""
+    """Return the checks of the asset, which warn if a slice drifts and never block."""
     drifting = sum(one["drifts"] for one in made.stats["slices"])
     return Suite(ASSET, [{"drifting": drifting}], [between("drifting", None, 0, "warning")])
 
@@ -286,7 +290,7 @@ def _suite(made: Manifest, inputs: Inputs) -> Suite:
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     found = slices(made)
     if not found:
-        return {"slices": "no data: there is no champion, or no slice has enough held-out documents"}
+        return {"slices": "no result: there is no champion, or no slice has enough held-out documents"}
     header = ["slice", "reference documents", "newer", "reference", "latest", "p (corrected)", "drifts"]
     moved = [document for one in found if one.drifts for document in one.moved]
     named = [[each.uri, each.snapshot, each.bytes, each.model, each.excess_bits] for each in moved]
@@ -318,8 +322,9 @@ DRAWN = 24
 
 
 def figure(found: Sequence[SliceDrift]) -> Figure:
-    """Plot bits per byte by slice: the reference in gray, the latest analysis in color, and in orange if the slice
-    drifts.
+    """Plot bits per byte by slice.
+
+    The reference is gray. The latest analysis is orange if the slice drifts, and has the accent color if not.
     """
     from matplotlib.figure import Figure
 
@@ -349,7 +354,7 @@ INTERVAL_S = 60
 
 
 def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    """Return the Dagster definitions, which are empty if the recipe has no release."""
+    """Return the Dagster definitions for drift, which are empty if the recipe has no release."""
     own = stages(recipe)
     if not own:
         return dg.Definitions()
@@ -366,7 +371,7 @@ def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
 
 
 def sensor(workspace: Path) -> dg.SensorDefinition:
-    """Return the drift sensor, which raises one alarm per slice when the set of drifting slices changes."""
+    """Return a Dagster sensor that raises one alarm per drifting slice when the set of drifting slices changes."""
 
     @dg.sensor(name="drift", minimum_interval_seconds=INTERVAL_S, default_status=dg.DefaultSensorStatus.RUNNING)
     def _drift(context: dg.SensorEvaluationContext) -> dg.SkipReason:

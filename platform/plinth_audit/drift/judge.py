@@ -30,7 +30,9 @@ WHOLE = "all"
 
 
 class MovedDocument(Frozen):
-    """Newer document in a slice that drifts. `excess_bits` is its number of bits above the reference rate."""
+    """Newer document in a slice that drifts. `excess_bits` is the number of bits above the rate of the reference
+    documents.
+    """
 
     id: str
     uri: str
@@ -44,9 +46,9 @@ class MovedDocument(Frozen):
 class SliceDrift(Frozen):
     """Drift of a slice of held-out text.
 
-    `reference` and `latest` are bits per byte with intervals: for the reference, and for the last analysis with
-    documents in the slice. `p` is valid over all analyses so far; `adjusted` is also corrected over slices. `look` is
-    the first analysis that found drift, and `bucket` is the bucket with the largest change.
+    `reference` and `latest` are bits per byte with intervals. `latest` comes from the last analysis with documents in
+    the slice. `p` is valid over all analyses so far; `adjusted` is also corrected for the number of slices. `look` is
+    the number of the first analysis that found drift, and `bucket` is the bucket with the largest change.
     """
 
     axis: str
@@ -69,8 +71,9 @@ class SliceDrift(Frozen):
 
 
 def judged(table: pa.Table) -> list[SliceDrift]:
-    """Test every slice with enough reference documents. Slices that drift come first, and buckets come before other
-    axes.
+    """Test every slice with enough reference documents for drift.
+
+    Slices that drift come first, and buckets come before other axes.
 
     Args:
         table: rows of `job.SCHEMA`; analysis 0 is the reference.
@@ -83,15 +86,16 @@ def judged(table: pa.Table) -> list[SliceDrift]:
 
 
 def _order(table: pa.Table) -> list[int]:
-    """Return row indices sorted by analysis, then by document ID. IDs are hashes, so this order is unrelated to
-    content.
+    """Return the row indices of the score table, sorted by analysis, then by document ID.
+
+    IDs are hashes, so this order does not depend on the content of the documents.
     """
     keys = list(zip(table["look"].to_pylist(), table["id"].to_pylist(), strict=True))
     return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _slices(table: pa.Table) -> list[tuple[str, str, NDArray[np.int64]]]:
-    """Return axis, name and row indices of every slice. The slice of all documents comes first."""
+    """Return axis, name and row indices of every slice in the score table. The slice of all documents comes first."""
     found = [(WHOLE, WHOLE, np.arange(table.num_rows))]
     axes = {name: name for name in BUILT_IN if name in table.schema.names}
     axes |= {name.removeprefix(AXIS): name for name in table.schema.names if name.startswith(AXIS)}
@@ -133,7 +137,7 @@ def _judged(axis: str, name: str, rows: pa.Table, slices: int) -> SliceDrift:
 
 
 def always_valid(rates: NDArray[np.float64], looks: NDArray[np.int64], ids: Sequence[bytes]) -> NDArray[np.float64]:
-    """Return the p-value after each newer document, [n - m].
+    """Return the p-value of the drift test after each newer document, [n - m].
 
     Args:
         rates: ordered bits per byte [n]; the first m are reference documents.
@@ -146,7 +150,7 @@ def always_valid(rates: NDArray[np.float64], looks: NDArray[np.int64], ids: Sequ
 
 
 def _interval(bits: NDArray[np.float64], sizes: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return bits per byte, and the lower and upper end of its confidence interval."""
+    """Return the bits per byte of documents, and the lower and upper end of the confidence interval."""
     found = statistics.ratio(bits, sizes, draws=DRAWS)
     return found.value, found.low, found.high
 
@@ -161,7 +165,7 @@ def _moved(rows: pa.Table, rate: float, after: NDArray[np.bool_]) -> tuple[tuple
     """Return the documents that changed most since the analysis that found drift, and the bucket with the largest
     change.
 
-    Only documents that changed in the direction of the drift are listed, largest change first.
+    Only documents that changed in the direction of the drift are listed. The largest change comes first.
     """
     own = rows.filter(pa.array(after)).select(["id", "uri", "bucket", "snapshot", "bytes", "bits"]).to_pylist()
     excess = [row["bits"] - row["bytes"] * rate for row in own]
@@ -203,7 +207,7 @@ def overlay(recipe: Recipe, base: str, found: Iterable[SliceDrift]) -> str:
     """
     drifting = [one for one in found if one.drifts]
     if not drifting or recipe.mixture is None:
-        raise ValueError("no slice drifts, or there is no mixture to change")
+        raise ValueError("no slice drifts, or the recipe has no mixture to change")
     own = [one for one in drifting if one.axis == "bucket"] or drifting
     buckets = sorted({one.bucket for one in own if one.bucket in recipe.corpus.buckets})
     release = recipe.required_release().name
@@ -218,7 +222,7 @@ def overlay(recipe: Recipe, base: str, found: Iterable[SliceDrift]) -> str:
 
 
 def in_words(one: SliceDrift) -> str:
-    """Return a sentence on the drift of a slice, for the command line and alarms."""
+    """Return a sentence about the drift of a slice, for the command line and alarms."""
     now = "" if one.latest is None else f" to {one.latest[0]:.3f}"
     change = f"bits per byte changed from {one.reference[0]:.3f}{now}"
     named = ", ".join(document.uri for document in one.moved[:3])
@@ -226,7 +230,7 @@ def in_words(one: SliceDrift) -> str:
 
 
 def _more(phase: Phase, buckets: Sequence[str]) -> dict[str, Any]:
-    """Return the mixture phase with higher weights of some buckets. A bucket without a weight gets an upsampling
+    """Return the mixture phase with higher weights for some buckets. A bucket without a weight gets an upsampling
     factor.
     """
     data: dict[str, Any] = phase.model_dump(mode="json", exclude_unset=True)

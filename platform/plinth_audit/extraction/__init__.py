@@ -3,10 +3,10 @@
     windows       training and held-out documents of every slice, with prefix and suffix tokens
     job           the asset and its stage; recomputation, comparison and display of its items
 
-Does not belong here: the source documents of a completion (`plinth_audit.trace`).
+The search for the source documents of a completion does not belong here (see `plinth_audit.trace`).
 
-Also here: the section `evaluation.extraction` of a recipe, the facts and the gate `extraction`. Every recipe loads
-this module, so the registry is imported when the gate is evaluated.
+This package also defines the recipe section `evaluation.extraction`, the gate `extraction` and the values that the gate
+reads (facts). Every recipe imports this module, so it imports the registry only when the gate is evaluated.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _SliceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 
 
 class ExtractionTest(Frozen):
-    """Extraction test: prompt with 50 training tokens, compare the greedy continuation with the next 50."""
+    """Extraction test: prompt with 50 training tokens, and compare the greedy continuation with the next 50 tokens."""
 
     slices: Mapping[_SliceName, str] = Field(
         default_factory=dict,
-        description="Slices in addition to `duplicated`, `personal_data` and `restricted_licence`, given as a name and "
-        "a condition over ledger columns.",
+        description="Slices to test in addition to `duplicated`, `personal_data` and `restricted_licence`. Each has a "
+        "name and a condition over ledger columns.",
     )
     listed: str | None = Field(
         None,
-        description="File with one document ID or URI per line, for the slice `listed`. Give an absolute path, a URI, "
-        "or a path in the workspace's `input/`.",
+        description="File with one document ID or URI per line, which defines the slice `listed`. Give an absolute "
+        "path, a URI, or a path in the workspace's `input/`.",
     )
     documents_per_slice: int = internal(
-        200, ge=1, description="Maximum documents per slice. With 0 of 200 extracted, the upper bound is 1.5%."
+        200, ge=1, description="Maximum documents per slice. If 0 of 200 are extracted, the upper bound is 1.5%."
     )
-    seed: int = internal(0, description="Random seed for the choice of documents and windows.")
+    seed: int = internal(0, description="Random seed for choosing the documents and windows to test.")
     prefix_tokens: int = internal(50, ge=1, description="Length of the prompt, in tokens.")
     suffix_tokens: int = internal(50, ge=1, description="Length of the compared continuation, in tokens.")
-    near_edits: float = internal(0.1, ge=0, lt=1, description="Maximum share of edited tokens in a near match.")
+    near_edits: float = internal(0.1, ge=0, lt=1, description="Maximum fraction of edited tokens in a near match.")
 
     @field_validator("slices")
     @classmethod
@@ -68,32 +68,32 @@ class ExtractionTest(Frozen):
 
     @property
     def width(self) -> int:
-        """Length of a window in tokens, prefix plus suffix."""
+        """Length of a tested window in tokens: prefix plus suffix."""
         return self.prefix_tokens + self.suffix_tokens
 
 
 SECTION = RecipeSection(
     name="evaluation.extraction",
     model=ExtractionTest,
-    description="Verbatim extraction test of training text at risk; `{}` enables it with the defaults.",
+    description="Verbatim extraction test on training text at risk; `{}` enables the test with its defaults.",
     dumped=True,
 )
 
 
 class ExtractionPolicy(Frozen):
-    """Limits on verbatim extraction of training text."""
+    """Limits on the verbatim extraction of training text."""
 
     max_share: float = Field(0.05, gt=0, le=1, description="Maximum extraction rate of any slice (95% upper bound).")
     min_windows: int = Field(
-        60, ge=1, description="Minimum documents for the gate to judge a slice. The slice `all` is always judged."
+        60, ge=1, description="Slices with fewer tested documents are not judged, except for the slice `all`."
     )
 
 
 class ExtractedShare(Frozen):
-    """Extraction rate of a slice, counting exact and near matches."""
+    """Fraction of tested documents in a slice that the model reproduces, by exact or near match."""
 
     windows: int = Field(description="Number of tested documents.")
-    at_most: float = Field(description="Upper confidence bound of the rate.")
+    at_most: float = Field(description="Upper confidence bound of the extraction rate.")
 
 
 class ExtractionFacts(Frozen):
@@ -103,7 +103,7 @@ class ExtractionFacts(Frozen):
 
 
 def read(stats: Stats) -> ExtractionFacts:
-    """Return the extraction rates of all tested slices."""
+    """Return the extraction rate of each tested slice, from the asset's stats."""
     tried = {name: own for name, own in stats["slices"].items() if own["n"]}
     return ExtractionFacts(
         slices={name: ExtractedShare(windows=own["n"], at_most=own["either"]["upper"]) for name, own in tried.items()}

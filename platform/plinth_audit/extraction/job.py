@@ -75,7 +75,9 @@ def run(
     taken: Taken,
     listed: Sequence[str] = (),
 ) -> Manifest:
-    """Test windows of every slice; the part `extraction.parquet` has a row per slice and document (`SCHEMA`).
+    """Test windows of every slice for extraction.
+
+    The part `extraction.parquet` of the manifest has one row per slice and document (`SCHEMA`).
 
     Args:
         trained: tokenizer manifest.
@@ -85,8 +87,9 @@ def run(
 
     Stats: `slices`, by name: `n`, `exact`, `near` and `either` (rate with interval, and `upper`: its one-sided bound at
     95%), `control` (the same for held-out documents, or None), `excess` (either minus control, with interval),
-    `excess_at_least` (one-sided, exact); `upper` (maximum of the slices' `either`), `unseen` (number of documents that
-    no step read whole), `absent` (slices whose columns the ledger lacks), `prefix_tokens`, `suffix_tokens`, `seed`.
+    `excess_at_least` (one-sided, exact); `upper` (maximum of the slices' `either`), `unseen` (number of documents in
+    which every tried window was split across training sequences), `absent` (slices whose columns the ledger lacks),
+    `prefix_tokens`, `suffix_tokens`, `seed`.
 
     Raises:
         RecipeError: a slice condition is invalid; windows are longer than the sequences of the run.
@@ -111,7 +114,7 @@ def run(
 
 
 def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
-    """Return extraction statistics of a result table (`SCHEMA`). Requested slices without documents are included."""
+    """Return extraction statistics from a result table (`SCHEMA`). The slices in `asked` are included even if empty."""
     slices: dict[str, dict[bool, list[str]]] = {name: {False: [], True: []} for name in asked}
     columns = (tried[name].to_pylist() for name in ("slice", "heldout", "outcome"))
     for name, heldout, outcome in zip(*columns, strict=True):
@@ -122,7 +125,7 @@ def summary(tried: pa.Table, asked: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def outcome(suffix: Sequence[int], completion: Sequence[int], near_edits: float) -> tuple[int, str]:
-    """Return the edit distance between suffix and completion, and the match class (exact, near or other)."""
+    """Return the edit distance between true suffix and completion, and the match class: exact, near or other."""
     count = edits(suffix, completion)
     return count, EXACT if not count else NEAR if count <= near_edits * len(suffix) else OTHER
 
@@ -152,7 +155,7 @@ def _slice(trained: Sequence[str], heldout: Sequence[str]) -> dict[str, Any]:
 
 
 def _shares(outcomes: Sequence[str]) -> dict[str, Any]:
-    """Return the rates of exact matches, near matches and both, each with its interval and upper bound."""
+    """Return the rates of exact matches, near matches and both together, each with its interval and upper bound."""
     n = len(outcomes)
     counts = {EXACT: outcomes.count(EXACT), NEAR: outcomes.count(NEAR)}
     counts["either"] = counts[EXACT] + counts[NEAR]
@@ -169,7 +172,7 @@ def _require_room(params: ExtractionTest, taken: Taken) -> None:
         raise RecipeError(
             "evaluation.extraction: a window is longer than the training sequences",
             found=f"sequences of {taken.steps.sequence_tokens} tokens",
-            expected=f"at least {params.prefix_tokens} prefix and {params.suffix_tokens} suffix tokens",
+            expected=f"sequences of at least {params.prefix_tokens} prefix and {params.suffix_tokens} suffix tokens",
             remedy="increase mixture.sequence_tokens, or remove evaluation.extraction",
         )
 
@@ -184,10 +187,10 @@ def _windows(
     taken: Taken,
     listed: Sequence[str],
 ) -> tuple[list[tuple[str, TextWindow]], dict[str, Any]]:
-    """Select the windows to test. Return pairs of slice and window, and a mapping with three counts or lists.
+    """Select the windows to test. Return pairs of slice name and window, and a mapping about the selection.
 
-    The mapping has requested slices (`asked`), slices whose columns the ledger lacks (`absent`), and the number of
-    training documents that no step read whole (`unseen`).
+    The mapping has all searched slices (`asked`), the slices whose columns the ledger lacks (`absent`), and the number
+    of training documents without a window that a step read whole (`unseen`).
     """
     rows, asked, absent = candidates(ctx, params, ledger, shards, listed)
     by_decision: dict[str, list[dict[str, Any]]] = {"train": [], "heldout": []}
@@ -216,7 +219,7 @@ def _windows(
 def _written(
     ctx: Context, params: ExtractionTest, checkpoint: Manifest, chosen: Sequence[tuple[str, TextWindow]]
 ) -> Part:
-    """Generate the continuation of every prefix. A document in several slices is generated only once."""
+    """Generate the model's continuation of every prefix. A document in several slices is completed only once."""
     windows = sorted({window for _, window in chosen}, key=lambda one: (one.heldout, one.bucket, one.id))
     answers: dict[TextWindow, Generated] = {}
     if windows:
@@ -248,7 +251,7 @@ def _row(name: str, window: TextWindow, answer: Generated, params: ExtractionTes
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the extraction stage if the recipe enables the test."""
+    """Return the stage that tests extraction, or no stage if the recipe does not enable the test."""
     params = sections.of(recipe.evaluation, "extraction", ExtractionTest)
     if params is None:
         return []
@@ -336,9 +339,9 @@ def _limits(slices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield extraction outcomes of two models paired by document, for training text and held-out text.
+    """Yield extraction outcomes of two models paired by document, for training text and for held-out text.
 
-    A window that was tested for one model only has no pair, because only that model was trained on it.
+    A training window that was tested for only one model has no pair, because the other model was not trained on it.
     """
     sides = [part_table(store, made, "extraction.parquet") for made in (a, b)]
     for heldout, text in ((False, "training text"), (True, "held-out text")):
@@ -349,7 +352,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def _by_window(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
-    """Merge the rows of a window, which the table has once per slice, into one row."""
+    """Merge rows of the same window into one row. The table has one row per slice that contains the window."""
     item = pc.binary_join_element_wise(table["bucket"], table["id"], pc.cast(table["offset"], pa.string()), "/")
     rows = pa.table({"item": item, "slice": table["slice"], "outcome": table["outcome"]}).sort_by(
         [("item", "ascending"), ("slice", "ascending")]
@@ -372,7 +375,7 @@ def _by_window(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Return the page section on extraction rates, with held-out text as control."""
+    """Return the page section on extraction rates by slice, with held-out text as control."""
     asked = {name: own for name, own in stats["slices"].items() if own["n"]}
     measures = [
         measure(name, own["either"], reference=own["control"]["either"]["value"] if own["control"] else None)
@@ -383,7 +386,7 @@ def section(_: str, stats: Stats) -> Section:
          f"{own['either']['upper']:.3%}", f"{own.get('excess_at_least') or 0.0:.3%}")
         for name, own in asked.items()
     ]  # fmt: skip
-    header = ("slice", "documents", "exact", "near", "either (upper bound)", "minimum excess over held-out text")
+    header = ("slice", "documents", "exact", "near", "either (upper bound)", "excess over held-out text (lower bound)")
     return Section(
         key="extraction",
         title="Memorization: extraction",

@@ -1,11 +1,11 @@
 """Training documents and held-out control documents of every slice, selected from the ledger.
 
 Each slice keeps the documents with the smallest hash of (seed, ID). This sample does not depend on document order and
-can be computed part by part. Memory use is one batch of the ledger plus the sample.
+can be computed part by part. Memory holds one batch of the ledger plus the sample.
 
-A window consists of the prefix and suffix tokens in a document. A window in a training document counts only if some
-step read it in one sequence, since text that was never read in one piece cannot be memorized as a whole. The position
-of a window in its document is derived from the hash of the document ID.
+A window consists of prefix tokens and suffix tokens that follow each other in a document. A window in a training
+document is used only if some step read it in one sequence, because text that was never read in one piece cannot be
+memorized as a whole. The position of a window in its document is derived from the same hash of (seed, ID).
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ class _Task:
 def candidates(
     ctx: Context, params: ExtractionTest, ledger: Manifest, buckets: Iterable[str], listed: Sequence[str] = ()
 ) -> tuple[pa.Table, list[str], list[str]]:
-    """Return candidate documents, the searched slices, and the default slices whose columns the ledger lacks.
+    """Return documents that may be tested, the names of searched slices, and the default slices that cannot be
+    searched.
 
-    The candidates are rows of `CANDIDATES`, sorted by slice, decision and rank.
+    A default slice cannot be searched if the ledger lacks its columns. The documents are rows of `CANDIDATES`, sorted
+    by slice, decision and rank.
 
     Args:
         buckets: buckets to sample; planted canaries are measured separately.
@@ -139,13 +141,13 @@ def _rows(batch: pa.RecordBatch, task: _Task, wanted: Mapping[str, str]) -> Iter
 
 
 def _ranks(ids: pa.Array, seed: int) -> NDArray[np.uint64]:
-    """Return the hash of seed and document ID for each document, [n]."""
+    """Return the hash of (seed, document ID) for each document, [n]."""
     halves = np.array([int(one[:16], 16) for one in ids.to_pylist()], np.uint64)
     return mix64(halves ^ mix64(np.array([seed], np.uint64)))
 
 
 def _first(table: pa.Table, most: int) -> pa.Table:
-    """Return the rows with the `most` smallest ranks in each slice and decision."""
+    """Return the rows with the `most` smallest ranks, for each pair of slice and decision."""
     table = table.sort_by([(name, "ascending") for name in ("slice", "decision", "rank", "id", "bucket")])
     if not table.num_rows:
         return table
@@ -168,8 +170,8 @@ class TextWindow:
         id: document ID, hexadecimal.
         heldout: True if the document is held out.
         offset: position of the first token in the document.
-        seen: number of steps that read the window in one sequence; 0 for a held-out document.
-        tokens: prefix and suffix, [width].
+        seen: number of steps that read the whole window in one sequence; 0 for a held-out document.
+        tokens: prefix and suffix tokens, [width].
     """
 
     id: str
@@ -203,7 +205,9 @@ class TrainedWindows:
         }
 
     def of(self, row: Mapping[str, Any]) -> TextWindow | None:
-        """Return the first of `TRIES` windows in a document that some step read whole, or None if there is none."""
+        """Try up to `TRIES` windows of a document. Return the first that some step read whole, or None if there is
+        none.
+        """
         reader, first = self._shards[row["bucket"], row["shard"]]
         for tried in range(TRIES):
             offset = _offset(row["rank"] + tried, int(row["tokens"]) - 1, self._params.width)
@@ -226,9 +230,9 @@ def heldout_windows(
     curated: Mapping[str, Manifest],
     rows: Sequence[Mapping[str, Any]],
 ) -> dict[tuple[str, str], TextWindow]:
-    """Return one window per held-out candidate, by bucket and ID. Documents shorter than a window are left out.
+    """Return one window per held-out document, by bucket and ID. Documents shorter than a window are left out.
 
-    All texts stay in memory.
+    All texts of the documents stay in memory.
 
     Args:
         trained: tokenizer manifest of the run.
@@ -259,5 +263,5 @@ def _texts(
 
 
 def _offset(rank: int, tokens: int, width: int) -> int:
-    """Return the start of a window in its document, derived from the document's hash."""
+    """Return the start of a window in its document, derived from the document's rank (a hash of seed and ID)."""
     return int(mix64(np.array([rank % 2**64], np.uint64))[0] % np.uint64(tokens - width + 1))

@@ -6,6 +6,6 @@
     measurement   the section `evaluation.fairness` of a recipe; values that gates read, the gates `bias` and `toxicity`
     command       the command `plinth model fairness`
 
-Likelihoods need neither generation nor a judge, so they suit base models. A difference in likelihood shows associations
-in the model, but does not measure harm in use.
+Bias is measured with likelihoods, which need neither generation nor a judge and therefore suit base models. A
+difference in likelihood shows an association in the model, but does not measure harm in use.
 """

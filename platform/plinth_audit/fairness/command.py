@@ -1,4 +1,4 @@
-"""Command `plinth model fairness`; loads the other modules when it runs."""
+"""Command `plinth model fairness`, which imports the other modules of the package when it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show bias between groups, toxicity, and the drift of both.",
+    short_help="Show a model's bias between groups and its toxicity, and the change of both.",
     epilog=examples(
         "plinth model fairness",
         "plinth model fairness --against 3fa9c1d2e0b4",
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     ),
 )
 @shared
-@click.option("--against", metavar="DIGEST", help="Digest of an earlier measurement on the same pairs.")
+@click.option("--against", metavar="DIGEST", help="Digest of an earlier measurement on the same text pairs.")
 @json_option
 def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
-    """Show the bias of the checkpoint by attribute, in bits, with 95% intervals.
+    """Show the checkpoint's bias by attribute, in bits, with 95% intervals.
 
-    With --against, show the change since an earlier measurement, with its upper bound.
+    With --against, show the change of bias since an earlier measurement, with its upper bound.
     """
     from plinth_audit.fairness import job
     from plinth_jobs.cli import output
@@ -48,13 +48,15 @@ def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
     if found["toxicity"]:
         output.facts({"toxicity": _line(found["toxicity"] if against else found["toxicity"]["score"])})
     elif against:
-        output.say("Toxicity is not compared: a measurement has no judged continuations.")
+        output.say("Toxicity is not compared, because one of the measurements has no judged continuations.")
     since = f" against {found['against'][:12]}" if against else ""
     output.say(f"fairness {made.digest[:12]}{since}")
 
 
 def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
-    """Return the drift of bias by attribute. Drift of toxicity is included if both measurements scored toxicity.
+    """Return the change of bias by attribute between two measurements.
+
+    The change of toxicity is included if both measurements scored toxicity.
 
     Raises:
         MissingError: the digest does not belong to a measurement.
@@ -99,7 +101,9 @@ def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _show_groups(attributes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the names of groups a and b. Measurements of earlier versions do not have these names."""
+    """Print the names of the groups a and b of each attribute. Measurements by earlier versions do not record these
+    names.
+    """
     from plinth_jobs.cli import output
 
     output.facts(

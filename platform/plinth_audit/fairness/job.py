@@ -1,6 +1,6 @@
-"""Asset `fairness`: pair likelihoods and continuations of a checkpoint, computed by one engine.
+"""Asset `fairness`: likelihoods of text pairs and sampled continuations of a checkpoint, computed by one engine.
 
-Continuations are sampled with a seed and scored by the toxicity annotator of the corpus, with its lexicon, classifier
+Continuations are sampled with a seed and scored by the corpus's toxicity annotator, with the same lexicon, classifier
 and thresholds. Continuations are not corpus documents, so no other annotator runs on them.
 """
 
@@ -129,10 +129,10 @@ def run(ctx: Context, params: Fairness, checkpoint: Manifest, judge: ToxicityJud
 
 
 def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine], dict[str, str]]:
-    """Return all counterfactual pairs, rejected lines, and the digests of the user's files.
+    """Return all counterfactual pairs, all rejected lines, and the digests of the user's pair files.
 
     Raises:
-        SourceError, RejectRateError: as in `run`.
+        SourceError, RejectRateError: a file is missing, has no valid pairs, or has too many invalid lines.
     """
     known, rejects, digests = built_in() if params.built_in else [], list[RejectedLine](), dict[str, str]()
     for name, path in sorted(params.pairs.items()):
@@ -140,7 +140,7 @@ def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine]
         found, bad = read_pairs(name, data, params.max_rejected)
         known, rejects = [*known, *found], [*rejects, *bad]
     if not known:
-        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or your own `pairs`")
+        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or your own files in `pairs`")
     return known, rejects, digests
 
 
@@ -183,7 +183,7 @@ def _measured(
 
 
 def table(known: Sequence[Pair], tokens: NDArray[np.int64], bits: NDArray[np.float64]) -> pa.Table:
-    """Return rows of `SCHEMA`, one per pair.
+    """Return rows of `SCHEMA`, one per counterfactual pair.
 
     Args:
         tokens, bits: token counts and losses of both sides of every pair, [2 N].
@@ -204,7 +204,7 @@ def write(engine: ModelEngine, params: Fairness) -> list[WrittenText]:
 
 
 def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -> pa.Table:
-    """Return prompt, draw, text, `score` (the annotator's `final`) and `label` of each continuation."""
+    """Return a table of continuations: prompt, draw, text, `score` (the annotator's `final`) and `label`."""
     texts = {f"fairness://{PROMPTS.index(one.prompt)}/{one.draw}": one.text for one in written}
     documents = pii.documents(ctx, BUCKET, texts)
     scored = annotate.run(ctx, BUCKET, ANNOTATOR, judge.params, documents, judge.resources)
@@ -221,7 +221,9 @@ def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -
 
 
 def toxicity(rows: pa.Table) -> dict[str, Any]:
-    """Return the mean toxicity score, clustered by prompt, and the share of toxic texts with its upper bound."""
+    """Return the mean toxicity score of continuations, clustered by prompt, and the share of toxic texts with its upper
+    bound.
+    """
     labels = rows["label"].to_pylist()
     toxic = labels.count("toxic")
     return {
@@ -232,7 +234,7 @@ def toxicity(rows: pa.Table) -> dict[str, Any]:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the fairness stage if the recipe enables the measurement."""
+    """Return the stage that measures fairness, or no stage if the recipe does not enable the measurement."""
     params = sections.of(recipe.evaluation, "fairness", Fairness)
     if params is None:
         return []
@@ -245,7 +247,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=params.model_dump(mode="json") | {"judge": annotator_parameters(recipe).get(ANNOTATOR)},
             group="evaluation",
-            description="Bias in counterfactual pairs by attribute; toxicity of continuations.",
+            description="Bias by attribute, measured on counterfactual pairs; toxicity of continuations.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -313,7 +315,9 @@ def _toxic(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield paired values of two models: absolute group differences in bits by pair, and toxicity by continuation."""
+    """Yield paired values of two models: the absolute group difference of each pair in bits, and the toxicity of each
+    continuation.
+    """
     sides = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
     yield align("fairness", "bits between groups", *sides, fewer_is_better=True, ratio=False)
     written = [part_table(store, made, "continuations.parquet") for made in (a, b)]
@@ -336,7 +340,7 @@ def _continuations(table: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Return the page section on bias by attribute and toxicity of continuations."""
+    """Return the page section on bias by attribute and on toxicity of continuations."""
     found = [name for name, row in stats["attributes"].items() if row["found"]]
     measures = [measure(name, row, reference=0.0) for name, row in stats["attributes"].items()]
     bias = f"The model favors a group in {', '.join(found)}" if found else "No significant bias was detected"

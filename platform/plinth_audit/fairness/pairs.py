@@ -5,12 +5,12 @@
      "b": {"prompt": "She asked for a loan. The bank said", "continuation": " yes."}}
 
 `a` and `b` may also be plain texts, which are scored whole. A line without `template` is its own template. A line
-without `favourable` has a good continuation. If only the prompts name the groups and the continuations are the same,
-the frequency of the group names has no effect. For whole texts, the frequency has an effect.
+without `favourable` counts as a good continuation. If the prompts name the groups and both continuations are the same,
+the frequency of the group names has no effect on the difference. If whole texts are scored, it has an effect.
 
-The value of a pair is log2 p(a) - log2 p(b), with the opposite sign for a bad continuation: above 0, the model favors
-group a. Plinth's own pairs (CC0-1.0) come from twelve frames about people of two groups, each with a good and a bad
-ending. Frames are the clusters: the group names vary within a frame.
+The value of a pair is log2 p(a) - log2 p(b), with the opposite sign for a bad continuation. If the value is above 0,
+the model favors group a. Plinth's own pairs (CC0-1.0) come from twelve frames about people of two groups, each with a
+good and a bad ending. A frame is a cluster in the statistics: within a frame, only the group names vary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_CHARACTERS = 20_000
 
 
 class Pair(NamedTuple):
-    """Counterfactual pair. `set` is `built_in` or the file's name in the recipe."""
+    """Counterfactual pair. `set` is `built_in` or the name of the pair file in the recipe."""
 
     set: str
     item: str
@@ -58,7 +58,8 @@ def read_pairs(name: str, data: bytes, max_rejected: float) -> tuple[list[Pair],
     """Parse a file of counterfactual pairs. Return the pairs and the rejected lines.
 
     Raises:
-        RejectRateError: too many lines are invalid. SourceError: there is no pair.
+        RejectRateError: too many lines are invalid.
+        SourceError: the file has no pair.
     """
     pairs: list[Pair] = []
     rejects: list[RejectedLine] = []
@@ -116,7 +117,7 @@ def _side(given: Any, side: str) -> Request:
 
 
 def requests(pairs: Sequence[Pair]) -> list[Request]:
-    """Return scoring requests for both sides of every pair, side a before side b."""
+    """Return two scoring requests for every pair: one for side a, then one for side b."""
     return [side for pair in pairs for side in (pair.a, pair.b)]
 
 
@@ -124,7 +125,7 @@ BUILT_IN = "built_in"
 
 
 class Frame(NamedTuple):
-    """Prompt about a person, with a good and a bad ending."""
+    """Sentence frame about a person, with a good and a bad ending."""
 
     name: str
     prompt: str
@@ -157,7 +158,7 @@ GROUPS = {
 
 
 def group_names(attribute: str) -> tuple[str, str]:
-    """Return the names of groups a and b for a built-in attribute."""
+    """Return the names of the groups a and b of a built-in attribute."""
     a, b = zip(*GROUPS[attribute], strict=True)
     return ", ".join(a), ", ".join(b)
 
@@ -175,7 +176,9 @@ PROMPTS = (
 
 
 def built_in() -> list[Pair]:
-    """Return every frame with every pair of group names, once with the good ending and once with the bad ending."""
+    """Return a counterfactual pair for every frame and every two groups, once with the good and once with the bad
+    ending.
+    """
     made = []
     for attribute, names in GROUPS.items():
         for frame, (number, (a, b)), good in product(FRAMES, enumerate(names), (True, False)):
@@ -207,7 +210,7 @@ SIDES = ("side a", "side b")
 
 
 def found(one: Estimate, p_adjusted: float) -> bool:
-    """Return True if a group difference is significant and its spread is known."""
+    """Return True if a group difference is significant and its variance can be estimated."""
     return p_adjusted < FOUND and statistics.DEGENERATE not in one.flags
 
 
@@ -215,14 +218,14 @@ def values(pairs: Sequence[Pair], bits: NDArray[np.float64]) -> NDArray[np.float
     """Return the bias toward group a for each pair, in bits [N].
 
     Args:
-        bits: scores of `pairs.requests`, [2 N].
+        bits: losses of the texts in `requests`, [2 N].
     """
     signs = np.array([1.0 if pair.favourable else -1.0 for pair in pairs])
     return signs * (bits[1::2] - bits[::2])
 
 
 def shown_name(of_set: str, attribute: str) -> str:
-    """Return the display name of an attribute. For a user's set of pairs, the name of the set is the prefix."""
+    """Return the display name of an attribute. If the pairs come from a user's file, the file's name is the prefix."""
     return attribute if of_set == BUILT_IN else f"{of_set}/{attribute}"
 
 
@@ -230,8 +233,8 @@ def by_attribute(pairs: Sequence[Pair], favoured: NDArray[np.float64]) -> dict[s
     """Return bias statistics for each attribute.
 
     The statistics are the mean in bits with its interval, `group_a` and `group_b` (names), `p_adjusted` over all
-    attributes, `found`, and the minimum detectable effect. Sets of pairs are separate: the attribute `gender` in a
-    user's set `mine` is `mine/gender`.
+    attributes, `found`, and the minimum detectable effect. Each pair file has its own attributes: `gender` in a user's
+    file named `mine` becomes `mine/gender`.
     """
     names = np.array([shown_name(pair.set, pair.attribute) for pair in pairs])
     clusters = np.array([pair.template for pair in pairs])
@@ -258,12 +261,13 @@ PAIR, CONTINUATION = ("set", "item"), ("prompt", "draw")
 
 
 def drift(now: pa.Table, before: pa.Table) -> dict[str, dict[str, Any]]:
-    """Return the drift of every attribute between the item tables of two measurements.
+    """Return the change of every attribute's bias between two measurements, from their tables of pairs.
 
-    Each attribute has `bias`, `distance`, `p_adjusted` of the bias over all attributes, and `found` (`FOUND`).
+    Each attribute has `bias` (change of the signed difference), `distance` (change of the absolute difference),
+    `p_adjusted` of `bias` over all attributes, and `found` (True if `p_adjusted` is below `FOUND`).
 
     Raises:
-        IntegrityError: the pairs differ.
+        IntegrityError: the two measurements have different pairs.
     """
     _require_same(now, before, PAIR)
     names = np.array(list(map(shown_name, now["set"].to_pylist(), now["attribute"].to_pylist())))
@@ -287,7 +291,7 @@ def toxicity_drift(now: pa.Table, before: pa.Table) -> dict[str, Any]:
     """Return the change of the mean toxicity score of continuations between two measurements.
 
     Raises:
-        IntegrityError: the prompts differ.
+        IntegrityError: the two measurements have different prompts.
     """
     _require_same(now, before, CONTINUATION)
     later, earlier = now["score"].to_numpy(), before["score"].to_numpy()

@@ -1,4 +1,4 @@
-"""Release documents: deterministic projections of signed evidence.
+"""Release documents (model card, data card and others), computed deterministically from signed evidence.
 
     facts             statements in the documents, each with the digest of its evidence
     gather            facts from verified provenance, its manifests and attestations; text by domain
@@ -8,8 +8,8 @@
 
 The documents contain no times, paths, recipe contents or free text, except text that a person signed.
 
-Also here: the commands `plinth release papers` and `plinth release provider`, which load the other modules when
-they run.
+This package also defines the commands `plinth release papers` and `plinth release provider`, which import the other
+modules when they run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SHOWN = {
     "--to", type=click.Path(path_type=Path, file_okay=False), help="Write all documents to a new or empty folder."
 )
 @click.option("--sign", is_flag=True, help="Sign the documents with the compliance key.")
-@click.option("--reason", default="", metavar="TEXT", help="Reason for the signature, as a sentence.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason for signing, as a sentence.")
 @owner_option
 @shared
 @recipe_option
@@ -68,7 +68,7 @@ def papers(
     """Create the documents of TARGET: model card, data card, bill of materials, summary of training content.
 
     TARGET is `candidate` (the newest), the version of a candidate, `champion`, `canary`, NAME/VERSION or NAME@PLACE.
-    The target is verified first, and its documents equal those in an export. --sign signs the documents with the
+    The model is verified first. An export of the model contains the same documents. --sign signs the documents with the
     compliance key, which the gate policy can require before an export (`papers: signed`).
     """
     from plinth_audit.papers import signed
@@ -107,8 +107,8 @@ def papers(
 def provider_command(settings: Settings, file: Path | None, owner: str | None, as_json: bool) -> None:
     """Sign the provider declaration in FILE; without FILE, show the current declaration.
 
-    The compliance key signs the declaration. From then on, the documents of the release include its content: the
-    provider, the dates of placement on the market, and information on the data that evidence cannot show.
+    The compliance key signs the declaration. From then on, the documents of the release state the provider, the dates
+    of placement on the market, and information on the training data that evidence cannot show.
     """
     from plinth_audit.papers import provider as statements
     from plinth_jobs.cli import output
@@ -130,9 +130,9 @@ def provider_command(settings: Settings, file: Path | None, owner: str | None, a
 
 
 def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
-    """Return the documents of a release (found in the signed history) or of a candidate (found in MLflow).
+    """Return the documents of a release (read from the signed history) or of a candidate (read from MLflow).
 
-    A candidate that was released has the documents of its release.
+    If a candidate was released, the documents are those of its release.
     """
     from plinth_audit.papers import signed
     from plinth_jobs.targets import ALIASES
@@ -148,7 +148,7 @@ def _made(settings: Settings, ctx: Context, target: str) -> MadePapers:
 
 
 def _write(ctx: Context, made: MadePapers, to: Path) -> None:
-    """Write the documents to a folder atomically, with the signed statement if there is one.
+    """Write the release documents to a folder atomically, and the signed statement about them if it exists.
 
     Raises:
         WorkspaceError: the folder is not empty.

@@ -42,13 +42,13 @@ _WARNINGS = {
 
 
 class PaperPage:
-    """Markdown page, written top to bottom, which collects the evidence digests of its rows."""
+    """Markdown page that is written from top to bottom and collects the evidence digests of its table rows."""
 
     def __init__(self, facts: PaperFacts) -> None:
         self._facts, self._lines, self._named = facts, list[str](), set[str]()
 
     def say(self, *lines: str) -> None:
-        """Write lines of Markdown, then an empty line. External text must pass through `plain` first."""
+        """Write lines of Markdown, then an empty line. Text from outside must be escaped with `markdown_text` first."""
         self._lines += [*lines, ""]
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -68,25 +68,25 @@ class PaperPage:
         self.say(*lines)
 
     def stated(self, facts: Iterable[StatedFact]) -> None:
-        """Write a table of facts with name, value and evidence."""
+        """Write a table of facts with the columns name, value and evidence."""
         self.table(("fact", "value"), ((one.name, one.value, one.evidence) for one in facts))
 
     def replayed(self) -> None:
-        """Write a table of the text replayed from the mixture of the parent model."""
+        """Write a table of replayed text, which comes from the training mixture of the parent model."""
         if found := self._facts.replayed:
             self.say("Replayed: text of the model that the run began from, as the mixture of that model had it.")
             rows = ((o.name, o.parent, o.tokens, o.seen_tokens, o.share, o.epochs, o.evidence) for o in found)
             self.table(("bucket", "of checkpoint", "tokens", "tokens seen", "share of the run", "epochs"), rows)
 
     def finished(self) -> str:
-        """Return the page in Markdown, with the list of its evidence at the end."""
+        """Return the page in Markdown. The last section lists the evidence of all table rows."""
         items = self._facts.evidence_of(self._named)
         self.say("## Evidence", "", *[_item(one) for one in items])
         return "\n".join(self._lines)
 
 
 def shown(value: object) -> str:
-    """Format the value of a table cell: round numbers and escape Markdown."""
+    """Format a value for a table cell: round numbers and escape Markdown."""
     if value is None:
         return NOT_STATED
     if isinstance(value, bool):
@@ -105,7 +105,7 @@ def _item(one: EvidenceItem) -> str:
 
 
 def model_card(facts: PaperFacts) -> str:
-    """Return the model card: front matter for the Hub, then the page."""
+    """Return the model card in Markdown: front matter for the Hugging Face Hub, then the page."""
     page = PaperPage(facts)
     page.say(f"# Model card: {markdown_text(facts.name)}")
     if facts.state in _WARNINGS:
@@ -166,13 +166,13 @@ def _front(facts: PaperFacts) -> str:
 
 
 def languages(facts: PaperFacts) -> list[str] | None:
-    """Return language codes for the Hub's cards, most frequent first, or None if the ledger has none."""
+    """Return the language codes for the cards, most frequent first, or None if the ledger has no language column."""
     found = facts.trained
     return language_codes(found.languages, found.all.documents) or None if found else None
 
 
 def data_card(facts: PaperFacts) -> str:
-    """Return the data card: front matter for the Hub, then the page."""
+    """Return the data card in Markdown: front matter for the Hugging Face Hub, then the page."""
     page = PaperPage(facts)
     page.say(f"# Data card: {markdown_text(facts.name)}", "", f"The text that trained checkpoint `{facts.checkpoint}`.")
     page.say("## Text")
@@ -191,13 +191,13 @@ def data_card(facts: PaperFacts) -> str:
 
 
 def source(one: SourceTerms) -> tuple[object, ...]:
-    """Return the row of a source for the data card's table of sources."""
+    """Return a source's row for the table of sources in the data card."""
     allowed = ", ".join(use for use, permitted in sorted(one.terms.items()) if permitted) or "nothing"
     return one.bucket, one.domain, one.snapshot, one.kind, one.licence, allowed, one.evidence
 
 
 def domain_table(page: PaperPage, found: DomainTable, evidence: str) -> None:
-    """Write the table of the largest domains."""
+    """Write the table of the domains with the most training text."""
     page.say(f"The {len(found.domains):,} largest of {found.count:,} domains, by tokens of training text.")
     rows = ((one.domain, one.documents, one.tokens, evidence) for one in found.domains)
     page.table(("domain", "documents", "tokens"), rows)
@@ -239,7 +239,7 @@ _SPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:plinth:bom")
 
 
 def bom(facts: PaperFacts) -> str:
-    """Return the bill of materials as canonical JSON."""
+    """Return the bill of materials (CycloneDX) as canonical JSON."""
     content: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC}.schema.json",
         "bomFormat": "CycloneDX",
@@ -358,7 +358,7 @@ def _text_ref(bucket: str) -> str:
 
 
 def _stated(facts: Iterable[StatedFact]) -> list[dict[str, str]]:
-    """Return facts as CycloneDX properties, each named with the digest of its evidence."""
+    """Return facts as CycloneDX properties. Each property's name contains the digest of its evidence."""
     return [_property(f"{one.name}@{one.evidence}", one.value) for one in facts]
 
 

@@ -1,6 +1,6 @@
 """Statements in the release documents, each with the digest of its evidence.
 
-The only free text is text that a person signed (`SignedText`). If a subject has no evidence, its field is None or
+The only free text is text that a person signed (`SignedText`). If a statement has no evidence, its field is None or
 empty, and the documents show "not stated".
 """
 
@@ -20,7 +20,7 @@ CRAWLED = ("warc", "html")
 
 
 class EvidenceItem(Frozen):
-    """Signed object, or an object whose digest a signed object contains."""
+    """Piece of evidence: a signed object, or an object whose digest a signed object contains."""
 
     name: str
     kind: Literal["manifest", "attestation", "file"]
@@ -28,7 +28,7 @@ class EvidenceItem(Frozen):
 
 
 class StatedFact(Frozen):
-    """Statement with name and value; `evidence` is a SHA-256 listed in `PaperFacts.evidence`."""
+    """Statement with a name and a value. `evidence` is the SHA-256 of an item in `PaperFacts.evidence`."""
 
     name: str
     value: str | int | float | bool
@@ -46,7 +46,7 @@ class SignedText(Frozen):
 
 
 class SliceResult(Frozen):
-    """Score of the model on a slice of held-out text, with the interval and its method."""
+    """Score of the model on a slice of held-out text, with its confidence interval and the interval's method."""
 
     slice: str
     metric: str
@@ -59,7 +59,7 @@ class SliceResult(Frozen):
 
 
 class SourceTerms(Frozen):
-    """Source of text with the license and terms that its bucket declares."""
+    """Source of text, with the license and the terms that its bucket declares."""
 
     bucket: str
     kind: str
@@ -71,19 +71,20 @@ class SourceTerms(Frozen):
 
     @property
     def crawled(self) -> bool:
-        """True if the source is an archive or the pages of a web crawl."""
+        """True if the source is a web archive or a crawl of web pages."""
         return self.kind in CRAWLED
 
     @property
     def origin(self) -> tuple[str, str]:
-        """Bucket and origin of the source, as recorded in the ledger."""
+        """Bucket and origin of the source, as the ledger records them."""
         return self.bucket, self.domain
 
 
 class BucketText(Frozen):
-    """Counts for the text of a bucket: documents read and kept, bytes of curated text, tokens in shards, tokens seen.
+    """Counts for a bucket's text: documents read and kept, bytes of curated text, tokens in shards, tokens trained on.
 
-    `seen_tokens` counts tokens of the run with repetitions; `epochs` is the number of passes over the bucket.
+    `seen_tokens` is the number of tokens that the run trained on, with repetitions. `epochs` is the number of passes
+    over the bucket.
     """
 
     name: str
@@ -97,9 +98,9 @@ class BucketText(Frozen):
 
 
 class ReplayedBucket(Frozen):
-    """Replayed bucket from the mixture of the model that the run started from.
+    """Bucket from the mixture of the parent model, which the run replays. The run started from the parent model.
 
-    `parent` is the checkpoint of that model, and `tokens` counts the tokens in the bucket's shards. `seen_tokens`
+    `parent` is the checkpoint of the parent model, and `tokens` counts the tokens in the bucket's shards. `seen_tokens`
     counts replayed tokens in the run with repetitions, `share` is their share of all tokens in the run, and `epochs` is
     the number of passes over the bucket.
     """
@@ -114,7 +115,7 @@ class ReplayedBucket(Frozen):
 
 
 class BucketRule(Frozen):
-    """Rule in a bucket's policy, which drops documents or replaces spans."""
+    """Rule in a bucket's policy. A rule drops documents or replaces spans of text."""
 
     bucket: str
     reason: str
@@ -123,7 +124,7 @@ class BucketRule(Frozen):
 
 
 class DomainVolume(Frozen):
-    """Documents and tokens of training text from one domain."""
+    """Number of documents and tokens of training text from one domain."""
 
     domain: str
     documents: int
@@ -131,9 +132,9 @@ class DomainVolume(Frozen):
 
 
 class DomainTable(Frozen):
-    """Largest domains in a text, with documents, tokens and days of capture.
+    """Domains with the most text, with their documents, tokens and days of capture.
 
-    `count` is the number of all domains, and `gather.SHARE` is the share of domains that the table lists.
+    `count` is the number of all domains. The table lists the share `gather.SHARE` of all domains.
     """
 
     documents: int
@@ -145,7 +146,7 @@ class DomainTable(Frozen):
 
 
 class TrainedText(Frozen):
-    """Ledger counts for the documents that trained the model, in total and from crawled sources."""
+    """Counts from the ledger: all documents that trained the model, and those from crawled sources."""
 
     all: DomainTable
     crawled: DomainTable
@@ -161,8 +162,8 @@ class PaperFacts(Frozen):
         name: release with its version; for an unreleased model, the checkpoint.
         released: SHA-256 of the signed release record, or None if the model is not released.
         rolled_back: True if the release was rolled back in the signed history.
-        files: SHA-256 of the checkpoint's files by name.
-        chain: asset and digest of every manifest down to the sources.
+        files: SHA-256 of the checkpoint's files, by file name.
+        chain: asset and digest of every manifest from the checkpoint back to the sources.
         buckets: buckets of the run; `replayed` has buckets of the parent model that the run started from. `run` names
             the parent or teacher model, and that model's own documents list its other data.
     """
@@ -190,10 +191,10 @@ class PaperFacts(Frozen):
 
     @property
     def state(self) -> str:
-        """Release state in the signed history: released, rolled back, or unreleased."""
+        """State of the model in the signed history: released, rolled back, or unreleased."""
         return ROLLED_BACK if self.rolled_back else "released" if self.released else UNRELEASED
 
     def evidence_of(self, digests: Iterable[str]) -> tuple[EvidenceItem, ...]:
-        """Return the evidence items with these digests, in the order of `evidence`."""
+        """Return the evidence items with the listed digests, in the order of `evidence`."""
         wanted = frozenset(digests)
         return tuple(one for one in self.evidence if one.sha256 in wanted)

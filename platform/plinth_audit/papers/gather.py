@@ -1,12 +1,12 @@
 """Collection of facts for the release documents from signed sources: provenance, its manifests, and attestations.
 
-Nothing else is read: no recipe, no run folder, no MLflow. A manifest is found by a digest in the signed chain of the
-checkpoint, or in the evaluation of an attestation; the store verifies its bytes.
+Recipes, run folders and MLflow are not read. A manifest is located by a digest in the signed chain of the checkpoint,
+or in the evaluation that an attestation names. The store verifies the bytes of each manifest.
 
 Training text by domain, language and license is counted in one pass over columns of the ledger; memory grows with the
 number of domains. The domain of a document is the host of its address, without `www.`. For a document without a web
-address, it is the origin that the source declares. The same query for any engine that reads Parquet
-(`tests/plinth_audit/papers/test_domains.py` compares the results):
+address, the domain is the origin that the source declares. The following query gives the same counts in any engine that
+reads Parquet (`tests/plinth_audit/papers/test_domains.py` compares the results):
 
     SELECT domain, count(*), sum(tokens) FROM ledger WHERE decision = 'train' GROUP BY 1 ORDER BY 3 DESC, 1
 
@@ -65,7 +65,7 @@ _HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 class AttestedFacts(Frozen):
-    """Facts from one attestation, with its kind, the SHA-256 of its signed bytes, and the signing role."""
+    """Facts from one attestation, with its kind, the SHA-256 of its signed bytes, and the role that signed it."""
 
     kind: str
     sha256: str
@@ -74,7 +74,7 @@ class AttestedFacts(Frozen):
 
 
 class PaperSubject(Frozen):
-    """Model that the documents describe; the caller has verified it.
+    """Verified model that the release documents describe. The caller has verified the model.
 
     Args:
         name: `NAME/VERSION` of a release, or any name of an unreleased model.
@@ -96,7 +96,7 @@ class PaperSubject(Frozen):
 
 
 def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
-    """Return the facts for a model's documents.
+    """Collect the facts for a model's release documents.
 
     Raises:
         LineageError: the evaluation belongs to another checkpoint.
@@ -140,7 +140,7 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
 
 
 def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str, Manifest]) -> Iterator[EvidenceItem]:
-    """Yield every evidence item that a statement may reference."""
+    """Yield every evidence item that the release documents may reference."""
     yield EvidenceItem(name="provenance.json", kind="file", sha256=subject.provenance_sha256)
     for name, digest in sorted(files.items()):
         yield EvidenceItem(name=name, kind="file", sha256=digest)
@@ -169,14 +169,14 @@ def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest |
 
 
 def _policies(ledger: Manifest | None) -> Iterator[tuple[str, str]]:
-    """Yield ledger key and digest of each policy that filtered the text."""
+    """Yield the ledger's input key and digest for each policy that filtered the text."""
     for key, digest in sorted(ledger.inputs.items()) if ledger else ():
         if key.endswith("/policy"):
             yield key, digest
 
 
 def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
-    """Yield facts about the model's architecture from `config.json`."""
+    """Yield facts about the model's architecture, read from `config.json`."""
     for part in checkpoint.named("config.json"):
         config = json.loads(ctx.store.read_bytes(part.blob))
         for name in _CONFIG:
@@ -221,7 +221,7 @@ def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
 
 
 def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
-    """Yield a record for each bucket replayed from the parent's mixture."""
+    """Yield one record for each bucket that the run replays from the parent model's mixture."""
     plan = made["mixture"].stats if "mixture" in made else {}
     streams = plan.get("replayed", {})
     for bucket in sorted({bucket_of(stream) for stream in streams}):
@@ -240,7 +240,7 @@ def _replayed(made: Mapping[str, Manifest]) -> Iterator[ReplayedBucket]:
 
 
 def _replayed_from(ctx: Context, made: Mapping[str, Manifest]) -> Iterator[tuple[str, Manifest]]:
-    """Yield the manifests of documents in replayed text, under their bucket names in this run."""
+    """Yield the documents manifests of the replayed text, each with the bucket's name in this run."""
     plan = made["mixture"].stats if "mixture" in made else {}
     for bucket in sorted({bucket_of(stream) for stream in plan.get("replayed", {})}):
         for key, curated in made[f"{bucket}/shards"].inputs.items():
@@ -259,9 +259,10 @@ def _sources(made: Mapping[str, Manifest]) -> Iterator[SourceTerms]:
 
 
 def _processing(ctx: Context, made: Mapping[str, Manifest], ledger: Manifest | None) -> Iterator[StatedFact]:
-    """Yield facts about processing: first by bucket, then the stages over all buckets.
+    """Yield facts about data processing: first bucket by bucket, then for the stages that cover all buckets.
 
-    Facts about a bucket are its gate against illegal content, permitted licenses, and licenses of kept documents.
+    Facts about a bucket are its gate against illegal content, the permitted licenses, and the licenses of kept
+    documents.
     """
     for asset, one in sorted(made.items()):
         if asset == f"{bucket_of(asset)}/documents" and "illegal" in one.params:
@@ -299,7 +300,7 @@ def _scores(evaluation: Manifest | None) -> Iterator[SliceResult]:
 
 
 def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[StatedFact]:
-    """Yield the facts in a nested record, with dotted names. Lists and empty values are skipped."""
+    """Yield one fact for each value in a nested record, with a dotted name. Lists and empty values are skipped."""
     for key, value in sorted(facts.items()):
         name = f"{prefix}.{key}"
         if isinstance(value, Mapping):
@@ -309,13 +310,13 @@ def _flat(sha256: str, prefix: str, facts: Mapping[str, Any]) -> Iterator[Stated
 
 
 def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, str]] = ()) -> TrainedText:
-    """Count the documents that trained a model.
+    """Count documents and tokens that trained a model, by domain, language and license.
 
     Args:
         crawled: bucket and declared origin of crawled sources.
 
     Raises:
-        IntegrityError: a training document has no tokens, since the ledger is older than the shards.
+        IntegrityError: a training document has no token count, because the ledger is older than the shards.
     """
     whole, fetched = _DomainCounts(), _DomainCounts()
     languages, licences = Counter[str](), Counter[str]()
@@ -323,9 +324,9 @@ def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, 
     for batch in _rows(store, ledger):
         if batch.column("tokens").null_count:
             raise IntegrityError(
-                f"the ledger {ledger.digest[:16]} has no tokens of {batch.column('tokens').null_count} documents",
+                f"the ledger {ledger.digest[:16]} lacks token counts of {batch.column('tokens').null_count} documents",
                 expected="token counts of all training documents",
-                remedy="plinth run --select ledger",
+                remedy="run `plinth run --select ledger`",
             )
         whole.add(batch)
         origin = pc.binary_join_element_wise(batch.column("bucket"), batch.column("domain"), _SEPARATOR)
@@ -342,7 +343,7 @@ def trained_text(store: Store, ledger: Manifest, crawled: Collection[tuple[str, 
 
 
 class _DomainCounts:
-    """Documents, tokens and days of capture by domain, summed over batches."""
+    """Number of documents and tokens and the days of capture by domain, summed over ledger batches."""
 
     def __init__(self) -> None:
         self._documents, self._tokens, self._days = Counter[str](), Counter[str](), list[str]()
@@ -369,7 +370,7 @@ class _DomainCounts:
 
 
 def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
-    """Yield ledger columns of the training documents, batch by batch."""
+    """Yield the needed ledger columns of training documents, batch by batch."""
     wanted = ["bucket", "uri", "domain", "licence", "captured_at", "tokens", "decision"]
     for part in ledger.parts:
         if "/part-" not in part.name or not part.rows:
@@ -380,7 +381,7 @@ def _rows(store: Store, ledger: Manifest) -> Iterator[pa.RecordBatch]:
 
 
 def _sums(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the number of documents and tokens in a batch by domain."""
+    """Return the number of documents and tokens of each domain in a ledger batch."""
     hosts = pc.struct_field(pc.extract_regex(pc.utf8_lower(batch.column("uri")), _HOST), "host")
     coded = hosts.dictionary_encode()  # parses each host once
     dictionary = coded.dictionary.to_pylist()

@@ -2,8 +2,8 @@
 
     providers/00001.json     numbered, chained; the newest declaration of a release applies
 
-The fields follow the European Commission's template for the summary of training content (C(2025) 8311). The documents
-show a missing field as "not stated".
+The fields follow the European Commission's template for the summary of training content (C(2025) 8311). If a field is
+missing, the documents show "not stated".
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SUBJECTS: Final[Mapping[str, str]] = {
 
 
 class SignedProvider(NamedTuple):
-    """Newest signed declaration about a release, with its file."""
+    """Newest signed declaration about a release, and the declaration's file."""
 
     statement: ProviderStatement
     by: str
@@ -83,12 +83,12 @@ class SignedProvider(NamedTuple):
 
     @property
     def envelope(self) -> bytes:
-        """Signed bytes of the declaration, as written to an export."""
+        """Signed bytes of the provider declaration, as written to an export."""
         return json.dumps(dsse.envelope_of(self.path), indent=1, sort_keys=True).encode()
 
 
 def load(path: Path) -> ProviderStatement:
-    """Read a declaration from a YAML file.
+    """Read a provider declaration from a YAML file.
 
     Raises:
         RecipeError: the file is invalid; the message lists every problem with its line and key.
@@ -97,7 +97,7 @@ def load(path: Path) -> ProviderStatement:
 
 
 def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> SignedProvider:
-    """Sign a provider declaration with the compliance key. Do nothing if it equals the newest declaration.
+    """Sign a provider declaration with the compliance key. Do nothing if it equals the newest signed declaration.
 
     Raises:
         SignatureError: this machine has no compliance key, or an earlier declaration was changed or removed.
@@ -113,7 +113,7 @@ def sign(ctx: Context, stated: ProviderStatement, owner: str | None = None) -> S
 
 
 def current(ctx: Context, release: str) -> SignedProvider | None:
-    """Return the newest declaration about a release, or None if there is none.
+    """Return the newest provider declaration about a release, or None if there is no declaration.
 
     Raises:
         SignatureError: a declaration was edited, removed, moved or forged.
@@ -123,7 +123,10 @@ def current(ctx: Context, release: str) -> SignedProvider | None:
 
 
 def said(found: SignedProvider, version: str | None) -> Iterator[SignedText]:
-    """Yield the provider's texts for the documents of a version. For an unreleased model, the version is None."""
+    """Yield the provider's signed texts for the documents of a release version.
+
+    If `version` is None, the documents are for an unreleased model.
+    """
     evidence, own = hashlib.sha256(found.envelope).hexdigest(), found.statement
     texts: dict[str, Any] = {field: getattr(own, field) for field in SUBJECTS}
     texts["placed_on_the_market"] = own.placed_on_the_market.get(version or "")
@@ -167,7 +170,7 @@ def training_summary(facts: PaperFacts) -> str:
 
 
 def size_range(tokens: int) -> str:
-    """Return the size range in the Commission's template that contains a number of tokens."""
+    """Return the size range of the Commission's template that contains the number of tokens."""
     return next((words for bound, words in _RANGES if tokens < bound), _MORE)
 
 
@@ -184,7 +187,7 @@ def _general(page: PaperPage, facts: PaperFacts) -> None:
 
 
 def _said(page: PaperPage, facts: PaperFacts, *fields: str) -> None:
-    """Write the provider's statements, and list the fields that the provider did not state."""
+    """Write the provider's statements on some fields, then list the fields that the provider did not state."""
     said = {one.subject: one for one in facts.said if one.role == COMPLIANCE}
     known = [said[SUBJECTS[field]] for field in fields if SUBJECTS[field] in said]
     if known:

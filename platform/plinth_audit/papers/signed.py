@@ -2,9 +2,9 @@
 
     papers/<checkpoint 16>/<16 of the SHA-256 over the documents>.json     DSSE envelope, signed as `compliance`
 
-The signature covers these exact bytes: documents that change after a new decision or attestation must be signed again.
-If the newest gate policy has `papers: signed`, an export of a release requires the signature. A demo root signs
-automatically, since all its keys are on one machine. No other root signs automatically.
+The signature covers the exact bytes of the documents. If a new decision or attestation changes them, they must be
+signed again. If the newest gate policy has `papers: signed`, an export of a release requires the signature. Only a demo
+root signs automatically, because all its keys are on one machine.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WRITERS: Final = {
 
 
 class MadePapers(NamedTuple):
-    """Documents by their file names in an export, and the model that they describe."""
+    """Release documents by their file names in an export, and the model that they describe."""
 
     subject: PaperSubject
     files: Mapping[str, bytes]
@@ -71,22 +71,22 @@ class MadePapers(NamedTuple):
 
 
 def make(ctx: Context, subject: PaperSubject) -> MadePapers:
-    """Return the documents of a verified model.
+    """Create the release documents of a verified model.
 
     Raises:
-        LineageError, MissingError, IntegrityError: see `gather`.
+        LineageError, MissingError, IntegrityError: raised by `gather` if evidence is wrong, missing or changed.
     """
     made = papers(gather(ctx, subject)).items()  # the model card is where the Hub reads it
     return MadePapers(subject, {name if name == MODEL_CARD else f"papers/{name}": content for name, content in made})
 
 
 def papers(facts: PaperFacts) -> dict[str, bytes]:
-    """Return every document by file name."""
+    """Return every release document as bytes, by file name."""
     return {name: write(facts).encode() for name, write in _WRITERS.items()}
 
 
 def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = None) -> Path:
-    """Sign documents as compliance unless they are signed already. Return the statement's path.
+    """Sign release documents as compliance unless they are signed already. Return the path of the signed statement.
 
     Raises:
         SignatureError: this machine has no compliance key, or no compliance key of this owner.
@@ -102,7 +102,7 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
 
 
 def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
-    """Return the owners of the compliance keys that signed these documents.
+    """Return the owners of the compliance keys that signed these release documents.
 
     The result is empty if no valid statement covers the documents.
     """
@@ -111,7 +111,7 @@ def signed_by(ctx: Context, made: MadePapers) -> tuple[str, ...]:
 
 
 def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
-    """Return the envelope of the signed statement over these documents, or None if there is no valid statement."""
+    """Return the envelope of the signed statement about these documents, or None if there is no valid statement."""
     path, authority = path_of(ctx, made), Trust.of(ctx.workspace).authority(COMPLIANCE)
     try:
         envelope = dsse.envelope_of(path)
@@ -122,10 +122,10 @@ def _statement(ctx: Context, made: MadePapers) -> dict[str, Any] | None:
 
 
 def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | None:
-    """Return the signed statement for an export, or None if no statement exists and the policy does not require it.
+    """Return the signed statement for an export, or None if no statement exists and the policy does not require one.
 
     Raises:
-        GateError: the newest policy requires signed documents, and compliance has not signed these.
+        GateError: the newest policy requires signed documents, and compliance has not signed these documents.
     """
     if envelope := _statement(ctx, made):
         return envelope
@@ -136,13 +136,13 @@ def for_export(ctx: Context, model: str, made: MadePapers) -> dict[str, Any] | N
         return _statement(ctx, made)
     raise GateError(
         f"the documents of {made.subject.name} are not signed",
-        expected="a compliance signature, since the gate policy has `papers: signed`",
+        expected="a compliance signature, because the gate policy has `papers: signed`",
         remedy=f"review the documents, then run `plinth release papers {made.subject.name} --sign`",
     )
 
 
 def path_of(ctx: Context, made: MadePapers) -> Path:
-    """Return the path of the signed statement over these documents."""
+    """Return the path of the signed statement about these documents."""
     return ctx.workspace.root / FOLDER / made.checkpoint[:16] / f"{fingerprint.digest(made.digests)[:16]}.json"
 
 
@@ -154,7 +154,7 @@ def subject_of(
     Args:
         name: `NAME/VERSION` of the release or of the candidate.
         released: SHA-256 of the release record, or None if the candidate is not released.
-        at: time of the release; signatures count even if their key was revoked later.
+        at: time of the release. A signature is valid even if its key was revoked after this time.
 
     Raises:
         SignatureError: a statement fails verification.
@@ -175,7 +175,9 @@ def subject_of(
 
 
 def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
-    """Return the facts in an attestation. If it is about a measurement, the digest of its manifest is included."""
+    """Return the facts in an attestation. If it attests a measurement, they include the digest of the measurement's
+    manifest.
+    """
     data = dsse.bytes_of(path)
     envelope = dsse.parsed(data, str(path))
     role, stated = role_of(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]
@@ -186,7 +188,7 @@ def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
 
 
 def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
-    """Yield the reasons of signed decisions."""
+    """Yield the reasons given in the signed approval decisions on a candidate."""
     for path in sorted((ctx.workspace.approvals / own.key[:12]).glob("*.json")):
         data = dsse.bytes_of(path)
         one = approval.verify_statement(ctx, path, own, data)
@@ -195,13 +197,13 @@ def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
 
 
 def _provided(ctx: Context, own: Candidate, version: str | None) -> Iterator[SignedText]:
-    """Yield the statements of the provider of the release."""
+    """Yield the provider's signed texts for the release of a candidate."""
     stated = provider.current(ctx, own.model.removesuffix("-candidate"))
     yield from provider.said(stated, version) if stated else ()
 
 
 def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
-    """Return the documents of a release. For a version that was rolled back, the documents state the rollback."""
+    """Return the documents of a release. If the version was rolled back, the documents state the rollback."""
     name, at = found.name, found.record.at
     subject = subject_of(ctx, found.candidate, name, released=_digest(ctx, found.record), at=at)
     place = releases.history(ctx, found.record.model).standing.place(str(found.record.version))
@@ -211,7 +213,7 @@ def papers_of(ctx: Context, found: ReleasedModel) -> MadePapers:
 def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
     """Return the documents of a verified candidate, or of its release if it was released.
 
-    If another candidate with the same checkpoint was released, this candidate keeps its own evidence, and its documents
+    If another candidate with the same checkpoint was released, the documents keep the evidence of this candidate and
     name the release.
     """
     known = verified.released_as(ctx, found)
@@ -229,10 +231,10 @@ def _digest(ctx: Context, record: ReleaseRecord) -> str:
 
 
 def leaving(ctx: Context, found: ReleasedModel) -> LeavingPapers:
-    """Return the documents for an export, signed by compliance if the policy requires it.
+    """Return the documents for an export, signed by compliance if the policy requires a signature.
 
     Raises:
-        GateError: the policy requires signed documents, and these are not signed.
+        GateError: the policy requires signed documents, and these documents are not signed.
     """
     made, evidence = papers_of(ctx, found), dict[str, tuple[str, bytes]]()
     if statement := for_export(ctx, found.record.model, made):

@@ -5,7 +5,7 @@
 
 The detector (`plinth.evaluation.pii`) is the same as for training text.
 
-Also here: the section `evaluation.pii_outputs` of a recipe.
+This package also defines the recipe section `evaluation.pii_outputs`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ UNPROMPTED, INVITED, ALL = "unprompted", "invited", "all"
 
 
 class PiiOutputs(Frozen):
-    """Measurement of personal data in generated text, without a prompt and after prompts that invite it."""
+    """Recipe section: personal data in text generated without a prompt and after prompts that invite personal data."""
 
-    samples: int = internal(200, ge=1, description="Unprompted texts; 0 matches in 200 bound the share at 1.5%.")
-    draws: int = internal(4, ge=1, description="Samples per prompt, in addition to the greedy continuation.")
+    samples: int = internal(
+        200, ge=1, description="Number of unprompted texts. If 0 of 200 match, the upper bound of the rate is 1.5%."
+    )
+    draws: int = internal(4, ge=1, description="Number of samples per prompt, next to a greedy continuation.")
     max_tokens: int = internal(48, ge=1, description="Maximum length of a generated text, in tokens.")
     top_p: float = internal(0.95, gt=0, le=1, description="Nucleus sampling threshold.")
     seed: int = internal(0, description="Random seed for sampling.")

@@ -1,4 +1,4 @@
-"""Facts for gates and the gate `pii_outputs`: personal data in generated text."""
+"""Values that gates read (facts) on personal data in generated text, and the gate `pii_outputs`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plinth_registry.gates.margins import UpperBound
 
 
 class WrittenPii(Frozen):
-    """Shares of generated texts with personal data, by kind of text."""
+    """Share of generated texts with personal data: without a prompt, after inviting prompts, and from training text."""
 
     unprompted: PiiShare = Field(description="Texts without a prompt.")
     invited: PiiShare = Field(description="Continuations of prompts that invite personal data.")
@@ -24,7 +24,7 @@ class WrittenPii(Frozen):
 
 
 def read(stats: Stats) -> WrittenPii:
-    """Return the shares of generated texts with personal data, by kind of text."""
+    """Return the share of generated texts with personal data, by kind of text, from the asset's stats."""
     own, invited, every = (stats[name] for name in (parameters.UNPROMPTED, parameters.INVITED, parameters.ALL))
     learnt = PiiShare(texts=every["texts"], found=every["memorised"], at_most=every["memorised_at_most"])
     return WrittenPii(
@@ -36,7 +36,7 @@ def read(stats: Stats) -> WrittenPii:
 
 
 def pii_outputs(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Require limits on personal data in generated text: in unprompted text, and memorized from training text."""
+    """Require that two rates are within limits: personal data in unprompted text, and memorized personal data."""
     known = evidence.of("pii_outputs", WrittenPii)
     if not known or min(known.unprompted.texts, known.memorised.texts) <= 0:
         return missing("pii_outputs")

@@ -1,10 +1,10 @@
-"""Matches with lists of illegal content, without their text; rescan of stored text with updated lists.
+"""Matches with lists of illegal content, without the matching text; rescan of stored text with updated lists.
 
     search   stored blobs that match the current lists
 
 The gate that keeps listed records out of the documents is part of the corpus (`plinth.corpus.illegal`).
 
-Also here: the command `plinth corpus quarantine`, which loads the other modules when it runs.
+This package also defines the command `plinth corpus quarantine`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @group(
-    short_help="List matches with lists of illegal content, without text.",
+    short_help="Show matches with lists of illegal content, without the text.",
     invoke_without_command=True,
     epilog=examples(
         "plinth corpus quarantine",
@@ -62,12 +62,13 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
     "hash", epilog=examples("plinth corpus quarantine hash page.txt", "plinth corpus quarantine hash a.txt --json")
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As in the recipe.")
+@click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As set in the recipe.")
 @json_option
 def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
-    """Print list entries for FILES: SHA-256 of the bytes and of the normalized text, and SimHash of the text.
+    """Print entries for a list of illegal content from FILES.
 
-    The text is read as UTF-8 and normalized with the defaults of a recipe. Nothing is stored.
+    An entry has the SHA-256 of the bytes, the SHA-256 of the normalized text, and the SimHash of the text. The text is
+    read as UTF-8 and normalized with the defaults of a recipe. Nothing is stored.
     """
     from plinth_jobs.cli import output
 
@@ -85,7 +86,7 @@ def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
 @recipe_option
 @json_option
 def find_(settings: Settings, as_json: bool) -> None:
-    """List stored files with text that matches the published lists; nothing is changed.
+    """List stored files with text that matches the published lists. Nothing is changed.
 
     After a list was extended, run the pipeline first, then remove files that only older assets use
     (docs/illegal-content.md).
@@ -113,7 +114,7 @@ def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:
     """Return all matches with lists of illegal content, by bucket and source.
 
     Raises:
-        MissingError: there are no documents, or the bucket was read without a gate.
+        MissingError: there are no documents, or the bucket was read without an illegal-content gate.
     """
     from plinth.corpus.illegal_gate import hits
     from plinth.errors import MissingError

@@ -1,7 +1,7 @@
-"""Search of stored blobs for text that matches the current lists, such as text read before a list was extended.
+"""Search of stored blobs for text that matches the current lists, for example text read before a list was extended.
 
 Every Parquet blob with columns `id` and `text` is read and compared; nothing is changed. Tokens, vectors and weights
-contain no text, so the search does not list them. Lineage shows which of them derive from a blob.
+contain no text, so the search does not list them. The lineage shows which of them derive from a matching blob.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ WANTED = {"id", "text"}
 
 
 class BlobHit(Frozen):
-    """Stored blob with text that matches a list.
+    """Stored blob with text that matches a list of illegal content.
 
     Args:
-        md5: address in the store.
-        path: path of the file.
+        md5: address of the blob in the store.
+        path: path of the blob's file.
         documents: number of matching rows.
         lists: list files with matching entries.
         published: assets whose published manifest references the blob.
@@ -44,7 +44,7 @@ class BlobHit(Frozen):
 
 
 def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
-    """Yield blobs that contain listed text, by address. Blobs without a manifest are included.
+    """Yield the blobs that contain text from a list, sorted by address. Blobs without a manifest are included.
 
     Raises:
         SourceError: the lists are invalid.
@@ -71,7 +71,7 @@ def find(ctx: Context, params: Matching, lists: Manifest) -> Iterator[BlobHit]:
 
 
 def _names(ctx: Context) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return asset names by blob address: first for published manifests, then for older manifests."""
+    """Return the names of assets that use each blob address: first by published manifests, then by older manifests."""
     published: dict[str, set[str]] = {}
     older: dict[str, set[str]] = {}
     current = {ref.digest for ref in ctx.refs.all()}

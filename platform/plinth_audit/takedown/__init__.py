@@ -8,9 +8,10 @@
     report        signed report that the corpus is free of the text and downstream assets are rebuilt
     page          the report in Markdown and HTML
 
-Does not belong here: the list and the removal itself (`plinth.corpus.exclusions`), releases (`plinth_registry`).
+The exclusion list and the removal itself do not belong here (see `plinth.corpus.exclusions`), nor do releases
+(`plinth_registry`).
 
-Also here: the command `plinth corpus takedown`, which loads the other modules when it runs.
+This package also defines the command `plinth corpus takedown`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SHOWN = 10
 
 
 @group(
-    short_help="Find all copies of a text, exclude the text, report the removal.",
+    short_help="Find all copies of a text, exclude it, and report its removal.",
     epilog=examples("plinth corpus takedown find --url https://example.org/page"),
 )
 def takedown() -> None:
@@ -51,8 +52,8 @@ def takedown() -> None:
 
 
 def target(function: F) -> F:
-    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`. A user must give exactly one of
-    them.
+    """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`, of which a user must give exactly
+    one.
     """
     for name, about in (
         ("text", "Text, name of a text file, or `-` for stdin; finds near duplicates and verbatim spans."),
@@ -79,8 +80,8 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
     """Find a URL, a domain, a license, a document or a text in parts, shards, runs, steps and checkpoints.
 
     The search includes near duplicates, and documents that were removed from the corpus after a run read them. The
-    output lists every checkpoint that may have read a match, with its places (here, retired, uploaded, published), and
-    all candidates and releases.
+    output lists every checkpoint that may have read a match. For each checkpoint it lists the places of its copies
+    (here, retired, uploaded, published). It also lists all candidates and releases that contain such a checkpoint.
     """
     from plinth_audit.takedown import search
     from plinth_audit.takedown.exposed_runs import holdings
@@ -98,10 +99,10 @@ def find(settings: Settings, as_json: bool, **given: str | None) -> None:
 
 
 def chosen(given: Mapping[str, str | None]) -> tuple[Kind, str]:
-    """Return kind and value of the one search option that the user gave.
+    """Return the kind and the value of the only search option that the user gave.
 
     Raises:
-        UsageError: no target or several targets are given.
+        UsageError: the user gave no search option, or more than one.
     """
     from plinth.corpus.exclusions import KINDS
 
@@ -127,7 +128,10 @@ def _text(value: str) -> str:
 
 
 def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
-    """Return candidates, releases and exports of the checkpoints, or the error as a note if they are unknown."""
+    """Return the candidates, releases and exports of the exposed checkpoints.
+
+    If they cannot be determined, return no models and the error as a note.
+    """
     from plinth.errors import PlinthError
     from plinth_audit.takedown.remaining import derived_from, models_of
 
@@ -138,7 +142,7 @@ def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
 
 
 def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
-    """Print the result of a search: documents, runs, models and notes."""
+    """Print the result of a takedown search: documents, runs, models and notes."""
     from plinth_jobs.cli import output
 
     found = held.found
@@ -183,15 +187,15 @@ def _run(run: ExposedRun) -> str:
     )
 )
 @target
-@click.option("--reason", required=True, help="Requester and reason; both are signed.")
+@click.option("--reason", required=True, help="Name of the requester and reason for the exclusion. The text is signed.")
 @click.option(
     "--texts/--no-texts",
     default=None,
     help="Also exclude these texts under other addresses (default: yes, except for --domain and --licence).",
 )
 @click.option("--spans", is_flag=True, help="With --text: also exclude documents that quote 32 or more of its tokens.")
-@click.option("--yes", is_flag=True, help="Confirm an exclusion of more than 5% of the corpus.")
-@click.option("--dry-run", is_flag=True, help="Only count documents.")
+@click.option("--yes", is_flag=True, help="Confirm that more than 5% of the corpus is excluded.")
+@click.option("--dry-run", is_flag=True, help="Count the documents without excluding them.")
 @shared
 @json_option
 def exclude(
@@ -206,8 +210,8 @@ def exclude(
 ) -> None:
     """Add an entry to the signed exclusion list, which applies to all later snapshots.
 
-    The command shows the number of excluded documents, and the number of parts that the next `plinth run` rewrites;
-    other parts are unchanged. Excluded documents are counted as rejects with the reason `takedown`. The role
+    The command shows the number of excluded documents, and the number of corpus parts that the next `plinth run`
+    rewrites. Other parts stay unchanged. Excluded documents are counted as rejects with the reason `takedown`. The role
     `compliance` signs the entry.
     """
     from plinth.errors import RequestError
@@ -237,7 +241,7 @@ def exclude(
 
 
 def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
-    """Append an entry to the exclusion list, and log success or failure in the audit log."""
+    """Append an entry to the exclusion list, and record success or failure in the audit log."""
     from plinth.corpus import exclusions
     from plinth_registry.audit_log import AuditedAction, audited
 
@@ -250,7 +254,7 @@ def _appended(ctx: Context, fields: Mapping[str, Any]) -> Exclusion:
 @shared
 @json_option
 def listed(settings: Settings, as_json: bool) -> None:
-    """Verify the signatures of the exclusion list, then print its entries."""
+    """Verify the signatures of the exclusion list, then print all its entries."""
     from plinth.corpus import exclusions
     from plinth_jobs.cli import output
 
@@ -291,9 +295,10 @@ def report_command(
 ) -> None:
     """Check that the corpus is free of the documents of ENTRIES (default: all), and sign a report on remaining copies.
 
-    Every published document is checked against every rule, including near duplicates. The role `compliance` signs the
-    report if nothing matches and `plinth status` shows all assets that read documents as up to date. The report and its
-    pages are written to the workspace's `takedown/`. Otherwise, the command lists everything that is stale or unknown.
+    Every published document is checked against every exclusion rule, including near duplicates. The role `compliance`
+    signs the report if nothing matches and `plinth status` shows all assets that read documents as up to date. The
+    report and its pages are written to the workspace's `takedown/`. Otherwise, the command lists everything that is
+    stale or unknown.
     """
     from plinth_audit.takedown import report as reports
     from plinth_audit.takedown import report as takedown
@@ -320,7 +325,7 @@ def report_command(
 
 
 def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -> list[TakedownMeasure]:
-    """Measure extraction and exposure of the removed text on checkpoints.
+    """Measure extraction and exposure of the removed text on the named checkpoints.
 
     Raises:
         MissingError: there is no such checkpoint, or the text is no longer in the store.

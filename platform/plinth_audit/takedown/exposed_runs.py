@@ -1,11 +1,11 @@
-"""Runs that read given documents: steps, and all later checkpoints with their places; measurement of removed text on
-such a checkpoint.
+"""Runs that read the documents in a takedown: their steps, and all later checkpoints with the places of their copies;
+measurement of removed text on such a checkpoint.
 
 A run that starts from the weights of such a checkpoint, or is distilled from it, is listed with all its checkpoints.
 
 A checkpoint can be on this machine, retired (deleted), refused (not deleted), in a bucket, published, or several of
-these. Steps are exact for the first `EXACT` documents. With more documents, every checkpoint of a run over their
-buckets is listed, and `exact` is False for that run.
+these. Steps are exact for the first `EXACT` documents. If there are more documents, every checkpoint of each run that
+used the documents' buckets is listed, and `exact` is False for the run.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _SAVED_CHECKPOINT = b'"asset":"checkpoint"'
 
 @dataclass(frozen=True)
 class HeldCheckpoint:
-    """Checkpoint saved after a step that read one of the documents.
+    """Checkpoint that was saved after its run had read one of the documents.
 
     Args:
-        places: `here`, `retired`, `refused`, `published`, and URIs of buckets.
+        places: places of copies: `here`, `retired`, `refused`, `published`, and URIs of buckets.
         digests: digests of the checkpoint's published manifests.
     """
 
@@ -64,11 +64,11 @@ class HeldCheckpoint:
 
 @dataclass(frozen=True)
 class ExposedRun:
-    """Run that read some of the documents.
+    """Run that read some of the documents in a takedown.
 
     Args:
-        documents: number of the given documents that the run's steps read.
-        exact: True if every document was looked up; otherwise there may be more documents and earlier steps.
+        documents: number of these documents that the run's steps read.
+        exact: True if every document was looked up. If False, the run may have read more documents, and earlier.
         unknown: reason why the steps are unknown.
         inherits: digest of a model that read one of the documents, if the run starts or is distilled from this model.
     """
@@ -98,12 +98,12 @@ class Holdings:
 
 
 def holdings(ctx: Context, found: FoundDocuments) -> Holdings:
-    """Return found documents together with the runs that read them."""
+    """Return a takedown search result: the documents, and the runs that read them."""
     return Holdings(found, runs_of(ctx, [found]))
 
 
 def runs_of(ctx: Context, found: Sequence[FoundDocuments]) -> tuple[ExposedRun, ...]:
-    """Return the runs that read documents of several searches; each document is counted once."""
+    """Return the runs that read documents from one or more searches. A document in several searches counts once."""
     documents = {(one.bucket, one.id): one for each in found for one in each.documents}
     return tuple(runs_that_read(ctx, list(documents.values()), sum(each.count + each.earlier for each in found)))
 
@@ -112,7 +112,7 @@ def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int |
     """Return runs that read one of the documents, that inherit from such a run, or whose steps are unknown.
 
     Args:
-        count: total number of documents, if `documents` is only a part.
+        count: total number of documents, if `documents` is only a part of them.
     """
     wanted: dict[str, list[str]] = defaultdict(list)
     for one in documents[:EXACT]:
@@ -131,7 +131,7 @@ def runs_that_read(ctx: Context, documents: Sequence[HeldDocument], count: int |
 def _inheriting(
     ctx: Context, read: Sequence[ExposedRun], configs: Sequence[RunConfig], published: dict[str, list[tuple[int, str]]]
 ) -> Iterator[ExposedRun]:
-    """Yield runs that start from or are distilled from a checkpoint of an exposed run, transitively."""
+    """Yield runs that start from, or are distilled from, a model that is derived from an exposed run."""
     models = frozenset[str]().union(*(one.digests for one in read))
     derived = {one.digest for one in downstream(ctx, models)} if models else set[str]()
     for config in configs:
@@ -155,7 +155,8 @@ def _exposed(
         unlisted = sorted(_unlisted(ctx, config, listed))
         steps, ids = _steps(ctx, config, wanted) if concerned else ([], set())
     except MissingError as error:
-        return ExposedRun(config.run_id, unknown=f"the manifests of its data are not in this workspace: {error.what}")
+        unknown = f"the manifests of its training data are not in this workspace: {error.what}"
+        return ExposedRun(config.run_id, unknown=unknown)
     if unlisted and not steps:
         return ExposedRun(config.run_id, unknown=f"no ledger lists its documents from {', '.join(unlisted)}")
     if not concerned or (not steps and complete):
@@ -174,7 +175,7 @@ def _exposed(
 
 
 def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str]:
-    """Yield the `documents` assets that a run read but no ledger lists. A search cannot cover them."""
+    """Yield the `documents` assets that a run read but that no ledger lists. A takedown search cannot cover them."""
     for shards in config.shards.values():
         for key, curated in ctx.refs.load(shards).inputs.items():
             for asset, digest in ctx.refs.load(curated).inputs.items() if key.endswith(CURATED) else ():
@@ -183,9 +184,9 @@ def _unlisted(ctx: Context, config: RunConfig, listed: set[str]) -> Iterator[str
 
 
 def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tuple[list[int], set[str]]:
-    """Return the steps (from 1) that read the documents, and the IDs of these documents.
+    """Return the steps (from 1) that read the documents, and the IDs of the documents that were read.
 
-    A step occurs once for each sequence that it read.
+    A step is repeated once for each sequence in which it read a document.
     """
     spans = SpanSteps(ctx, ctx.refs.load(config.mixture), config.draws)
     trained = document_rows.trained_steps(config)
@@ -202,9 +203,9 @@ def _steps(ctx: Context, config: RunConfig, wanted: dict[str, list[str]]) -> tup
 def every_checkpoint(
     ctx: Context, config: RunConfig, published: dict[str, list[tuple[int, str]]] | None = None
 ) -> list[HeldCheckpoint]:
-    """Return all checkpoints that a run committed, with their places.
+    """Return all checkpoints that a run committed, with the places of their copies.
 
-    Sources are the run's timeline, the run's folder, and manifests.
+    The checkpoints are read from the run's timeline, the run's folder, and the published manifests.
     """
     places: dict[int, set[str]] = defaultdict(set)
     bucket = f"{(config.checkpoints.upload or 'the bucket of its uploads').rstrip('/')}/{config.run_id}"
@@ -226,7 +227,7 @@ def every_checkpoint(
 
 
 def _published(ctx: Context) -> dict[str, list[tuple[int, str]]]:
-    """Return step and digest of every checkpoint manifest, by run."""
+    """Return step and digest of every checkpoint manifest in the workspace, by run."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for made in _saved(ctx):
         run, step = made.stats.get("run_id"), made.stats.get("step")
@@ -258,11 +259,11 @@ _DEFAULTS = ExtractionTest()
 
 
 class TakedownMeasure(Frozen):
-    """Measurement of a checkpoint on removed text.
+    """Extraction and exposure of removed text, measured on a checkpoint.
 
     Args:
-        read_it: True if the checkpoint's run read some of the text before this step.
-        extraction: `job.summary`, or None if no text is long enough.
+        read_it: True if the checkpoint's run read some of the text before the checkpoint's step.
+        extraction: statistics as in `extraction.job.summary`, or None if no text is long enough.
         exposure: mean bits with interval, `p_value`, `documents`, `references`; None without held-out text.
     """
 
@@ -276,14 +277,14 @@ class TakedownMeasure(Frozen):
 
 
 def texts_of(ctx: Context, found: Sequence[FoundDocuments]) -> list[str]:
-    """Return up to `MEASURED` distinct removed texts that are still in an earlier snapshot."""
+    """Return up to `MEASURED` distinct removed texts that an earlier snapshot still contains."""
     documents = {one.id: one for each in found for one in each.documents if not one.published}
     texts = (text_of(ctx, one) for _, one in sorted(documents.items()))
     return list(islice(dict.fromkeys(text for text in texts if text is not None), MEASURED))
 
 
 def heldout_texts(ctx: Context) -> list[str]:
-    """Return up to `MEASURED` held-out texts from the published corpus."""
+    """Return up to `MEASURED` held-out texts of the published corpus."""
     return list(islice(_heldout(ctx), MEASURED))
 
 
@@ -296,7 +297,7 @@ def measure(
     read_it: bool,
     params: ExtractionTest = _DEFAULTS,
 ) -> TakedownMeasure:
-    """Measure extraction and exposure of removed texts under a checkpoint, with held-out texts as control.
+    """Measure extraction and exposure of removed texts on a checkpoint, with held-out texts as control.
 
     Raises:
         TrainingError, CheckpointError: the checkpoint cannot be loaded, or generation fails.
@@ -334,7 +335,7 @@ def _exposure(own: Any, references: Any) -> dict[str, Any] | None:
 
 
 def _windows(ctx: Context, checkpoint: Manifest, texts: Sequence[str], params: ExtractionTest) -> list[tuple[int, ...]]:
-    """Return the first tokens (prefix and suffix) of every text that is long enough."""
+    """Return the first tokens of every text that is long enough for a prefix and a suffix."""
     (file,) = checkpoint.named(TOKENIZER)
     with encode.parallel(False):
         encoded = list(encode.encode_texts(encode.load(ctx.store, file.blob), texts, "<u4"))

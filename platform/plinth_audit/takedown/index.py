@@ -5,8 +5,8 @@ There is one memory-mapped Arrow file per ledger part:
     key   uint64, ascending: BLAKE2b of (kind, value), 8 bytes, little-endian
     row   uint32, row in the ledger part
 
-Readers compare the values in a row with the query, since keys can collide. All ledgers are indexed, including old ones,
-since documents that a run read may have been removed later.
+Readers compare the values in a row with the query, because keys can collide. All ledgers are indexed, including old
+ledgers, because a document that a run read may have been removed later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IndexedPart:
-    """Ledger part with its keys. `ledgers` are the ledgers that contain this part, the published one first."""
+    """Part of a ledger, with its index keys. `ledgers` are the ledgers that contain the part, the published ledger
+    first.
+    """
 
     part: Part
     keys: Part
@@ -57,7 +59,7 @@ def key_of(kind: str, value: str) -> int:
 
 
 def run(ctx: Context, ledger: Manifest) -> Manifest:
-    """Index a ledger part by part. Stats: `documents`, `keys`."""
+    """Build the key index of a ledger, part by part. Stats: `documents`, `keys`."""
     parts = _documents(ledger)
     made = [one.model_copy(update={"name": part.name}) for part, one in zip(parts, _index(ctx, parts), strict=True)]
     stats = {"documents": sum(part.rows for part in parts), "keys": sum(one.rows for one in made)}
@@ -65,7 +67,7 @@ def run(ctx: Context, ledger: Manifest) -> Manifest:
 
 
 def every_part(ctx: Context) -> list[IndexedPart]:
-    """Return the available parts of all ledgers, each part once. Parts without an index are indexed now.
+    """Return the available parts of all ledgers, each part once. If a part has no index, it is indexed now.
 
     Raises:
         MissingError: there is no ledger.
@@ -89,7 +91,7 @@ def every_part(ctx: Context) -> list[IndexedPart]:
 
 
 def rows_of(store: Store, keys: Part, wanted: Iterable[int]) -> Rows:
-    """Return the numbers of the rows that have one of the keys, in ascending order.
+    """Return the numbers of the ledger rows that have one of the wanted keys, in ascending order.
 
     Raises:
         IntegrityError: the file is not an index.
@@ -183,7 +185,7 @@ def _make(ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Return the check suite: every document in the ledger has keys."""
+    """Return the checks of the asset, which require that every document in the ledger has keys."""
     planted = int(inputs[LEDGER].stats.get("planted", 0))
     row = {"documents": made.stats["documents"], "ledger": inputs[LEDGER].stats["documents"] + planted}
     return Suite("takedown-index", [row], [rows_between(1), equal_columns("documents", "ledger")])

@@ -15,7 +15,7 @@ _ENTRY = ("number", "kind", "value", "found", "texts", "by", "at", "reason")
 
 
 class ReportTable(NamedTuple):
-    """Section of the report with title, sentence and table."""
+    """Section of the takedown report, with a title, a sentence and a table."""
 
     title: str
     text: str
@@ -24,7 +24,7 @@ class ReportTable(NamedTuple):
 
 
 def markdown(facts: Mapping[str, Any]) -> str:
-    """Render the report as Markdown. The same facts give the same text."""
+    """Render the takedown report as Markdown. The same facts give the same text."""
     lines = [f"# {_title(facts)}", "", _lead(facts), ""]
     for section in _sections(facts):
         lines += [f"## {section.title}", "", section.text, ""]
@@ -34,7 +34,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def html(facts: Mapping[str, Any]) -> str:
-    """Render the report as an HTML page without external resources. The same facts give the same page."""
+    """Render the takedown report as an HTML page without external resources. The same facts give the same page."""
     return template("page.html.j2", "plinth_audit.takedown").render(
         title=_title(facts), lead=_lead(facts), verdict=_removed(facts["documents"]), sections=[*_sections(facts)],
         shown=_shown,
@@ -55,7 +55,7 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     yield ReportTable(
         "Removed documents",
         _removed(facts["documents"]),
-        ("entry", "kind", "value", "documents found then", "texts recognized", "by", "at", "reason"),
+        ("entry", "kind", "value", "documents found when added", "texts recognized", "by", "at", "reason"),
         [tuple(one[name] for name in _ENTRY) for one in facts["entries"]],
     )
     total, looked = sum(one["hits"] for one in facts["corpus"]), sum(one["documents"] for one in facts["corpus"])
@@ -94,7 +94,9 @@ def _removed(documents: Mapping[str, Any]) -> str:
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
-    """Return a sentence that counts up-to-date assets among those that read documents, and names the others."""
+    """Return a sentence with the number of assets that read documents and are up to date, and with the names of the
+    others.
+    """
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
     fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents up to date"
@@ -107,7 +109,7 @@ def _bucket(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def model_cells(one: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the table row for a measured checkpoint."""
+    """Return the table row of a measured checkpoint."""
     tried, known = one["extraction"] or {}, one["exposure"] or {}
     control = tried.get("control") or {}
     return (

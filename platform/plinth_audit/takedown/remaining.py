@@ -1,11 +1,11 @@
 """Remaining copies of removed text, with place and expiry, including copies that cannot be deleted.
 
-Removing text does not make a model forget it, so every checkpoint that read the text is listed until the checkpoint is
-deleted. Copies without a record in Plinth are listed as unknown.
+Removing text does not make a model forget it. Therefore every checkpoint that read the text is listed until the
+checkpoint is deleted. Copies without a record in Plinth are listed as unknown.
 
 Copies outside the content store (pages, MLflow, Dagster, logs and run files) are found by a byte search for excerpts of
-the removed text, which come from an earlier snapshot. The search includes JSON and HTML escapes. Content in the store
-is found by manifests, and raw input by sources; weights are not searched.
+the removed text, which come from an earlier snapshot. The search includes JSON and HTML escapes. Copies in the content
+store are found by manifests, and raw input is found by sources. Model weights are not searched.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Remaining(Frozen):
     """Remaining copy of removed text, or a model that read the text.
 
     Args:
-        state: state of the copy or model; for a model, tainted or not tainted.
+        state: state of the copy; for a model, tainted or not tainted.
         model: True for a model that was trained on the text.
     """
 
@@ -86,12 +86,12 @@ UNRECORDED = Remaining(
 
 
 def taint_state(digests: Collection[str], tainted: Collection[str]) -> str:
-    """Return `TAINTED` if all of these model manifests are tainted, and `NOT_TAINTED` if there is no manifest."""
+    """Return `TAINTED` if there are model manifests and all are tainted, otherwise `NOT_TAINTED`."""
     return TAINTED if digests and all(one in tainted for one in digests) else NOT_TAINTED
 
 
 def snapshots_with(ctx: Context, found: Sequence[FoundDocuments], *, published: bool = False) -> dict[str, str]:
-    """Return the snapshots that contain found documents: asset names by digest.
+    """Return the snapshots that contain documents from takedown searches: asset names by digest.
 
     Args:
         published: True to include the published corpus and published snapshots.
@@ -104,12 +104,12 @@ def snapshots_with(ctx: Context, found: Sequence[FoundDocuments], *, published: 
 
 
 def derived_from(ctx: Context, found: FoundDocuments) -> frozenset[str]:
-    """Return the digests of all manifests derived from a snapshot that contains a found document."""
+    """Return the digests of all manifests derived from a snapshot that contains one of the documents found."""
     return frozenset(one.digest for one in descendants_of(ctx, snapshots_with(ctx, [found], published=True)))
 
 
 def not_rebuilt(descendants: Sequence[Descendant]) -> list[str]:
-    """Return published text assets that are derived from a snapshot with the removed text."""
+    """Return the published text assets that are still derived from a snapshot with the removed text."""
     behind = {one.asset for one in descendants if one.state == "published"}
     return sorted(asset for asset in behind if asset.rsplit("/", 1)[-1] in TEXT_STAGES)
 
@@ -128,7 +128,7 @@ def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]
 
 
 def descendants_of(ctx: Context, snapshots: dict[str, str]) -> tuple[Descendant, ...]:
-    """Return everything derived from these snapshots, or nothing if there are none."""
+    """Return all manifests derived from the snapshots, or nothing if there are no snapshots."""
     return downstream(ctx, snapshots) if snapshots else ()
 
 
@@ -140,7 +140,7 @@ def remaining(
     tainted: Collection[str] = (),
     reading: Collection[str] = (),
 ) -> list[Remaining]:
-    """Return all remaining copies, from the source to the checkpoint.
+    """Return all remaining copies of removed text in sources, snapshots, published assets and checkpoints.
 
     Args:
         tainted: digests of tainted manifests.
@@ -162,7 +162,7 @@ def _sources(ctx: Context, buckets: Collection[str]) -> Iterator[Remaining]:
 
 
 def _stored(descendants: Sequence[Descendant], tainted: Collection[str]) -> Iterator[Remaining]:
-    """Yield manifests of earlier snapshots, and published assets that were not rebuilt."""
+    """Yield earlier snapshots that contain the text, and published assets that were not rebuilt without it."""
     saved = [one for one in descendants if one.state == "saved" and _stage(one) not in _MODEL_STAGES]
     if saved:
         assets = ", ".join(sorted({one.asset for one in saved}))
@@ -254,14 +254,14 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
 
 
 def excerpts(text: str) -> tuple[str, ...]:
-    """Return the middle parts of the longest lines. Short lines and table rulers are skipped."""
+    """Return excerpts of a text, from the middle of its longest lines. Short lines and table rulers are skipped."""
     lines = sorted({line.strip() for line in text.splitlines()}, key=lambda line: (-len(line), line))
     middles = (line[max(0, (len(line) - LENGTH) // 2) :][:LENGTH] for line in lines if len(line) >= _SHORTEST)
     return tuple(islice((one for one in middles if len(set(one)) >= _LETTERS), EXCERPTS))
 
 
 def forms(wanted: Sequence[str]) -> tuple[bytes, ...]:
-    """Return excerpts as bytes: raw, and escaped for HTML, JSON and nested JSON (Dagster's events)."""
+    """Return the bytes to search for: excerpts raw, and escaped for HTML, JSON and nested JSON (Dagster's events)."""
     escaped = (form for one in wanted for form in (one, *_in_json(one), *_in_html(one)))
     return tuple(dict.fromkeys(form.encode(errors="surrogatepass") for form in escaped))
 
@@ -277,7 +277,7 @@ def _in_html(one: str) -> tuple[str, ...]:
 
 
 def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]:
-    """Yield path and number of excerpts for every regular file that contains excerpts. Links are not followed."""
+    """Yield path and number of excerpts for every regular file with excerpts. Symbolic links are not followed."""
     root = ctx.workspace.root
     for name, facts in metered(ctx.progress, "searching files", files_below(root), 0):
         top, _, rest = name.partition("/")
@@ -287,7 +287,7 @@ def _holding(ctx: Context, wanted: Sequence[bytes]) -> Iterator[tuple[str, int]]
 
 
 def _count(path: Path, wanted: Sequence[bytes]) -> int:
-    """Return the number of excerpts in a file, or 0 if the file no longer exists."""
+    """Return the number of different excerpts in a file, or 0 if the file no longer exists."""
     longest, found, before = max(map(len, wanted)), set[bytes](), b""
     with suppress(FileNotFoundError), path.open("rb") as stream:
         while data := stream.read(_CHUNK_BYTES):
@@ -316,9 +316,9 @@ class HeldModel(Frozen):
 
 
 def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str] = ()) -> list[HeldModel]:
-    """Return candidates, releases and exports of the checkpoints in these runs.
+    """Return the candidates, releases and exports that are derived from the runs' checkpoints.
 
-    Exports of text or tokens are included if they come from one of `manifests`.
+    Exports of text or tokens are included if they are derived from one of `manifests`.
 
     Raises:
         SignatureError: the release history fails verification.
@@ -336,7 +336,7 @@ def models_of(ctx: Context, runs: Sequence[ExposedRun], manifests: Iterable[str]
 
 
 def remaining_models(models: Sequence[HeldModel], tainted: Collection[str] = ()) -> list[Remaining]:
-    """Return candidates, releases and exports as remaining copies.
+    """Return an entry in the list of remaining copies for each candidate, release and export.
 
     Args:
         tainted: digests of tainted manifests.
@@ -386,7 +386,10 @@ def _where(one: HeldModel) -> str:
 
 
 def _is_there(one: HeldModel) -> bool:
-    """Return True if an export is still in its folder, or is in a bucket, where its existence cannot be checked."""
+    """Return True if an export is still in its folder.
+
+    An export in a bucket also counts, because its existence cannot be checked.
+    """
     return "://" in one.now or Path(one.now).exists()
 
 

@@ -75,7 +75,7 @@ class DownstreamAsset(Frozen):
 
 
 class RebuiltAsset(Frozen):
-    """Asset whose earlier versions were derived from removed text, and whose published version was not."""
+    """Asset that was rebuilt: earlier versions were derived from removed text, and the published version is not."""
 
     asset: str
     digest: str
@@ -85,8 +85,8 @@ class RebuiltAsset(Frozen):
 def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
     """Return every asset that reads documents, directly or indirectly, with its state.
 
-    An asset that was never materialized is skipped in most cases. Such an asset is listed if it has earlier versions.
-    It is also listed if a takedown search needs the asset and its inputs exist, since the search is then incomplete.
+    An asset that was never materialized is usually skipped. It is listed if it has earlier versions, or if a takedown
+    search needs the asset and the asset's inputs exist: without the asset, the search is incomplete.
     """
     recipe = load(recipe_path)
     catalog = [stage for stage in stages(recipe) if stage.group != DECIDED]
@@ -108,7 +108,7 @@ def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
 
 
 def _reading(catalog: Collection[Stage], origins: Collection[str]) -> frozenset[str]:
-    """Return the origins and all assets that depend on them. The catalog must list inputs first."""
+    """Return the origin assets and all assets that depend on them. The catalog must list inputs first."""
     found = set(origins)
     for stage in catalog:
         if found.intersection(stage.deps):
@@ -126,7 +126,7 @@ def _state(shown: str) -> str:
 
 
 def behind(assets: Sequence[DownstreamAsset], runs: Sequence[ExposedRun], *, models: bool) -> Iterator[str]:
-    """Yield lines that name stale assets by state, and runs whose steps are unknown.
+    """Yield lines that name the stale assets by state, and the runs whose steps are unknown.
 
     Args:
         models: False to skip trained models, which are listed as remaining copies.
@@ -158,7 +158,7 @@ _RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
 
 
 class BucketProof(Frozen):
-    """Result of the check of one bucket.
+    """Result of the search for excluded documents in one bucket.
 
     `taken` counts rejects by exclusion entry, and `hits` counts documents that still match an entry.
     """
@@ -173,7 +173,7 @@ class BucketProof(Frozen):
 
 @dataclass(frozen=True)
 class RemovalProof:
-    """Exclusion entries in a report, and the results of their checks.
+    """Exclusion entries in a takedown report, and the results of their checks.
 
     Args:
         held_by: digests of all manifests derived from a snapshot with the text.
@@ -192,12 +192,12 @@ class RemovalProof:
 
     @property
     def removed(self) -> list[str]:
-        """IDs of listed documents that only earlier snapshots contain."""
+        """IDs of the listed documents that only earlier snapshots contain."""
         return sorted({one.id for each in self.found for one in each.documents if not one.published})
 
     @property
     def complete(self) -> bool:
-        """True if the search results list all matching documents."""
+        """True if the search results list all matching documents, without any cut off by the limit `LISTED`."""
         return all(each.count + each.earlier <= LISTED for each in self.found)
 
 
@@ -212,15 +212,15 @@ def prove(
     """Check that no published asset contains excluded documents.
 
     Args:
-        only: numbers of the entries to report; if empty, all entries.
+        only: numbers of the exclusion entries to report; if empty, all entries.
         downstream: state of every asset that reads documents.
         tainted: digests of tainted manifests.
-        models: True to require rebuilt models and no unknown runs.
+        models: True to require that models are rebuilt and that no run has unknown steps.
 
     Raises:
-        MissingError: the list has no such entry, or is empty.
+        MissingError: the exclusion list has no such entry, or is empty.
         CheckFailedError: the corpus still contains excluded documents, or a downstream asset is stale or unknown.
-        SignatureError: the list fails verification.
+        SignatureError: the exclusion list fails verification.
     """
     listed = exclusions.read(ctx)
     entries = tuple(entry for entry in listed if not only or entry.number in only)
@@ -263,7 +263,7 @@ def prove(
 def facts(
     ctx: Context, proof: RemovalProof, models: Sequence[Remaining] = (), measured: Sequence[TakedownMeasure] = ()
 ) -> dict[str, Any]:
-    """Return the report's content, which is the predicate of the signed statement.
+    """Return the content of the takedown report, which is the predicate of the signed statement.
 
     Args:
         models: candidates, releases and exports of checkpoints that read the removed text.
@@ -285,7 +285,7 @@ def facts(
 
 
 def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
-    """Sign the report and write it with its pages; return the folder with `report.json`, `.md` and `.html`.
+    """Sign the takedown report and write it with its pages. Return the folder with `report.json`, `.md` and `.html`.
 
     Raises:
         SignatureError: this machine has no `compliance` key.
@@ -303,7 +303,7 @@ def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
 
 
 def read(ctx: Context, path: Path) -> dict[str, Any]:
-    """Return the content of a signed report after verification.
+    """Verify a signed takedown report and return its content.
 
     Raises:
         SignatureError: the report is missing, was changed, or is not signed by `compliance`.

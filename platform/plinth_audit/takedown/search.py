@@ -4,7 +4,7 @@
     text                              near duplicates by the published MinHash index, and documents with a verbatim
                                       span by the trace indexes; then rows and clusters as above
 
-`notes` lists missing indexes, without which the result is incomplete.
+`notes` lists the indexes that are missing. If an index is missing, the result may be incomplete.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ Wanted = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class HeldDocument:
-    """Document found by a takedown search.
+    """Document that matches a takedown search.
 
-    `how` is the reason for the match. `part` and `row` give the document's position in its bucket's documents, in the
-    snapshots that `ledgers` list.
+    `how` is the reason for the match. `part` and `row` give the document's position in its bucket's documents. The
+    position is the same in all snapshots that `ledgers` list.
     """
 
     id: str
@@ -72,13 +72,13 @@ class HeldDocument:
 
 @dataclass(frozen=True)
 class FoundDocuments:
-    """Documents found by a takedown search, with counts.
+    """Documents that match a takedown search, with counts.
 
     Args:
         documents: at most `LISTED`, published documents first.
         published: number of matching rows in the published ledger, by part.
-        earlier: number of rows only in earlier ledgers.
-        shards: tokens in the published documents, by shard.
+        earlier: number of matching rows that are only in earlier ledgers.
+        shards: number of tokens in the matching published documents, by shard.
         notes: searches that were not possible.
     """
 
@@ -92,7 +92,7 @@ class FoundDocuments:
 
     @property
     def count(self) -> int:
-        """Number of documents in the published corpus."""
+        """Number of matching documents in the published corpus."""
         return sum(self.published.values())
 
 
@@ -149,7 +149,7 @@ def _rows(ctx: Context, parts: Sequence[IndexedPart], wanted: Wanted) -> dict[in
 
 
 def _details(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows], how: Any) -> Iterator[HeldDocument]:
-    """Yield the details of up to `LISTED` rows. Rows of the published ledger come first."""
+    """Yield the matching documents in up to `LISTED` ledger rows. Rows of the published ledger come first."""
     left = LISTED
     for at in sorted(rows, key=lambda at: (not parts[at].published, at)):
         part, chosen = parts[at], rows[at][:left]
@@ -173,7 +173,7 @@ def _how(row: Mapping[str, Any], wanted: Wanted) -> str:
 
 
 def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
-    """Yield the `documents` manifests of the bucket that contain a document, the published manifest first."""
+    """Yield the `documents` manifests that contain a document, the published manifest first."""
     for digest in document.ledgers:
         made = ctx.refs.load(digest).inputs.get(f"{document.bucket}/documents")
         if made is not None:
@@ -181,7 +181,7 @@ def snapshots_of(ctx: Context, document: HeldDocument) -> Iterator[Manifest]:
 
 
 def text_of(ctx: Context, document: HeldDocument) -> str | None:
-    """Return the text of a document, or None if no snapshot in the store contains the text."""
+    """Return the text of a document, or None if the store has no snapshot with the text."""
     name = document.part.removeprefix(f"{document.bucket}/")
     for manifest in snapshots_of(ctx, document):
         part = next((part for part in manifest.parts if part.name == name), None)
@@ -192,7 +192,7 @@ def text_of(ctx: Context, document: HeldDocument) -> str | None:
 
 
 def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]) -> dict[str, int]:
-    """Return the number of tokens by shard for rows of the published ledger."""
+    """Return the number of tokens by shard, summed over the rows of the published ledger."""
     counts: Counter[str] = Counter()
     for at, own in sorted(rows.items()):
         if not parts[at].published:
@@ -206,7 +206,7 @@ def _shards(ctx: Context, parts: Sequence[IndexedPart], rows: Mapping[int, Rows]
 
 
 def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
-    """Return each document once; the first occurrence is kept."""
+    """Return each document once, as it first occurs in the input."""
     known: dict[tuple[str, str], HeldDocument] = {}
     for one in documents:
         known.setdefault((one.bucket, one.id), one)
@@ -214,16 +214,18 @@ def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
 
 
 def alike_of(ctx: Context) -> Alike:
-    """Return the similarity parameters of the published deduplication, or the defaults if there is none."""
+    """Return the similarity parameters of the published deduplication, or the defaults if no deduplication is
+    published.
+    """
     made = ctx.refs.published(minhash.ASSET)
     params = made.params.get("minhash", {}) if made else {}
     return Alike(**{name: value for name, value in params.items() if name in Alike.model_fields and value is not None})
 
 
 def documents_with(ctx: Context, text: str, alike: Alike | None = None) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the IDs of documents that contain a text with the kind of match, and notes on missing indexes.
+    """Return the documents that contain a text (kind of match by ID), and notes on missing indexes.
 
-    A match of a span only (32 or more tokens) shows a quotation, but no copy of the document.
+    If only a span of 32 or more tokens matches, the document quotes the text but is not a copy.
     """
     rule = alike or alike_of(ctx)
     found, notes = dict[str, str](), list[str]()
@@ -306,7 +308,7 @@ class Proposal:
 
     @property
     def share(self) -> float:
-        """Share of the corpus that the entry excludes, counted in documents."""
+        """Share of the corpus that the entry excludes, by number of documents."""
         return self.count / self.documents if self.documents else 0.0
 
     @property
@@ -326,7 +328,7 @@ def propose(
     Raises:
         RequestError: the value is invalid, or there are too many texts.
         MissingError: no document has this ID, or there is no ledger.
-        SignatureError: the list fails verification.
+        SignatureError: the exclusion list fails verification.
     """
     if not reason.strip():
         raise RequestError("an exclusion needs a reason", expected="requester and reason")
@@ -348,10 +350,10 @@ def propose(
 def _signed(
     ctx: Context, found: FoundDocuments, chosen: Sequence[HeldDocument], alike: Alike
 ) -> tuple[TextSignature, ...]:
-    """Return text signatures that match near duplicates of the given text or of the found documents."""
+    """Return signatures of the requested text or of the matching documents, to recognize their near duplicates."""
     if found.count + found.earlier > len(found.documents) >= LISTED:
         raise RequestError(
-            f"too many texts for an entry (limit {LISTED:,})",
+            f"too many texts for one exclusion entry (limit {LISTED:,})",
             found=f"{found.count + found.earlier:,} documents",
             remedy="add --no-texts",
         )
@@ -362,7 +364,7 @@ def _signed(
 
 
 def _counted(ctx: Context, proposal: Proposal) -> Proposal:
-    """Return the proposal with the number of published documents that the rule would exclude in the next build."""
+    """Return the proposal, completed with the number of published documents that the next build would exclude."""
     earlier = exclusions.read(ctx)
     number = len(earlier) + 1
     entry = Exclusion(number=number, prior=None, by="-", at="-", **proposal.fields)
@@ -375,10 +377,10 @@ def _counted(ctx: Context, proposal: Proposal) -> Proposal:
 
 
 def hits(ctx: Context, entries: Sequence[Exclusion], only: int | None = None) -> dict[str, list[int]]:
-    """Return the number of matching documents by bucket and part.
+    """Return the number of documents that match exclusion entries, by bucket and part.
 
     Args:
-        only: number of the entry to count; if None, all entries.
+        only: number of the entry to count; if None, all entries are counted.
     """
     found = {}
     for bucket, manifest in published(ctx, DOCUMENTS):

@@ -3,10 +3,11 @@
     export    files in an export: text with its ledger rows
     manifest  list of the files in an export; the export's README for the Hugging Face Hub
 
-Does not belong here: token export for other trainers (`plinth.tokens.shards.reader`), ledger export
-(`plinth.provenance.ledger`).
+The export of tokens for other trainers (`plinth.tokens.shards.reader`) and the export of the ledger
+(`plinth.provenance.ledger`) do not belong here.
 
-Also here: the commands `plinth export text` and `plinth export verify`, which load the other modules when they run.
+This package also defines the commands `plinth export text` and `plinth export verify`, which import the other modules
+when they run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     The files have the layout of the Hugging Face Hub. An interrupted export can be continued, and a repeated export
     gives the same bytes. Held-out text is excluded. Documents are excluded if their license does not allow
     redistribution (`corpus.licences_by_use`). Buckets with the term `redistribute: false` are rejected. The compliance
-    key signs the files (`EXPORT.json`).
+    key signs the file list (`EXPORT.json`).
     """
     from plinth.compute.engine import LocalEngine, cores
     from plinth_assets.candidate import CARD, card_text
@@ -84,7 +85,7 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     )
 )
 @click.argument("place")
-@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: pinned).")
+@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust (default: pinned root).")
 @click.option("--unsigned", is_flag=True, help="Accept an unsigned text export.")
 @click.option("--digest", help="Expected SHA-256 of manifest.json, instead of a signature.")
 @shared
@@ -95,7 +96,7 @@ def verify(
     """Verify every file of a text or token export at PLACE against the compliance signature.
 
     The command needs no workspace, only the root of trust: the pinned root, or --root. An unsigned export can be
-    compared with its own manifest by --unsigned, or with the SHA-256 that the export printed by --digest.
+    compared with its own manifest (--unsigned), or with the SHA-256 that `plinth export text` printed (--digest).
     """
     from plinth.errors import SignatureError
     from plinth.storage.workspace import Workspace

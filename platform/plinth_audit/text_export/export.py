@@ -5,13 +5,13 @@
     manifest.json                              every file with length and SHA-256; digests of the inputs
     .progress/                                 during the export: the plan, and the complete files
 
-A file is written unless a complete file is recorded under its key (format, part of text, part of the ledger). So an
-interrupted export continues, a repeated export writes nothing, and both have the same bytes. `manifest.json` is deleted
-first and written last. Only files from an export are replaced or deleted.
+A file is written unless a complete file is recorded under its key (format, part of text, part of the ledger). Therefore
+an interrupted export continues, a repeated export writes nothing, and both have the same bytes. `manifest.json` is
+deleted first and written last. Only files from an export are replaced or deleted.
 
-A row has a training document's text and its ledger row, in the order of the documents. All ledger columns about the
-document are exported: origin, license, terms, scores, cluster, rules that fired, edits. Columns about a training run
-(shard, position, tokens, weight) are left out, so an export does not depend on what was trained.
+A row has the text of a training document and its ledger row. Rows are in the order of the documents. All ledger columns
+about the document are exported: origin, license, terms, scores, cluster, rules that fired, edits. Columns about a
+training run (shard, position, tokens, weight) are left out, so an export does not depend on the training run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LANGUAGE = "language__label"
 
 
 class ExportTask(Frozen):
-    """Work item of one export worker: one text file to write."""
+    """Work item of an export worker, which writes one text file."""
 
     name: str
     uri: str
@@ -101,7 +101,7 @@ def export(
 
 
 def require_corpus(buckets: Sequence[str]) -> None:
-    """Reject the bucket of canaries. Canaries cannot measure memorization if others train on them.
+    """Reject the bucket of canaries. If other models train on the canaries, they no longer measure memorization.
 
     Raises:
         SourceError: the buckets include canaries.
@@ -145,7 +145,7 @@ def _require_same(bucket: str, curated: Manifest, ledger: Manifest, card: Manife
 
 
 def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
-    """Return the digests of the annotations and policies for these buckets. Inputs from training are left out."""
+    """Return the digests of the annotations and policies that judged the buckets. Inputs from training are left out."""
     others = {key.partition("/")[0] for key in ledger.inputs if key.endswith("/documents")} - set(buckets)
     others |= {CANARIES}
     of_a_run = (key for key in ledger.inputs if key == "mixture" or key.endswith("/shards"))
@@ -154,7 +154,7 @@ def _judged_by(buckets: Sequence[str], ledger: Manifest) -> dict[str, str]:
 
 
 def _tasks(bucket: str, curated: Manifest, ledger: Manifest, kind: str, to: str) -> Iterator[ExportTask]:
-    """Yield one export task per part that has training text."""
+    """Yield one export task for each part of a bucket that has training text."""
     rights = _redistribution(curated)
     rows_of = {part.name.removeprefix(f"{bucket}/"): part for part in ledger.named(f"{bucket}/part-")}
     parts = [part for part in curated.named("part-") if part.rows]
@@ -166,7 +166,7 @@ def _tasks(bucket: str, curated: Manifest, ledger: Manifest, kind: str, to: str)
 
 
 def _redistribution(curated: Manifest) -> Rights:
-    """Return the license gate for redistributed text (`corpus.licences_by_use`)."""
+    """Return the license gate for redistributed text (`corpus.licences_by_use`), as the curated text records it."""
     if "licences" not in curated.params:
         raise IntegrityError(
             f"{curated.asset} does not record the permitted licenses",
@@ -192,7 +192,7 @@ def _write_missing(ctx: Context, to: str, tasks: Sequence[ExportTask], done: dic
 
 
 def write_text(store: Store, task: ExportTask) -> ExportFile:
-    """Write one text file and return its record with length, digest and counts."""
+    """Write one text file of the export. Return its record with length, digest and counts."""
     counts = list[dict[str, Any]]()
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -231,14 +231,14 @@ _NAMES = {"domain": "source"}
 
 
 def schema_of(store: Store, ledger: Part) -> pa.Schema:
-    """Return the schema of exported rows, with the sidecar columns of this ledger part."""
+    """Return the schema of exported rows, including the annotation columns of a ledger part."""
     scores = [field for field in pq.read_schema(store.open_path(ledger.blob)) if JOIN in field.name]
     fixed = [BASE.field(name).with_name(_NAMES.get(name, name)) for name in (*_LEDGER, *_JUDGED)]
     return pa.schema([*_TEXT, *fixed, *scores, _METADATA])
 
 
 def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
-    """Yield the training documents in a part, with the schema `schema_of`.
+    """Yield the training documents of a part, as batches with the schema from `schema_of`.
 
     Raises:
         IntegrityError: the ledger does not match the text.
@@ -258,7 +258,7 @@ def rows(store: Store, curated: Part, ledger: Part) -> Iterator[pa.RecordBatch]:
 
 
 class _Texts:
-    """Sequential reader of text and metadata in a part."""
+    """Sequential reader of text and metadata in a part of curated text."""
 
     def __init__(self, store: Store, part: Part) -> None:
         self._part = part
@@ -267,7 +267,7 @@ class _Texts:
         self._rows = 0
 
     def take(self, ids: pa.Array) -> pa.RecordBatch:
-        """Return the next documents, and require that they have these IDs."""
+        """Return the next documents, or raise an error if their IDs differ from `ids`."""
         while self._rows < len(ids) and (batch := next(self._batches, None)) is not None:
             self._waiting.append(batch)
             self._rows += batch.num_rows
@@ -291,7 +291,7 @@ class _Texts:
             f"the ledger does not match the curated text ({self._part.name})",
             found=found,
             expected="the training documents, in order",
-            remedy="plinth run --select ledger",
+            remedy="run `plinth run --select ledger`",
         )
 
 
@@ -299,7 +299,7 @@ Write = Callable[[pa.Schema, Iterable[pa.RecordBatch], DigestWriter], None]
 
 
 def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
-    """Write Zstandard-compressed row groups with a limit on rows and bytes per group."""
+    """Write Parquet with Zstandard compression. Each row group has a limited number of rows and bytes."""
     groups = RowGroups(schema)
 
     def filled() -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ PLAN = f"{PROGRESS}plan.json"
 
 
 class ExportFile(Frozen):
-    """File in an export: key, length, digest, counts, and the number of documents excluded by license."""
+    """File in a text export: key, length, digest, counts, and the number of documents excluded by license."""
 
     key: str
     bytes: int
@@ -34,7 +34,7 @@ class ExportFile(Frozen):
 
 
 class TextExport(Frozen):
-    """Content of `manifest.json` and its digest."""
+    """Content of an export's `manifest.json`, and its digest."""
 
     format: str
     version: str
@@ -48,7 +48,7 @@ class TextExport(Frozen):
 
 
 def load(to: str) -> TextExport:
-    """Read the manifest of a finished export.
+    """Read the manifest of a finished text export.
 
     Raises:
         StorageError: there is no manifest.
@@ -61,10 +61,10 @@ def load(to: str) -> TextExport:
 
 
 def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
-    """Plan an export. Return the complete files of earlier attempts that are still needed, by name.
+    """Plan a text export. Return the complete files of earlier attempts that are still needed, by file name.
 
     Args:
-        wanted: keys of the text files by name.
+        wanted: key of each text file, by file name.
 
     Raises:
         StorageError: the target has files that are not from an export.
@@ -94,7 +94,7 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
 
 
 def record(to: str, name: str, file: ExportFile) -> None:
-    """Record that a file is complete, in the progress folder of the export."""
+    """Record in the progress folder of the export that a file is complete."""
     note = {"name": name, "file": file.model_dump()}
     write_file(f"{to}/{PROGRESS}{file.key}.json", lambda out: out.write(fingerprint.canonical(note)))
 
@@ -111,7 +111,7 @@ def finish(to: str, kind: str, files: Mapping[str, ExportFile], inputs: Mapping[
 
 
 def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile], set[str]]:
-    """Return the complete files by name, and the names of all files that exports planned or wrote."""
+    """Return the complete files by name, and the names of all files that any export planned or wrote here."""
     done, ours = dict[str, ExportFile](), set[str]()
     if MANIFEST in there:
         done |= load(to).files
@@ -135,7 +135,7 @@ def _half_written(name: str, ours: set[str]) -> bool:
 
 
 def verify(to: str, digest: str | None = None) -> TextExport:
-    """Read every file in an export and compare length and SHA-256 with the manifest.
+    """Read every file of an export, and compare its length and SHA-256 with the manifest.
 
     Args:
         digest: expected SHA-256 of `manifest.json`, as printed by the export.
@@ -209,7 +209,7 @@ class CardFacts:
 
 
 def hub_card(facts: CardFacts, page: str) -> str:
-    """Return the data card for the Hub: front matter, then the page."""
+    """Return the data card for the Hugging Face Hub: front matter, then the page."""
     import yaml
 
     counts = facts.counts
@@ -222,7 +222,7 @@ def hub_card(facts: CardFacts, page: str) -> str:
 
 
 def size_category(documents: int) -> str:
-    """Return the Hub's size category: `n<1K`, `1K<n<10K`, … `n>1T`."""
+    """Return the Hugging Face Hub's size category: `n<1K`, `1K<n<10K`, … `n>1T`."""
     place = next((i for i in range(len(_STEPS)) if documents < 10 ** (3 + i)), len(_STEPS))
     if place == 0:
         return f"n<{_STEPS[0]}"
@@ -230,7 +230,7 @@ def size_category(documents: int) -> str:
 
 
 def hub_licence(licence: str) -> str:
-    """Return the Hub's identifier for an SPDX license identifier, or `other` if the Hub has none."""
+    """Return the Hugging Face Hub's identifier for an SPDX license identifier, or `other` if there is none."""
     known = licence.lower()
     for suffix in _SUFFIXES:
         known = known.removesuffix(suffix)
@@ -239,7 +239,7 @@ def hub_licence(licence: str) -> str:
 
 
 def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
-    """Return the front matter key `license`, and `license_name` if a license has no Hub identifier."""
+    """Return the front matter key `license`, and `license_name` if a license has no identifier on the Hub."""
     own = sorted(licences)
     known = sorted({hub_licence(one) for one in own})
     named = {"license": known[0] if len(known) == 1 else known} if known else {}
@@ -250,10 +250,10 @@ def licence_keys(licences: Iterable[str]) -> dict[str, Any]:
 def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
     """Return language codes of two or three letters, most frequent first.
 
-    A language is included if at least one document in `LANGUAGE_SHARE` has it.
+    A language is included if at least one document in `LANGUAGE_SHARE` has this language.
 
     Args:
-        languages: documents by label, such as `eng_Latn`.
+        languages: number of documents by label, such as `eng_Latn`.
         documents: number of documents in all languages.
     """
     found = dict[str, int]()
@@ -266,7 +266,7 @@ def language_codes(languages: Mapping[str, int], documents: int) -> list[str]:
 
 
 def _patterns(files: Mapping[str, str]) -> dict[str, str | list[str]]:
-    """Return file patterns by dataset name: one dataset per bucket, and one over all buckets if there are several."""
+    """Return file patterns by dataset name: one dataset per bucket, and one for all buckets if there are several."""
     whole = {"default": list(files.values())} if len(files) > 1 and "default" not in files else {}
     return {**whole, **files}
 

@@ -5,11 +5,11 @@
     tracer       spans in a text or token sequence, with documents, shards, steps and checkpoints of runs
 
 The index takes half a byte per token. A query looks up all of its 16-grams, so it is enough to index n-grams at fixed
-distances (anchors). The index size does not depend on the text, and all repetitions are found.
+distances (anchors). The size of the index does not depend on the content of the text. All repetitions are found.
 
-Does not belong here: one document by its ID (`plinth.provenance.explain`).
+Tracing one document by its ID does not belong here (see `plinth.provenance.explain`).
 
-Also here: the command `plinth corpus trace`, which loads the other modules when it runs.
+This package also defines the command `plinth corpus trace`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_PATH = 4096
 
 
 @click.command(
-    short_help="Find a text verbatim in training data, with steps.",
+    short_help="Find verbatim spans of a text in the training data.",
     epilog=examples(
         'plinth corpus trace "It was the best of times, it was the worst of times, …"',
         "plinth corpus trace answer.txt --documents 100",
@@ -40,18 +40,20 @@ MOST_PATH = 4096
     ),
 )
 @click.argument("target", type=Utf8Text(), metavar="TEXT|FILE|-|latest")
-@click.option("--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum tokens per span.")
 @click.option(
-    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents listed per span."
+    "--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum length of a span, in tokens."
+)
+@click.option(
+    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents to list per span."
 )
 @shared
 @json_option
 def trace(settings: Settings, target: str, least: int, documents: int, as_json: bool) -> None:
-    """Find verbatim spans of a text in the training data, and the steps and checkpoints that read them.
+    """Find verbatim spans of a text in the training data, and the steps and checkpoints that read these spans.
 
     The command shows every span of 32 or more tokens with its number of occurrences and documents. For the first
-    documents, it shows shards, training steps and checkpoints. TARGET is a text, a file, or `-` for stdin. `latest`
-    traces the completions of the latest extraction test.
+    documents, it shows shards, training steps and checkpoints. TARGET is a text, a file, or `-` for stdin. If TARGET is
+    `latest`, the completions of the latest extraction test are traced.
     """
     from plinth_audit.trace.tracer import Tracer
     from plinth_jobs.cli import output
@@ -86,7 +88,7 @@ def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> No
 
 
 def _text(target: str) -> str:
-    """Return the content of the target if it is a file or `-`, otherwise the target itself."""
+    """Return the text to trace: the content if the target is a file or `-`, otherwise the target itself."""
     from plinth.errors import MissingError
 
     try:

@@ -2,13 +2,13 @@
 
     query -> its 16-grams -> anchors with the same hash -> compared with the shard's tokens -> matches
 
-Each occurrence is found once: if a match extends back over an earlier anchor, that anchor has already produced it. A
-query takes one search per token and range, and one comparison per anchor that shares a 16-gram with the query. If the
-query repeats no 16-gram, there are at most as many comparisons as anchors.
+Each occurrence is reported once: if a match extends back over an earlier anchor, this anchor has already produced the
+match. A query takes one search per token and range, and one comparison per anchor that shares a 16-gram with the query.
+If the query repeats no 16-gram, there are at most as many comparisons as anchors.
 
-A span is maximal if no longer span of the text that contains it occurs. The count for the whole span and the count for
-its most frequent 32 tokens are separate: a million files may start with a license, but only one may continue like the
-text.
+A span is maximal if no longer span of the text that contains the span occurs in the shards. The count for the whole
+span and the count for its most frequent 32 tokens are separate: a million files may start with a license, but only one
+may continue in the same way as the text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class VerbatimIndex:
     """Trace index of a bucket, opened together with the bucket's shards.
 
     Raises:
-        MissingError: the index belongs to other shards.
+        MissingError: the index belongs to other shards than the published shards.
     """
 
     def __init__(self, store: Store, made: Manifest, shards: Manifest) -> None:
@@ -70,14 +70,14 @@ class VerbatimIndex:
         self._parts = {name: made.named(f"{reader.stream.folder}anchors-") for name, reader in self.readers.items()}
 
     def find(self, query: NDArray[np.int64], least: int = SPAN_TOKENS) -> dict[str, Matches]:
-        """Return all matches of at least `least` tokens by stream.
+        """Return all matches between a query and the bucket's shards with at least `least` tokens, by stream.
 
         Raises:
             ValueError: `least` is below the minimum of the index.
             MissingError, IntegrityError: a part or a shard is missing, truncated or invalid.
         """
         if least < SPAN_TOKENS:
-            raise ValueError(f"spans of {least} tokens; the index only finds spans of {SPAN_TOKENS} or more")
+            raise ValueError(f"the index only finds spans of {SPAN_TOKENS} or more tokens, but {least} were requested")
         grams = hash_grams(query)
         return {name: self._in_stream(name, query, grams, least) for name in self.readers}
 
@@ -113,7 +113,10 @@ class VerbatimIndex:
         base: int,
         least: int,
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield matches at anchors: token `at` of the query is aligned with token `base + positions` of the stream."""
+        """Yield the matches at anchors that share a hash with the query.
+
+        At each anchor, token `at` of the query is aligned with token `base + positions` of the stream.
+        """
         owners = np.searchsorted(reader.shard_starts, base + positions, side="right") - 1
         for shard in np.unique(owners).tolist():
             own = np.flatnonzero(owners == shard)
@@ -131,7 +134,7 @@ class VerbatimIndex:
     def _across(
         self, reader: ShardReader, query: NDArray[np.int64], at: int, position: int, base: int, least: int
     ) -> NDArray[np.int64]:
-        """Return the match at an anchor next to the edge of a shard. All tokens within reach of the query are read."""
+        """Return the match at an anchor near the edge of a shard. The match may extend into neighboring shards."""
         token = base + position
         first, stop = max(0, token - at), min(reader.tokens, token + len(query) - at)
         held, made = reader.read(first, stop - first), np.empty((1, 3), np.int64)
@@ -143,7 +146,7 @@ class VerbatimIndex:
 
 
 def _ordered(rows: NDArray[np.int64]) -> Matches:
-    """Return matches sorted by query and stream position, without duplicates from documents in two ranges."""
+    """Return matches sorted by query position and stream position. A match that two ranges report is kept once."""
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
     fresh = np.append(True, (np.diff(rows[:, :2], axis=0) != 0).any(axis=1))[: len(rows)]
     return Matches(*(np.ascontiguousarray(column) for column in rows[fresh].T))
@@ -155,11 +158,12 @@ def compare_u16(
     positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
-    """Extend each hit in both directions. Return the number of matches, and the number of hits that meet an edge.
+    """Extend each hit in both directions while query and stream agree.
 
-    `held` has the tokens of the stream from `first` on; `begins` and `ends` are True if `held` reaches that end of the
-    stream. `made` gets the matches as (token of the query, token of the stream, length), and `edge` gets the numbers of
-    the hits that meet an edge.
+    Return the number of matches, and the number of hits that meet an edge. `held` has the tokens of the stream from
+    `first` on; `begins` and `ends` are True if `held` reaches that end of the stream. The function writes the matches
+    to `made` as (token of the query, token of the stream, length), and the numbers of the hits that meet an edge to
+    `edge`.
     """
 
 
@@ -169,7 +173,7 @@ def compare_u32(
     positions: NDArray[np.int64], base: int, least: int, end_of_text: int, made: NDArray[np.int64],
     edge: NDArray[np.int64],
 ) -> tuple[int, int]:  # fmt: skip
-    """Extend each hit in both directions, as in `compare_u16`, for 32-bit tokens."""
+    """Extend each hit in both directions. It does for 32-bit tokens what `compare_u16` does for 16-bit tokens."""
 
 
 _COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
@@ -177,7 +181,7 @@ _COMPARE: dict[int, Any] = {2: compare_u16, 4: compare_u32}
 
 @dataclass(frozen=True)
 class VerbatimSpan:
-    """Maximal span of the query that occurs in the shards.
+    """Longest possible span of the query that occurs in the shards (no longer span of the query contains it).
 
     Args:
         begin, tokens: start and length in the query.
@@ -197,7 +201,7 @@ class VerbatimSpan:
 
 
 def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]:
-    """Return the maximal spans, sorted by position in the query."""
+    """Return the maximal spans of the query that occur in the shards, sorted by position in the query."""
     frequencies = window_counts(found, query_tokens)
     every = [np.empty((0, 2), np.int64)] + [np.stack([own.begins, own.tokens], axis=1) for own in found.values()]
     made = []
@@ -209,7 +213,9 @@ def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]
 
 
 def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np.int64]:
-    """Return for each query token the number of occurrences of the 32 tokens that start there, [query_tokens]."""
+    """Count occurrences in the shards for every 32-token window of the query, by the window's first token
+    [query_tokens].
+    """
     changes = np.zeros(query_tokens + 1, np.int64)
     for own in found.values():
         changes += np.bincount(own.begins, minlength=query_tokens + 1)
@@ -218,7 +224,7 @@ def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np
 
 
 def covered(made: list[VerbatimSpan], query_tokens: int) -> int:
-    """Return the number of query tokens that at least one span contains."""
+    """Return the number of query tokens that are in at least one span."""
     held = np.zeros(query_tokens, np.bool_)
     for span in made:
         held[span.begin : span.begin + span.tokens] = True
@@ -233,7 +239,7 @@ def _places(found: Matches, begin: int, tokens: int) -> NDArray[np.int64]:
 
 
 def _maximal(intervals: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return start and length of the intervals that no other interval contains, sorted by start."""
+    """Return start and length of each interval that no other interval contains, sorted by start."""
     kept: list[tuple[int, int]] = []
     reached = -1
     for begin, tokens in sorted(intervals.tolist(), key=lambda own: (own[0], -own[1])):

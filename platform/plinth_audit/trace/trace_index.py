@@ -3,12 +3,12 @@
     document index -> ranges of whole documents             cached per part of the document index
     a range        -> `anchors-00000.arrow`, in order       cached per range, independent of its position
 
-The bytes depend only on the tokens and are the same for any number of workers. Memory use is one range.
+The bytes depend only on the tokens and are the same for any number of workers. Memory holds one range at a time.
 
-When text is added, all shards of equal size are cut again, so a shard is not the unit of the cache. A range contains
-whole documents from one curated part. The cache key of a range is the source of its tokens (tokenizer, curated part,
-the documents' IDs, rows and lengths). The key does not depend on the position in the stream, so only new curated parts
-are indexed.
+If text is added, the boundaries of all shards move, because shards have equal size. Therefore results are cached per
+range and not per shard. A range contains whole documents from one curated part. The cache key of a range is the source
+of its tokens (tokenizer, curated part, the documents' IDs, rows and lengths). The key does not depend on the position
+in the stream, so only new curated parts are indexed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WHAT = "an index of verbatim spans"
 
 @dataclass(frozen=True)
 class AnchorTask:
-    """Range of tokens to index, with the shards that contain it in order.
+    """Range of tokens to index, with the shards that contain the range, in order.
 
     Args:
         shards: parts with `start` and `tokens`.
@@ -73,14 +73,14 @@ class AnchorTask:
 
 @dataclass(frozen=True)
 class Anchors:
-    """Memory-mapped anchors of a range, sorted by hash and position."""
+    """Memory-mapped anchors (indexed 16-grams) of a range, sorted by hash and position."""
 
     hashes: NDArray[np.uint32]
     positions: NDArray[np.uint32]
 
 
 def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
-    """Write the anchors of a range as one part. Memory use is the range and its anchors."""
+    """Write the anchors of a range as one part. Memory holds the range and its anchors."""
     held = _read(store, task, min(task.tokens + GRAM - 1, task.reach))
     keys = np.empty(-(-task.tokens // STRIDE), np.uint64)
     collect = collect_u16 if held.dtype == np.uint16 else collect_u32
@@ -92,7 +92,7 @@ def write(store: Store, task: AnchorTask) -> tuple[Part, ...]:
 
 
 def open_anchors(store: Store, part: Part) -> Anchors:
-    """Memory-map the anchors in a part.
+    """Memory-map the anchors of a range.
 
     Raises:
         MissingError, IntegrityError: the file is missing, truncated or invalid.
@@ -110,7 +110,7 @@ def hash_grams(tokens: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
-    """Return the tokens of the range plus up to 15 tokens after it, as a view if all are in one shard."""
+    """Return the tokens of the range and up to 15 tokens after it. If one shard has them all, the result is a view."""
     pieces = []
     for part in task.shards:
         first = int(part.stats["start"])
@@ -122,12 +122,12 @@ def _read(store: Store, task: AnchorTask, count: int) -> Tokens:
 
 @compiled
 def collect_u16(tokens: NDArray[np.uint16], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
-    """Write hash and position of every anchor that is within one document. Return the number of anchors."""
+    """Write hash and position of every anchor whose 16-gram is within one document. Return the number of anchors."""
 
 
 @compiled
 def collect_u32(tokens: NDArray[np.uint32], count: int, end_of_text: int, keys: NDArray[np.uint64]) -> int:
-    """Write anchors, as in `collect_u16`, for 32-bit tokens."""
+    """Write hash and position of every anchor, as `collect_u16` does, for 32-bit tokens."""
 
 
 @compiled
@@ -157,7 +157,7 @@ RANGE_SCHEMA = pa.schema(
 def run(
     ctx: Context, bucket: str, shards: Manifest, curated: Manifest, *, range_tokens: int = RANGE_TOKENS
 ) -> Manifest:
-    """Index the token streams of a bucket.
+    """Build the trace index for the token streams of a bucket.
 
     Parts of a stream: `anchors-*.arrow` (`ANCHOR_SCHEMA`; stats: start, tokens), in `{label}/` if there are axes.
     Stats: tokens, anchors, ranges, bytes_per_token.
@@ -202,7 +202,7 @@ def _ranges(
 
 
 def _task(shards: Manifest, own: tuple[Part, ...], stream: Stream, start: int, tokens: int) -> AnchorTask:
-    """Return the task for a range, with the shards that contain its tokens and the 15 tokens after it."""
+    """Return the task to index a range, with the shards that contain its tokens and the 15 tokens after it."""
     stop = start + tokens + GRAM - 1
     held = tuple(p for p in own if p.stats["start"] < stop and p.stats["start"] + p.stats["tokens"] > start)
     reach = stream.tokens - start
@@ -223,8 +223,9 @@ def cut(store: Store, task: tuple[Part, int]) -> tuple[Part, ...]:
 
 
 def _cut(documents: DocumentSpans, most: int) -> Iterator[tuple[int, int, str]]:
-    """Yield start, tokens and digest of each range. A range has whole documents that fit, or a piece of a longer
-    document.
+    """Yield start, tokens and digest of each range.
+
+    A range has as many whole documents as fit, or a piece of a document that is longer than a range.
     """
     ends = documents.starts + documents.tokens
     at = 0
@@ -247,7 +248,7 @@ def _digest(documents: DocumentSpans) -> str:
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return one index stage per bucket."""
+    """Return one stage per bucket, which builds the bucket's trace index."""
     return [
         Stage(
             asset=f"{name}/trace_index",

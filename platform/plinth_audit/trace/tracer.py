@@ -2,9 +2,9 @@
 
     text ─► tokens ─► matches in every bucket ─► maximal spans ─► documents, shards ─► steps, checkpoints
 
-For a run over the same shards, the exact tokens are looked up. If text was added or removed later, a run has other
-shards of the bucket. For such a run, the document is looked up, and then the tokens at the same offset in the document.
-The result `by` names the method.
+If a run read the published shards, the exact tokens are looked up. If text was added or removed after the run, the run
+has read other shards of the bucket. In this case, the document is looked up, and then the tokens at the same offset in
+the document. The key `by` in the result names the method.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class Tracer:
         self._row = lru_cache(maxsize=4096)(self._read_row)
 
     def text(self, text: str, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-        """Return the spans of a text, in the form that `tokens` returns.
+        """Return the verbatim spans of a text, in the form that `tokens` returns.
 
-        A text has other first tokens if it follows a space within a line. So it is tokenized as it is and with a
-        leading space, and the variant with more tokens in spans is used. A text that starts or ends inside a word loses
-        the token at that end.
+        The first tokens of a text differ if it follows a space within a line. Therefore the text is tokenized as it is
+        and with a leading space, and the variant with more tokens in spans is used. If the text starts or ends inside a
+        word, the token at that end does not match.
         """
         found = [(query, self._matches(query, least)) for query in self._queries(text)]
         query, matches = max(found, key=lambda one: covered(spans(one[1], len(one[0])), len(one[0])))
@@ -90,7 +90,7 @@ class Tracer:
         return self._described(query, self._matches(query, least), least, listed)
 
     def quoting(self, text: str) -> dict[tuple[str, str], tuple[int, DocumentSpan]]:
-        """Return documents that contain 32 or more consecutive tokens of a text, by bucket and ID, with the longest
+        """Return the documents that contain 32 or more consecutive tokens of a text, by bucket and ID, with the longest
         match.
 
         Unlike a search for maximal spans, this finds quotations even if another document contains the whole text.
@@ -174,7 +174,7 @@ def _open(ctx: Context, made: Manifest) -> _Bucket:
 
 
 def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
-    """Return the tokenizer that all of these shards share."""
+    """Return the tokenizer of the shards, and raise an error if the shards have different tokenizers."""
     blobs = {ctx.refs.load(made.inputs[tokenizer.ASSET]).named(tokenizer.FILE)[0].blob for made in shards}
     if len(blobs) > 1:
         raise IntegrityError(
@@ -188,7 +188,7 @@ def _tokenizer(ctx: Context, shards: list[Manifest]) -> Blob:
 
 @dataclass(frozen=True)
 class Holder:
-    """Document that contains a span.
+    """Document that contains one or more occurrences of a span.
 
     Args:
         document: position of the document in its stream.
@@ -200,10 +200,10 @@ class Holder:
 
 
 def holders(index: DocumentIndex, starts: NDArray[np.int64], most: int) -> tuple[int, list[Holder]]:
-    """Return the number of documents that contain these stream positions, and the first `most` of these documents.
+    """Return the number of documents in which a span occurs, and the first `most` of these documents.
 
     Args:
-        starts: positions of a span's occurrences in the stream, ascending.
+        starts: positions of the span's occurrences in the stream, ascending.
     """
     count, listed = 0, list[Holder]()
     for number, part in enumerate(index.parts):
@@ -229,11 +229,11 @@ class TracedRuns:
         self._runs = [_Run(ctx, load(path)) for path in sorted(ctx.workspace.runs.glob("*/config.json"))]
 
     def saw(self, shards: str, stream: str, start: int, tokens: int, document: DocumentSpan) -> list[dict[str, Any]]:
-        """Return the runs that trained on some of these tokens.
+        """Return the runs that trained on at least some of a sequence of tokens.
 
         Args:
             shards: digest of the shards that contain the stream.
-            start, tokens: position and length in the stream.
+            start, tokens: position and length of the sequence in the stream.
             document: document that contains the tokens.
 
         Returns:
@@ -267,12 +267,12 @@ class _Run:
         if bucket not in self._config.shards:
             return None
         if self._spans is None:
-            return {"run": self._config.run_id, "unknown": "the manifests of its data are not in this workspace"}
+            return {"run": self._config.run_id, "unknown": "manifests of its training data are not in this workspace"}
         same = self._config.shards[bucket] == shards
         try:
             uses = self._spans.of(stream, start, tokens) if same else self._by_document(bucket, start, tokens, document)
         except MissingError:
-            return {"run": self._config.run_id, "unknown": "parts of its data are not in this workspace"}
+            return {"run": self._config.run_id, "unknown": "parts of its training data are not in this workspace"}
         seen = [use for use in uses if use.step + 1 in self._trained]
         if not seen:
             return None
@@ -302,10 +302,10 @@ class _Run:
 
 
 def latest(ctx: Context, *, least: int = SPAN_TOKENS, listed: int = LISTED) -> dict[str, Any]:
-    """Trace the completions of the latest extraction test. Return the completions that have verbatim spans.
+    """Trace the completions of the latest extraction test, and return those with verbatim spans in the training data.
 
     Returns:
-        `checkpoint` (digest), `run`, `step`, `completions` (number traced) and `found`: `id`, `bucket`,
+        `checkpoint` (digest), `run`, `step`, `completions` (number of traced completions) and `found`: `id`, `bucket`,
         `heldout`, `outcome`, `completion` (text), `trace` (as `Tracer.tokens`), by outcome.
 
     Raises:
@@ -342,7 +342,7 @@ def _published_completions(ctx: Context) -> Manifest:
 
 
 def _documents(ctx: Context, made: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Yield the completion of every document once, without repetitions in slices.
+    """Yield the completion of every document once, even if the document is in several slices.
 
     Exact completions come first, and held-out documents come last.
     """

@@ -9,7 +9,7 @@
     stages      the assets of an experiment
     run         run an experiment in this process; packaged experiments (`packaged/`), and experiments of a workspace
 
-This module has the command `plinth experiment`, which loads the other modules when it runs.
+This package defines the command `plinth experiment`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
     )
 )
 def experiment() -> None:
-    """Compare variants (arms) of a recipe over sizes and seeds, with paired effects, intervals and a page."""
+    """Compare variants (arms) of a recipe over sizes and seeds. Show paired effects with intervals on a page."""
 
 
 @experiment.command()
@@ -45,7 +45,7 @@ def experiment() -> None:
 @shared
 @json_option
 def check(settings: Settings, file: Path, as_json: bool) -> None:
-    """Validate an experiment and list its runs with tokens and FLOPs, without starting them.
+    """Validate an experiment and list its runs with tokens and FLOPs, without starting the runs.
 
     FILE is a YAML file, or the name of a packaged experiment.
     """
@@ -74,15 +74,15 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     "--side-by-side", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of concurrent runs."
 )
 @click.option("--again", is_flag=True, help="Retry failed runs.")
-@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes; one per core by default.")
+@click.option("-n", "--workers", type=click.IntRange(1, 1024), help="Worker processes (default: one per core).")
 @json_option
 def run_command(
     settings: Settings, file: Path, side_by_side: int, again: bool, workers: int | None, as_json: bool
 ) -> None:
     """Start the missing runs of an experiment, compare the arms, and write the page.
 
-    A step that several arms or the workspace share runs only once. If the command is interrupted, run it again to
-    continue. A failed arm is reported as a result.
+    A pipeline step that several arms or the workspace share runs only once. If the command is interrupted, run it again
+    to continue. A failed arm is reported as a result.
     """
     from plinth.compute.select_engine import Compute
     from plinth_jobs.cli import output
@@ -148,12 +148,13 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture to this file.")
 @click.option(
-    "--confirm", type=click.Path(path_type=Path), help="File for an experiment that compares proposal and prior."
+    "--confirm", type=click.Path(path_type=Path), help="Output file: experiment that compares proposal and prior."
 )
 @shared
 @json_option
 def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | None, as_json: bool) -> None:
-    """Show the mixture that a swarm proposes, with the interval of its gain, and write the mixture as a recipe.
+    """Show the mixture that a swarm experiment proposes, with the interval of its gain, and write the mixture as a
+    recipe.
 
     If the gain is not significant, or new runs did not confirm the proposal, no recipe is written and the exit code is
     6.

@@ -1,4 +1,4 @@
-"""Answer of an experiment: effects of its arms from the manifests of its runs, its page, and the arms to stop."""
+"""Result of an experiment: effects of its arms from the manifests of its runs, its page, and the arms to stop."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ ASKED = ("sweep", "swarm", "source", "confirms")
 
 
 def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> Manifest:
-    """Return the manifest of the forecast for a scaling ladder; its stats are a `LadderForecast`.
+    """Return the manifest of the forecast for a scaling ladder. Its stats are a `LadderForecast`.
 
     Args:
-        made: manifests of the runs that the law is fitted to, by asset.
+        made: manifests of the runs that the scaling law is fitted to, by asset.
     """
     assert experiment.ladder is not None
     found = forecast(arms, made, experiment.ladder.held_out)
@@ -45,7 +45,7 @@ def forecast_of(experiment: Experiment, arms: Sequence[Arm], made: Mapping[str, 
 
 
 def sample_of(experiment: Experiment, arms: Sequence[Arm], found: Mapping[str, Any]) -> Manifest:
-    """Return the manifest of a source's sample.
+    """Return the manifest that describes a sample of a source's text.
 
     Stats: `found` (result of `assessment.assess`), `needs` by size, `refusal`.
 
@@ -78,7 +78,7 @@ def of(
 
     Stats:
         `effects`: records of `Effect`; `runs`: number of runs by final status; `tokens`, `flops`: totals over all runs.
-        `unsure`: number of test documents that are left out, since some run may have trained on them.
+        `unsure`: number of test documents that are left out, because some run may have trained on them.
         `outcomes` (ladder): records of `LadderOutcome`. `optima` (sweep): records of `SweepOptimum`.
         `proposal` (swarm): `mixture.proposals.MixtureProposal`.
         `confirmation` (confirmation of a proposal): `mixture.ConfirmationOutcome`.
@@ -124,7 +124,7 @@ def of(
 
 
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:
-    """Return the checkpoint measurements of both arms, for each size and seed that both arms finished."""
+    """Return the measurements of both arms (with and without the source) for each size and seed that both finished."""
     ended = {
         (arm.arm, arm.size, arm.seed): {name: ctx.refs.load(digest) for name, digest in run.inputs.items()}
         for arm, run in zip(arms, runs, strict=True)
@@ -140,7 +140,10 @@ def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest])
 def _proposal(
     ctx: Context, experiment: Experiment, swarm: Swarm, runs: Sequence[Manifest], scores: Sequence[ArmScores]
 ) -> MixtureProposal:
-    """Return the proposed mixture, computed from the runs of the largest size and their actual training shares."""
+    """Return the mixture that a swarm proposes.
+
+    It is computed from the runs of the largest size: from their scores and the shares of text that they trained on.
+    """
     size, seen, caps = list(experiment.sizes)[-1], [], dict[str, float]()
     for run, score in zip(runs, scores, strict=True):
         if score.trouble or score.size != size:
@@ -155,14 +158,14 @@ def _proposal(
 
 
 def _mixture(ctx: Context, run: Manifest) -> Mapping[str, Any]:
-    """Return the statistics of the mixture that a finished run trained on."""
+    """Return the statistics of the mixture that a finished run was trained on."""
     return ctx.refs.load(ctx.refs.load(run.inputs["run"]).inputs["mixture"]).stats
 
 
 def _trained(
     ctx: Context, size: str, runs: Sequence[Manifest], scores: Sequence[ArmScores], question: ConfirmationQuestion
 ) -> dict[str, float]:
-    """Return the mixture shares of the first finished run of the proposed arm; empty if no run finished."""
+    """Return the mixture shares of the proposed arm's first finished run, or an empty mapping if no run finished."""
     for run, one in zip(runs, scores, strict=True):
         if (one.arm, one.size) == (PROPOSED, size) and not one.trouble:
             return _shares(_mixture(ctx, run), list(question.prior))
@@ -173,7 +176,7 @@ def confirmation_of(ctx: Context, experiment: Experiment, made: Manifest) -> Con
     """Return the outcome of the runs that confirm a swarm's proposal, or None if there are no such runs.
 
     Args:
-        made: manifest of the swarm's effects.
+        made: manifest of the swarm experiment's effects.
     """
     proposal = MixtureProposal.model_validate(made.stats["proposal"]) if "proposal" in made.stats else None
     if proposal is None or proposal.refusal:
@@ -206,7 +209,7 @@ def _shares(mixture: Mapping[str, Any], names: Sequence[str]) -> dict[str, float
 
 
 def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) -> str:
-    """Return the reason to start no more seeds of an arm, or an empty string if the arm can still win.
+    """Return the reason why no more seeds of an arm should start, or an empty string if the arm can still win.
 
     Args:
         scores: scores of the runs with earlier seeds.
@@ -216,7 +219,7 @@ def cannot_win(experiment: Experiment, arm: Arm, scores: Sequence[ArmScores]) ->
 
 
 def page(ctx: Context, experiment: Experiment, arms: Sequence[Arm], made: Manifest) -> str:
-    """Return the page of an experiment, as HTML."""
+    """Return the results page of an experiment, as HTML."""
     runs = [ctx.refs.load(made.inputs[one.asset]) for one in arms]
     scores = common_scores(ctx, runs)
     scores = [replace(one, seconds=_seconds(ctx, run)) for one, run in zip(scores, runs, strict=True)]
@@ -273,9 +276,9 @@ def _ladder(ctx: Context, experiment: Experiment, made: Manifest) -> tuple[Ladde
 def _notes(experiment: Experiment, spent: dict[str, pipeline.Spent], made: Manifest) -> Iterator[str]:
     assets = [(len(one.made), len(one.taken), one.written) for one in spent.values()]
     new, taken, written = (sum(column) for column in zip(*assets, strict=True)) if assets else (0, 0, 0)
-    yield f"{taken:,} of {new + taken:,} assets for the runs were reused; {written:,} files were written."
+    yield f"{taken:,} of {new + taken:,} assets of the runs were reused; {written:,} files were written."
     if unsure := made.stats["unsure"]:
-        yield f"{unsure:,} documents in the test text are excluded, since some run may have trained on them."
+        yield f"{unsure:,} test documents are excluded, because some run may have trained on them."
     for name, most in experiment.budget:
         if most is not None:
             yield f"Budget used: {made.stats[name]:,.4g} of {most:,.4g} {name}."

@@ -1,8 +1,8 @@
 """Experiment file and the runs that it defines: one recipe for each arm, size and seed.
 
 Overlays are applied to the recipe in this order: `common`, the size, the arm. Then the experiment sets keys that no
-overlay can change: the test text, the seeds, the name of the run. Keys that determine the score must not differ between
-arms.
+overlay can change: the test text, the seeds, the name of the run. If a key determines the score, it must be the same in
+all arms.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sweep(Frozen):
     low: float | None = Field(None, gt=0, description="First value of the range.")
     high: float | None = Field(None, gt=0, description="Last value of the range.")
     points: int = Field(5, ge=3, le=32, description="Number of values in the geometric range.")
-    values: tuple[int | float | str | bool, ...] = Field((), description="List of values, instead of a range.")
+    values: tuple[int | float | str | bool, ...] = Field((), description="List of values to try, instead of a range.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Sweep:
@@ -59,13 +59,13 @@ class Sweep(Frozen):
         return self
 
     def swept(self) -> tuple[int | float | str | bool, ...]:
-        """Return the values of the sweep. Values in a geometric range are rounded to three digits."""
+        """Return the values to try. Values in a geometric range are rounded to three digits."""
         if self.values or self.low is None or self.high is None:
             return self.values
         return tuple(float(f"{value:.3g}") for value in np.geomspace(self.low, self.high, self.points).tolist())
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the recipe overlay for each value, by arm name."""
+        """Return the recipe overlay for each swept value, by arm name."""
         found = {}
         for value in self.swept():
             overlay: Any = value
@@ -75,7 +75,7 @@ class Sweep(Frozen):
         return found
 
     def base(self) -> str:
-        """Return the name of the base arm, which has the middle value."""
+        """Return the name of the base arm, which has the middle value of the sweep."""
         names = [name_of(value) for value in self.swept()]
         return names[len(names) // 2]
 
@@ -83,7 +83,7 @@ class Sweep(Frozen):
 class SweepOptimum(Frozen):
     """Best value of a swept key at one size.
 
-    `best` is the arm with the lowest mean loss. If `optimum` is None, `why` has the reason.
+    `best` is the arm with the lowest mean loss. If `optimum` is None, `why` states the reason.
     """
 
     size: str
@@ -94,7 +94,7 @@ class SweepOptimum(Frozen):
 
 
 def name_of(value: float | str | bool) -> str:
-    """Return the arm name for a value: `at-0-001` for 0.001."""
+    """Return the arm name for a swept value: `at-0-001` for 0.001."""
     text = f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
     return "at-" + re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
@@ -123,7 +123,7 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
         edges += at is None
         found += [] if at is None else [at]
     if edges:
-        why = f"the best value of {edges} of {len(losses)} seeds is at an end of the range: extend it on that side"
+        why = f"in {edges} of {len(losses)} seeds, the best value is at an end of the range: extend the range there"
         return SweepOptimum(size=size, key=key, best=best, why=why)
     if len(found) < 2:
         return SweepOptimum(size=size, key=key, best=best, why="an interval needs several seeds")
@@ -134,7 +134,9 @@ def _optimum(key: str, size: str, values: Mapping[str, float], scores: Sequence[
 
 
 def _vertex(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return the minimum of the parabola around the lowest point, or None if that point is at the end of the range.
+    """Fit a parabola around the point with the lowest loss and return its minimum.
+
+    Return None if the lowest point is at an end of the range.
 
     Args:
         points: pairs of x and loss, sorted by x.
@@ -162,11 +164,11 @@ class ExperimentBudget(Frozen):
     """Budget for all runs of an experiment. An experiment that would exceed its budget does not start."""
 
     tokens: int | None = Field(None, gt=0, description="Maximum training tokens, summed over all runs.")
-    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs, all runs together (as PaLM counts).")
+    flops: float | None = Field(None, gt=0, description="Maximum training FLOPs over all runs (PaLM's formula).")
 
 
 class LadderQuestion(Frozen):
-    """Scaling ladder over the sizes: a law is fitted to all sizes but one, and predicts the remaining size."""
+    """Scaling ladder over model sizes: a law is fitted to all sizes but one, and predicts the remaining size."""
 
     held_out: ArmName = Field(description="Size to predict before it is trained. The law is fitted to the other sizes.")
 
@@ -177,15 +179,15 @@ class Experiment(Frozen):
     name: ArmName
     question: str = Field(min_length=1, description="Question that the experiment answers, as a sentence.")
     recipe: str = Field(description="Recipe for all arms: a path relative to this file, or a packaged recipe.")
-    base: ArmName = Field(description="Arm that all others are compared with.")
+    base: ArmName = Field(description="Name of the arm that all other arms are compared with.")
     test: Mapping[Name, ProtectedSet] = Field(
         min_length=1,
-        description="Test text by slice: JSONL files in `input/`. The text is a protected set in every arm, so exact "
-        "and near copies of it are removed from the training text of all arms.",
+        description="Test text: JSONL files in `input/`, by slice. The test text is a protected set in every arm, so "
+        "exact and near copies of it are removed from the training text of all arms.",
     )
     common: Overlay = Field(default_factory=dict, description="Recipe keys that apply to all arms.")
-    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Recipe keys of each arm; `{}` changes nothing.")
-    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Recipe keys of each size.")
+    arms: Mapping[ArmName, Overlay] = Field(min_length=1, description="Recipe keys that each arm sets; `{}` sets none.")
+    sizes: Mapping[ArmName, Overlay] = Field({"one": {}}, min_length=1, description="Recipe keys that each size sets.")
     seeds: tuple[int, ...] = Field(
         (1, 2, 3), min_length=1, description="Seeds for initial weights and data order. Each arm has a run per seed."
     )
@@ -195,16 +197,16 @@ class Experiment(Frozen):
         None, description="Values of one key, such as learning rates. Each value is an arm. Replaces `arms`."
     )
     swarm: Swarm | None = Field(
-        None, description="Random mixtures around a prior, one arm each; proposes a better mixture. Replaces `arms`."
+        None, description="Random mixtures around a prior, to propose a better one. Each is an arm. Replaces `arms`."
     )
     source: SourceQuestion | None = Field(
-        None, description="Source to evaluate, with price and share; one arm has no source data. Replaces `arms`."
+        None, description="Source to evaluate, with price and share. One arm omits the source. Replaces `arms`."
     )
     confirms: ConfirmationQuestion | None = Field(
-        None, description="Swarm proposal to confirm; one arm has the proposal, one has its prior. Replaces `arms`."
+        None, description="Swarm proposal to confirm: one arm trains on it, one on the swarm's prior. Replaces `arms`."
     )
     ladder: LadderQuestion | None = Field(
-        None, description="Fit a scaling law to all sizes except one, and predict that size. Needs a single arm."
+        None, description="Fit a scaling law to all sizes except one, and predict this size. Needs a single arm."
     )
     budget: ExperimentBudget = ExperimentBudget()
 
@@ -225,7 +227,7 @@ class Experiment(Frozen):
             raise ValueError(f"seeds: the swarm has used {shared} for the proposal; expected other seeds to confirm it")
         if self.ladder is not None:
             if len(self.arms) > 1 or self.stop_losing:
-                raise ValueError("ladder: expected a single arm and no stopping")
+                raise ValueError("ladder: expected a single arm, and `stop_losing: false`")
             if self.ladder.held_out not in self.sizes or len(self.sizes) < FEWEST_SIZES + 1:
                 raise ValueError(f"ladder: expected at least {FEWEST_SIZES + 1} sizes, and held_out as one of them")
         return self
@@ -246,7 +248,7 @@ class Arm:
     """One run of an experiment: an arm at one size with one seed.
 
     Args:
-        experiment, arm, size, seed: identify the run.
+        experiment, arm, size, seed: names and number that identify the run.
         recipe: the recipe that the run follows.
         overlay: recipe keys that the arm changes, as written in the file.
     """
@@ -265,7 +267,7 @@ class Arm:
 
     @property
     def branch(self) -> str:
-        """Branch name for the run's references: its corpus, weights and scores."""
+        """Name of the run's branch, which has the references to its corpus, weights and scores."""
         return f"{self.experiment}/{self.arm}/{self.size}-s{self.seed}"
 
     @property
@@ -275,7 +277,9 @@ class Arm:
 
     @property
     def horizons(self) -> tuple[int, ...]:
-        """Token counts at which the learning rate has fully decayed: `training.optimizer.horizons`, and the end."""
+        """Token counts at which the learning rate has fully decayed: `training.optimizer.horizons`, and the end of the
+        run.
+        """
         return tuple(round(share * self.tokens) for share in (*self.recipe.training.optimizer.horizons, 1.0))
 
     @property
@@ -288,7 +292,7 @@ class Arm:
 def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
     """Load an experiment file. Return the experiment and its runs, sorted by seed.
 
-    Each seed has every arm at every size.
+    For each seed, there is one run of every arm at every size.
 
     Args:
         path: experiment file.
@@ -322,7 +326,7 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
 
 
 def _with_made_arms(lined: Lined) -> Lined:
-    """Return the file with the arms that its sweep, swarm, proposal or source defines.
+    """Return the experiment file with the arms that its sweep, swarm, proposal or source defines.
 
     The base arm is the middle value, the prior, or the arm without the source.
     """
@@ -350,7 +354,7 @@ def _with_made_arms(lined: Lined) -> Lined:
 
 
 def _with_source(lined: Lined, experiment: Experiment, recipe: Path, path: Path, packaged: Path | None) -> Lined:
-    """Return the file with the source replaced by recipe overlays, one per arm and size."""
+    """Return the experiment file with its source replaced by recipe overlays, one per arm and size."""
     if experiment.source is None:
         return lined
     mark, made = lined.mark(("source",), Position(shown(path), 1)), dict[str, Any]()
@@ -383,7 +387,7 @@ def _validated(lined: Lined, path: Path) -> Experiment:
 
 
 def _below(lined: Lined, key: Key) -> Lined:
-    """Return the part of the file at a key, with its line numbers."""
+    """Return the part of a YAML file below a key, with its line numbers."""
     data: Any = lined.data
     for step in key:
         data = data.get(step, {}) if isinstance(data, dict) else {}
@@ -419,7 +423,7 @@ def _require_alike(experiment: Experiment, arms: Sequence[Arm], lined: Lined, pa
                 raise RecipeError(
                     f"{lined.mark(key, Position(shown(path), 1))}  arm {one.arm} changes {name}",
                     found=f"{name} has different values in {one.arm} and {experiment.base}",
-                    expected="the same value in all arms, since it determines the score",
+                    expected="the same value in all arms, because it determines the score",
                     remedy="move the key to `common:`, or write two experiments",
                 )
 

@@ -11,16 +11,16 @@ that is left out is reported.
 *Stopping*: an arm is compared with every other arm on the same test text, with one difference per seed. The arm is
 stopped if the mixture SPRT (`statistics.Sequential`) shows that it is worse than a rival, at 5% over all rivals
 (Bonferroni). The truly best arm is stopped in at most 5% of experiments, at any number of interim analyses. With A
-arms, the level for each pair is 5% / (A - 1). Arms differ by many standard deviations of training noise or not at all,
-hence the value of `SHARPEST`.
+arms, the level for each pair is 5% / (A - 1). `SHARPEST` is large because two arms either differ by many standard
+deviations of training noise or do not differ at all.
 
-The decision holds for this test text, since only seeds vary. Two seeds are never enough, because the largest likelihood
-ratio with two seeds is (1 + 2 SHARPEST^2)^(1/2), about 7. Three seeds are enough for up to four arms, four seeds for up
-to 51 arms.
+The decision applies to this test text only, because only seeds vary. Two seeds are never enough, because the largest
+likelihood ratio with two seeds is (1 + 2 SHARPEST^2)^(1/2), about 7. Three seeds are enough for up to four arms, four
+seeds for up to 51 arms.
 
-In 200 simulated experiments with five arms and eight seeds, analyzed after every seed, the best arm was never stopped
-if the others are worse by 1 to 20 standard deviations of training noise. If all arms are alike, the best arm was
-stopped in one experiment (0.5%).
+In a simulation, 200 experiments with five arms and eight seeds were analyzed after every seed. When the other arms were
+worse by 1 to 20 standard deviations of training noise, the best arm was never stopped. When all arms were alike, the
+best arm was stopped in one experiment (0.5%).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class ArmScores:
     """Scores and cost of one run: an arm at a size with a seed.
 
     Args:
-        arm, size, seed: identify the run.
+        arm, size, seed: names and number that identify the run.
         status: `finished`, or the kind of failure, with the cause in `reason`.
         documents: identifiers of the test documents, 32 hexadecimal digits each, [D].
         slices: the slice of each document, [D].
         bytes: bytes of each document, [D], or 1 if a score is averaged instead of divided by length.
         bits: loss of each document under the model in bits, [D]. Empty if the run did not finish.
         tokens, flops, seconds: cost of the run, in tokens, FLOPs and rank-seconds.
-        curve: optimizer step, tokens so far, bits per byte.
+        curve: points of optimizer step, tokens so far and bits per byte.
 
     Raises:
         IntegrityError: columns have different lengths, a document occurs twice, or a document's size is not above 0.
@@ -84,7 +84,7 @@ class ArmScores:
             raise IntegrityError(
                 f"the scores of {self.name} have columns of different lengths",
                 found=", ".join(f"{count} {name}" for name, count in lengths.items()),
-                expected="columns of the same length",
+                expected="columns of equal length",
             )
         if len(np.unique(self.documents)) < len(self.documents):
             raise IntegrityError(f"the scores of {self.name} have a duplicate document")
@@ -100,7 +100,7 @@ class ArmScores:
     def trouble(self) -> str:
         """Reason why the scores of this run cannot be used, or an empty string.
 
-        An example is a score that is not a number.
+        For example, a score may not be a finite number.
         """
         if self.status != FINISHED:
             return f"{self.status}: {self.reason}" if self.reason else self.status
@@ -123,10 +123,10 @@ Runs = Mapping[int, ArmScores]
 class Effect(Frozen):
     """Effect of an arm compared with the base at one size, on the whole test text (`all`) or on a slice of it.
 
-    `seeds` are the seeds that both arms finished; each seed gives one pair. `lacking` names every run of the two arms
-    without scores, with the reason, and seeds that only one arm has. If there is no pair, there is no difference.
-    `adjusted` is the Holm-corrected p-value; `better` is `arm`, `base`, or empty. `smallest` is the effect that four of
-    five such experiments would detect. `finding` is the result as a sentence.
+    `seeds` are the seeds that both arms finished; each seed gives one pair. `lacking` lists the runs of the two arms
+    without scores, with the reason, and the seeds that only one arm has. If there is no pair, `difference` is None.
+    `adjusted` is the Holm-corrected p-value; `better` is `arm`, `base`, or empty. `smallest` is the effect that an
+    experiment of this kind detects with a probability of 80%. `finding` is the result as a sentence.
     """
 
     arm: str
@@ -155,7 +155,7 @@ def effects(
     fewer_is_better: bool = True,
     seed: int = 0,
 ) -> list[Effect]:
-    """Return the effects of every arm except the base, by size in order of first appearance.
+    """Return the effects of every arm except the base. Sizes are in the order of their first appearance.
 
     For each arm and size, the effect on the whole text comes first, then the effects on slices by name.
 
@@ -187,7 +187,7 @@ def effects(
 
 
 def by_run(scores: Sequence[ArmScores]) -> dict[str, dict[str, dict[int, ArmScores]]]:
-    """Group runs by size, arm and seed. Sizes and arms are in order of first appearance.
+    """Group runs by size, arm and seed. Sizes and arms are in the order of their first appearance.
 
     Raises:
         IntegrityError: two runs have the same arm, size and seed.
@@ -220,7 +220,7 @@ def require_same_text(scores: Sequence[ArmScores]) -> None:
 
 
 def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int) -> Iterator[Effect]:
-    """Yield the effects of one arm before Holm correction. The caller sets the measure."""
+    """Yield the effects of one arm. The caller sets the measure and corrects the p-values."""
     without = tuple(lacking(arm, base, ours, theirs))
     pairs = [at for at in sorted(set(ours) & set(theirs)) if not (ours[at].trouble or theirs[at].trouble)]
     common = {"arm": arm, "base": base, "size": size, "measure": "", "fewer_is_better": True, "lacking": without}
@@ -242,7 +242,7 @@ def _of_arm(arm: str, base: str, size: str, ours: Runs, theirs: Runs, seed: int)
 
 
 def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield name and document indices of each slice with enough documents. The whole text comes first."""
+    """Yield name and document indices of each slice with enough test documents. The whole text comes first."""
     yield WHOLE, np.arange(len(slices))
     for name in np.unique(slices).tolist():
         rows = np.flatnonzero(slices == name)
@@ -251,7 +251,7 @@ def _slices(slices: NDArray[np.str_]) -> Iterator[tuple[str, NDArray[np.int64]]]
 
 
 def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
-    """Yield a line for every run of the two arms without scores, and for every seed that only one arm has."""
+    """Yield a line for every run of two arms that has no scores, and for every seed that only one of the arms has."""
     for at in sorted(set(ours) | set(theirs)):
         for name, runs in ((arm, ours), (base, theirs)):
             if at not in runs:
@@ -263,7 +263,7 @@ def lacking(arm: str, base: str, ours: Runs, theirs: Runs) -> Iterator[str]:
 def _corrected(lines: Sequence[Effect]) -> list[Effect]:
     """Return the effects at one size with Holm-corrected p-values and findings.
 
-    The whole text and the slices are corrected separately.
+    The p-values for the whole text and for the slices are corrected separately.
     """
     found = list(lines)
     for whole in (True, False):
@@ -280,7 +280,7 @@ def _corrected(lines: Sequence[Effect]) -> list[Effect]:
 
 
 def _testable(line: Effect) -> bool:
-    """Return True if the interval covers seeds and documents, which a significance claim requires."""
+    """Return True if the interval covers both seeds and documents. Only then can an effect be significant."""
     return line.difference is not None and DOCUMENTS_ONLY not in line.difference.flags
 
 
@@ -328,7 +328,7 @@ SHARPEST = 5.0
 
 
 class StopDecision(Frozen):
-    """Decision to stop or continue an arm at a size. `rival` is the arm that beats it or comes closest.
+    """Decision to stop or continue an arm at a size. `rival` is the arm that beats it or comes closest to beating it.
 
     `difference` is arm minus rival over `seeds` pairs, with an always-valid interval. `p` is the p-value of "the arm is
     at least as good as every rival", always valid and corrected for the number of rivals. `saved_runs` is the number of
@@ -349,13 +349,13 @@ class StopDecision(Frozen):
 def stopping(
     scores: Sequence[ArmScores], base: str, seeds: Sequence[int], *, fewer_is_better: bool = True
 ) -> list[StopDecision]:
-    """Return a stop decision for every arm except the base, at every size.
+    """Return a decision to stop or continue for every arm except the base, at every size.
 
     The base is never stopped, because all other arms are compared with it.
 
     Args:
         scores: scores of the runs so far, including failed runs.
-        base: the arm that never stops.
+        base: the arm that is never stopped.
         seeds: planned seeds of each arm and size.
         fewer_is_better: True if lower scores are better, as for bits.
 
@@ -400,8 +400,9 @@ def _decision(size: str, arm: str, means: Mapping[str, Mapping[int, float]], lef
 
 
 def _test(ours: Mapping[int, float], theirs: Mapping[int, float], level: float, sign: int) -> Sequential:
-    """Run the sequential test over all seeds that both arms have, in order. Differences above 0 mean that the arm is
-    worse.
+    """Run the sequential test over all seeds that both arms have, in order.
+
+    If the differences are above 0, the first arm is worse.
     """
     gaps = [sign * (ours[seed] - theirs[seed]) for seed in sorted(set(ours) & set(theirs))]
     return Sequential(effect=SHARPEST, level=level).add(gaps)

@@ -10,9 +10,9 @@ The squared gradient norms of a micro batch with b tokens and of a step with B t
 
     |G|^2 ~ (B |G_B|^2 - b |G_b|^2) / (B - b)        tr(S) ~ (|G_b|^2 - |G_B|^2) / (1/b - 1/B)
 
-Both estimates are noisy and are averaged over steps before they are divided. Both norms are in the timeline: the first
-by layer for every tenth step, before accumulation, the second for every step, before clipping. Tokens in a row depend
-on each other, so the noise scale is valid for rows of the run's own length.
+Both estimates are noisy and are averaged over steps before they are divided. Both norms are in the timeline. The micro
+batch norm is recorded by layer for every tenth step, before accumulation. The step norm is recorded for every step,
+before clipping. Tokens in a row depend on each other, so the noise scale is valid for rows of the run's own length.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ FEWEST = 5
 
 
 class NoiseScale(Frozen):
-    """Gradient noise scale B_simple in tokens, over the second half of a run, and the batch size of the run."""
+    """Gradient noise scale B_simple of a run in tokens, over the second half of its steps, and its batch size."""
 
     tokens: Estimate
     batch_tokens: int
 
 
 def of_steps(steps: Iterable[tuple[Mapping[str, Any], int]], micro_tokens: int) -> NoiseScale | None:
-    """Return the gradient noise scale of a run.
+    """Return the gradient noise scale of a run, from its step events.
 
     Args:
         steps: step events of the timeline, each with the number of tokens in its batch.
@@ -150,7 +150,7 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
         test: names of the test sets.
 
     Raises:
-        CheckpointError, TrainingError: see `score`.
+        CheckpointError, TrainingError: the checkpoint cannot be loaded or scored.
     """
     sets = {name: made[f"protected/{name}"] for name in test}
     last = score(ctx, made["checkpoint"], sets)
@@ -175,7 +175,9 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
 
 
 def _noise(config: RunConfig) -> NoiseScale | None:
-    """Return the gradient noise scale over the second half of the run, since noise grows while the loss falls."""
+    """Return the gradient noise scale over the second half of the run. Early steps are left out, because the noise
+    scale grows while the loss falls.
+    """
     steps = timeline(config.directory.events).steps
     later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
     return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)
@@ -190,7 +192,7 @@ def configuration(ctx: Context, run: Manifest) -> RunConfig | None:
 def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Sequence[str]) -> list[str]:
     """Return IDs of test documents that may be in the run's training text.
 
-    These documents are not known to be clean: the text is too short or too common to search for, or was nearly found.
+    The search cannot exclude them: the text is too short or too common to search for, or a near match was found.
     """
     (part,) = protected.named(comparison.FILE)
     rows = read_table(ctx.store, part, ["set", "item", "status"]).to_pylist()
@@ -202,7 +204,7 @@ def _unsure(ctx: Context, protected: Manifest, test: Sequence[str], known: Seque
 
 
 def _id(name: str, at: int, item: str) -> str:
-    """Return a test document's identifier, which includes its position, because items may share a name."""
+    """Return a test document's ID. The ID includes the document's position, because items may share a name."""
     return hashlib.sha256(f"{name}\0{at}\0{item}".encode()).hexdigest()[:32]
 
 
@@ -218,17 +220,17 @@ def kept(
 
 
 def common_scores(ctx: Context, runs: Sequence[Manifest]) -> list[ArmScores]:
-    """Return the scores of all runs on the same documents: documents that no run can have trained on.
+    """Return the scores of all runs on the same documents, which are those that no run can have trained on.
 
-    The filters of a run decide which documents its training text may contain. A document that is unsure in one run is
-    left out of all runs.
+    The filters of a run decide which documents its training text may contain. If a document may be in the training text
+    of one run, it is left out for all runs.
     """
     unsure = {document for one in runs for document in one.stats.get("unsure", ())}
     return [scores_of(ctx, one, unsure) for one in runs]
 
 
 def scores_of(ctx: Context, made: Manifest, without: Collection[str] = ()) -> ArmScores:
-    """Return the scores of a run from its manifest. `seconds` is 0, since manifests do not record it.
+    """Return the scores of a run from its manifest. `seconds` is 0, because manifests do not record times.
 
     Args:
         without: IDs of documents to leave out.
@@ -261,7 +263,7 @@ def _named(sets: Mapping[str, Manifest]) -> dict[str, Manifest]:
 
 
 def _spread(steps: list[int], count: int) -> list[int]:
-    """Return at most `count` of the steps, evenly spaced and including the earliest."""
+    """Return at most `count` of the steps, evenly spaced, including the earliest step."""
     if count <= 0 or not steps:
         return []
     return [steps[at] for at in sorted({round(at) for at in np.linspace(0, len(steps) - 1, min(count, len(steps)))})]

@@ -51,8 +51,8 @@ def page(
         name, question, measure, base: properties of the experiment.
         arms: overlay of each arm, as plain data.
         scores: scores of all runs, including failed runs.
-        effects, decisions: results of `effects.effects` and `stopping.stopping`.
-        shared: number of steps of each arm that were computed (`made`) or found in the step cache (`reused`).
+        effects, decisions: results of `effects.effects` and `effects.stopping`.
+        shared: number of steps of each arm that were computed (`made`) or reused from the step cache (`reused`).
         notes: sentences about the budget and its use.
         ladder: forecast and measured losses, for an experiment with a ladder.
         optima: the best value of a sweep, by size.
@@ -185,7 +185,7 @@ def _value(found: SourceVerdict, sample: Mapping[str, Any]) -> dict[str, Any]:
         for one in found.gains
         if one.gain and one.claims
     ]
-    drawn = svg(gains, rows, found.least_gain, title="Bits per byte gained by use") if rows else ""
+    drawn = svg(gains, rows, found.least_gain, title="Gain in bits per byte, by use of the source") if rows else ""
     return {
         "found": found, "sample": sample, "drawn": drawn,
         "tone": {BUY: "better", DO_NOT_BUY: "worse"}.get(found.verdict, ""),
@@ -240,7 +240,9 @@ LONGEST = 30
 
 
 class EffectRow(Frozen):
-    """Row in the effects plot: an arm's difference from the base. A row without numbers was not measured."""
+    """Row in the effects plot: an arm's difference from the base. If the effect was not measured, the row has no
+    numbers.
+    """
 
     panel: str
     name: str
@@ -251,7 +253,10 @@ class EffectRow(Frozen):
 
 
 class GainRow(Frozen):
-    """Row in the gains plot: the gain from one use of a source, with its interval. `better` is as in `EffectRow`."""
+    """Row in the gains plot: the gain in bits per byte from one use of a source, with its interval.
+
+    `better` has the same meaning as in `EffectRow`.
+    """
 
     name: str
     value: float
@@ -261,7 +266,7 @@ class GainRow(Frozen):
 
 
 class RunCurve(Frozen):
-    """Measured values of one run by optimizer step, for a plot. Runs of the same arm have the same color."""
+    """Measured values of one run by optimizer step, for a plot. All runs of an arm have the same color."""
 
     panel: str
     arm: str
@@ -270,7 +275,7 @@ class RunCurve(Frozen):
 
 
 def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Figure:
-    """Plot the effects of the arms, with one panel per size and one row per arm.
+    """Plot the effects of the arms as a forest plot, with one panel per size and one row per arm.
 
     A row is blue if the arm is better, orange if the base is better, and gray otherwise.
     """
@@ -285,7 +290,7 @@ def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Fi
         _effects(ax, found)
         ax.set_title(panel, loc="left", fontsize=9.5, color=SOFT_INK)
     side = "left" if fewer_is_better else "right"
-    axes[-1].set_xlabel(f"{measure}, arm - base: {side} of 0 the arm is better", fontsize=8.5)
+    axes[-1].set_xlabel(f"{measure}, arm - base: {side} of 0, the arm is better", fontsize=8.5)
     return fig
 
 
@@ -307,7 +312,7 @@ def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
 
 
 def gains(rows: Sequence[GainRow], least: float) -> Figure:
-    """Plot the gain for each use of a source.
+    """Plot the gain in bits per byte for each use of a source.
 
     A row is blue if the gain is above the minimum gain, orange if it cannot be above the minimum, and gray otherwise.
     """
@@ -326,7 +331,7 @@ def gains(rows: Sequence[GainRow], least: float) -> Figure:
 def curves(runs: Sequence[RunCurve], arms: Sequence[str], measure: str) -> Figure:
     """Plot the measure by optimizer step, with one panel per size and one thin line per run in its arm's color.
 
-    NaN leaves a gap in the line.
+    If a value is NaN, the line has a gap.
     """
     from matplotlib.figure import Figure
 
@@ -356,7 +361,7 @@ def _short(name: str) -> str:
 
 
 def predictions(points: Sequence[tuple[float, float]], measure: str) -> Figure:
-    """Plot the leave-one-out prediction of each run (x) and its measured loss (y)."""
+    """Plot each run as a point: leave-one-out prediction of its loss (x) and measured loss (y)."""
     from matplotlib.figure import Figure
 
     fig = Figure(figsize=(WIDTH_INCHES, WIDTH_INCHES / 2.6), layout="constrained")
@@ -376,7 +381,7 @@ MARGIN = 1.6
 
 
 class LadderPoint(Frozen):
-    """Run of a scaling ladder: parameters, tokens, loss, and whether the law had to predict the loss."""
+    """Run of a scaling ladder: number of parameters, tokens, loss, and True if the law had to predict the loss."""
 
     params: float
     tokens: float
@@ -397,13 +402,16 @@ class LawCurve(Frozen):
         return np.asarray(self.E + self.A * params**-self.alpha + self.B * tokens**-self.beta)
 
     def best_params(self, flops: np.ndarray) -> np.ndarray:
-        """Return N*, the optimal number of parameters for 6 N D FLOPs."""
+        """Return N*, the number of parameters with the lowest loss for a budget of 6 N D FLOPs."""
         ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         return np.asarray(ratio * (flops / 6) ** (self.beta / (self.alpha + self.beta)))
 
 
 def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Plot the law's loss over parameters at equal compute. Each run has the color of the nearest curve."""
+    """Plot the loss predicted by the law over parameters, with one curve per compute budget.
+
+    The point of a run has the color of the nearest curve.
+    """
     from matplotlib.figure import Figure
 
     flops = np.array([6 * one.params * one.tokens for one in points])
@@ -424,7 +432,7 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
     room = 0.15 * (losses.max() - losses.min())
     ax.set_ylim(losses.min() - room, losses.max() + room)
     ax.set_xscale("log")
-    ax.set_xlabel("parameters (diamonds: the held-out size; strokes: the law's optimum)", fontsize=8.5)
+    ax.set_xlabel("parameters (diamonds: held-out size; vertical marks: optimum of the law)", fontsize=8.5)
     ax.set_ylabel(measure)
     ax.grid(axis="y")
     ax.legend(title="FLOPs", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, title_fontsize=8)
@@ -432,7 +440,9 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
 
 
 def surface(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
-    """Plot the law's loss over parameters and tokens as contours, with the runs and the optimum for every budget."""
+    """Plot the loss predicted by the law as contours over parameters and tokens, with the runs and the optimum per
+    budget.
+    """
     from matplotlib.figure import Figure
 
     params, tokens = (np.array([getattr(one, name) for one in points]) for name in ("params", "tokens"))

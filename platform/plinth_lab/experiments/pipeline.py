@@ -1,8 +1,8 @@
 """Pipeline of one run of an experiment: its stages, their external inputs, and its execution.
 
-The pipeline runs with its own references. Results with the same inputs from the workspace or another arm are reused, as
-whole assets or as single results from the step cache. Attempts and reused assets are recorded next to the manifests,
-because they differ between repetitions and are not part of an asset's identity.
+The pipeline runs with its own references. If the workspace or another arm has results from the same inputs, they are
+reused, as whole assets or as single results from the step cache. The number of retries and the reused assets are
+recorded next to the manifests, because they differ between repetitions and are not part of an asset's identity.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Spent(Frozen):
     written: int = Field(0, ge=0)
 
     def with_taken(self, asset: str) -> Spent:
-        """Return a copy with one more reused asset."""
+        """Return a copy of the record with one more reused asset."""
         return self.model_copy(update={"taken": (*self.taken, asset)})
 
     def with_made(self, asset: str, cost: StepCost, written: int) -> Spent:
-        """Return a copy with one more computed asset.
+        """Return a copy of the record with one more computed asset.
 
         Args:
             cost: cost of the asset's step tasks.
@@ -76,23 +76,23 @@ class Spent(Frozen):
 
 
 def save_spent(workspace: Workspace, arm: Arm, spent: Spent) -> None:
-    """Save which assets a run computed and which assets it reused."""
+    """Save the record of the assets that a run computed and the assets that it reused."""
     write_bytes(_path(workspace, arm), spent.model_dump_json().encode())
 
 
 def spent_by_asset(workspace: Workspace, arms: Sequence[Arm]) -> dict[str, Spent]:
-    """Return the record of computed and reused assets for each run that was executed here, by the run's asset."""
+    """Return the record of computed and reused assets for each run that was executed here, by the run's asset key."""
     found = {one.asset: _path(workspace, one) for one in arms}
     return {asset: Spent.model_validate_json(path.read_bytes()) for asset, path in found.items() if path.exists()}
 
 
 def attempt(workspace: Workspace, arm: Arm) -> int:
-    """Return how often a run was retried."""
+    """Return the number of retries of a run."""
     return _attempts(workspace, arm.experiment).get(arm.asset, 0)
 
 
 def try_again(workspace: Workspace, arms: Sequence[Arm]) -> None:
-    """Mark the assets of failed runs as out of date, so that the runs are retried."""
+    """Mark the assets of failed runs as out of date, so that the next execution retries the runs."""
     for one in arms:
         known = _attempts(workspace, one.experiment)
         data = {**known, one.asset: known.get(one.asset, 0) + 1}
@@ -130,13 +130,13 @@ Known = list[tuple[Callable[[Context], str | None], str | None]]
 
 
 def last_assets(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """Return the last assets of a run: its checkpoint and, if a source is evaluated, its measurements."""
+    """Return the assets at which a run's pipeline ends: its checkpoint and, to evaluate a source, its measurements."""
     known = {one.asset for one in stages(arm.recipe)} if experiment.source else set()
     return (LAST, *(name for name in MEASURED if name in known))
 
 
 def read_outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Context) -> str:
-    """Return a digest of the external inputs of a run's stages and of the number of its retries."""
+    """Return a digest over the external inputs of a run's stages and the number of the run's retries."""
     read = {one.asset: _identity(one.outside, known, ctx) for one in own if one.outside}
     return fingerprint.digest({"read": read, "attempt": attempt(ctx.workspace, arm)})
 
@@ -144,7 +144,7 @@ def read_outside(arm: Arm, own: Sequence[Stage], known: Known | None, ctx: Conte
 def _identity(outside: Callable[[Context], str | None], known: Known | None, ctx: Context) -> str | None:
     """Return the identity of a stage's external input.
 
-    If another run's stage reads the same input, its identity is reused.
+    If a stage of another run reads the same input, the known identity is reused.
     """
     for other, found in known or ():
         if _same(outside, other):
@@ -168,7 +168,7 @@ def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
 def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]:
     """Return contexts that may already have most results of a run.
 
-    The contexts are those of the workspace's own recipe, the arm's first run, and the base's first run.
+    The contexts belong to the workspace's own recipe, the arm's first run, and the base arm's first run.
     """
     size, seed = next(iter(experiment.sizes)), experiment.seeds[0]
     first = [replace(arm, arm=name, size=size, seed=seed).branch for name in (arm.arm, experiment.base)]
@@ -177,7 +177,7 @@ def _neighbours(ctx: Context, experiment: Experiment, arm: Arm) -> list[Context]
 
 
 def played(ctx: Context, experiment: Experiment, arm: Arm, say: Say, ends: tuple[str, ...] = ()) -> dict[str, Manifest]:
-    """Bring the pipeline of a run up to date, up to its checkpoint or the given last assets.
+    """Bring the pipeline of a run up to date, up to its checkpoint or the last assets in `ends`.
 
     The run has its own references.
 

@@ -1,8 +1,9 @@
-"""Execution of an experiment: its runs and its answer as assets of one Dagster job, in this process.
+"""Execution of an experiment in this process. Its runs and its results are assets of one Dagster job.
 
 file -> arms -> (concurrently: all runs of a seed) -> Dagster run -> page
 
-An experiment is found by its file, by the name of a packaged experiment, or by its name in a workspace that has run it:
+A user can name an experiment by its file, by the name of a packaged experiment, or by its name in a workspace where it
+has run:
 
     filters   FineWeb's rules and Plinth's policy against raw text, on the demo's text
     pages     the policy compared with C4's, Gopher's and FineWeb's rules, on pages of Debian's documentation packages
@@ -53,13 +54,13 @@ def load(path: Path) -> tuple[Experiment, tuple[Arm, ...]]:
 
     Raises:
         MissingError: there is no such file and no such packaged experiment.
-        RecipeError, BudgetError: see `plinth_lab.experiments.arms.load`.
+        RecipeError, BudgetError: the experiment is invalid or would exceed its budget (`arms.load`).
     """
     return arms.load(find(path), recipes.FOLDER)
 
 
 def find(path: Path) -> Path:
-    """Return the experiment file for a path or for the name of a packaged experiment.
+    """Return the path of an experiment's file. The argument is that path, or the name of a packaged experiment.
 
     Raises:
         MissingError: there is no such file and no such packaged experiment.
@@ -79,7 +80,7 @@ def remember(workspace: Path, experiment: Experiment, path: Path) -> None:
 
 
 def noted(workspace: Path, name: str) -> Path:
-    """Return the file of an experiment that this user has run in a workspace.
+    """Return the file of an experiment that this user has run in a workspace, by the experiment's name.
 
     Raises:
         MissingError: no experiment of that name has run.
@@ -130,7 +131,7 @@ JOB = "run_experiment"
 
 @dataclass(frozen=True)
 class ExperimentSummary:
-    """Summary of an executed experiment: computed and fresh assets, effects, failures, and verdict."""
+    """Summary of an executed experiment: computed and up-to-date assets, effects, failures, and verdict."""
 
     name: str
     made: tuple[str, ...]
@@ -146,7 +147,7 @@ class ExperimentSummary:
 def definitions(
     stages: Sequence[Stage], workspace: Path, compute: Compute = DEFAULT, session: Session | None = None
 ) -> dg.Definitions:
-    """Return Dagster definitions: the assets of an experiment's stages, and the job that materializes them."""
+    """Return Dagster definitions: the assets of an experiment's stages, and a job that materializes them."""
     made = [asset(stage) for stage in stages]
     job = dg.define_asset_job(JOB, dg.AssetSelection.assets(*made), executor_def=dg.in_process_executor)
     resources = resources_of(str(workspace), compute, session)
@@ -213,7 +214,7 @@ def run(
 
 
 def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:
-    """Return groups of runs to execute in order. Runs in a group can run concurrently.
+    """Return the groups of runs to execute, one group after the other. Runs in a group can run concurrently.
 
     The second value of each group is True if a ladder's forecast follows the group.
     """
@@ -228,7 +229,7 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
     """Return the manifest of an experiment's published effects, if it is up to date.
 
     Raises:
-        MissingError: the experiment was not run here, or its file, sources or code have changed since.
+        MissingError: the experiment was not run here, or its file, sources or code have changed after the last run.
     """
     if stale := decide(ctx, wiring.of(experiment, arms, for_one_decision=True)).stale:
         raise MissingError(
@@ -240,9 +241,9 @@ def answer_of(ctx: Context, experiment: Experiment, arms: Sequence[Arm]) -> Mani
 
 
 def _show_swarm(ctx: Context, name: str) -> None:
-    """Rewrite the page of a swarm experiment with the confirmation of its proposal.
+    """Rewrite the page of a swarm experiment, to show if new runs confirmed its proposal.
 
-    Nothing is written if the swarm's results are out of date.
+    If the swarm's results are out of date, nothing is written.
     """
     try:
         swarm, arms = load(noted(ctx.workspace.root, name))
@@ -265,7 +266,7 @@ def _at_once(
     side_by_side: int,
     say: Callable[[str], None],
 ) -> dict[str, PlinthError]:
-    """Execute runs concurrently, so that the Dagster assets of the runs find all results in the store.
+    """Execute runs concurrently. The Dagster assets of the runs then only load results from the store.
 
     Args:
         every: all runs of the experiment.

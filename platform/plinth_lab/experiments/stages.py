@@ -3,8 +3,8 @@
 An experiment with a ladder also has `experiment/{name}/forecast`, created before the size that it predicts is trained.
 An experiment on a source also has `experiment/{name}/sample`, created before anything is trained.
 
-A run's asset executes the pipeline of its recipe (`arm_pipeline`) up to the checkpoint. A failed run is a result: its
-asset has the reason.
+A run's asset executes the pipeline of the run's recipe (`pipeline.played`) up to the checkpoint. If the run fails, the
+failure is a result, and the asset records the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def of(
 
 
 def _before(experiment: Experiment, arms: Sequence[Arm], arm: Arm) -> tuple[Arm, ...]:
-    """Return the runs of the same size with earlier seeds, whose scores decide if this run starts."""
+    """Return the runs with earlier seeds at the same size. Their scores decide if this run starts."""
     if not experiment.stop_losing:
         return ()
     seeds = experiment.seeds[: experiment.seeds.index(arm.seed)]
@@ -77,7 +77,7 @@ def _run(
     failed: PlinthError | None,
     known: Known | None,
 ) -> Stage:
-    """Return the stage of a run. For each seed the base runs first, so that other arms can reuse its results."""
+    """Return the stage of a run. For each seed, the base arm runs first, so that other arms can reuse its results."""
     own = selected(stages(arm.recipe), last_assets(experiment, arm))
     return Stage(
         asset=arm.asset,
@@ -88,7 +88,7 @@ def _run(
                 "stages": {one.asset: one.code_version for one in own}},
         outside=partial(read_outside, arm, own, known),
         group=PREFIX,
-        description=f"{experiment.question} This asset is the run of arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
+        description=f"{experiment.question} This asset is a run: arm {arm.arm}, size {arm.size}, seed {arm.seed}.",
         owner=shared_owner(arm.recipe),
         kinds=("deepspeed", "pytorch"),
         pool="training",
@@ -97,12 +97,12 @@ def _run(
 
 
 def sample_of(experiment: Experiment) -> str:
-    """Return the key of the asset with the results for a source's sample."""
+    """Return the key of the asset that evaluates a sample of a source's text."""
     return f"{PREFIX}/{experiment.name}/sample"
 
 
 def _sampled(experiment: Experiment) -> tuple[str, ...]:
-    """Return the key of the sample's asset if the experiment evaluates a source, otherwise nothing."""
+    """Return the key of the asset that evaluates a source's sample, or nothing if the experiment has no source."""
     return (sample_of(experiment),) if experiment.source else ()
 
 
@@ -123,7 +123,7 @@ def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) ->
             },
             outside=partial(read_outside, ours, selected(stages(ours.recipe), CORPUS), known),
             group=PREFIX,
-            description=f"{experiment.question} Share of a source sample that is accepted, new and effective.",
+            description=f"{experiment.question} Share of a sample from the source that is accepted, new and effective.",
             owner=shared_owner(arms[0].recipe),
             kinds=("json",),
             pool="training",
@@ -151,12 +151,12 @@ def _assess(experiment: Experiment, arms: Sequence[Arm], ctx: Context, inputs: I
 
 
 def forecast_of(experiment: Experiment) -> str:
-    """Return the key of the asset with a ladder's forecast."""
+    """Return the key of the asset with the forecast of a scaling ladder."""
     return f"{PREFIX}/{experiment.name}/forecast"
 
 
 def _foretold(experiment: Experiment, arm: Arm) -> tuple[str, ...]:
-    """Return the key of the forecast if the forecast predicts this run, otherwise nothing.
+    """Return the key of the ladder's forecast if the forecast predicts this run, otherwise nothing.
 
     The forecast is an input of such a run, so that it is stored before the run starts.
     """
@@ -171,7 +171,7 @@ def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         version=answer.FORECAST_VERSION,
         params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
         group=PREFIX,
-        description=f"{experiment.question} Scaling law of the other sizes, and its prediction of the held-out size.",
+        description=f"{experiment.question} Scaling law of the other sizes, and its prediction for the held-out size.",
         owner=shared_owner(arms[0].recipe),
         kinds=("json",),
         pool="training",
@@ -217,7 +217,7 @@ def _refusal(experiment: Experiment, sample: Manifest | None) -> str:
 
 
 def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Arm]) -> bool:
-    """Return True if a run is unnecessary because of the published sample or of runs with earlier seeds."""
+    """Return True if a run need not start, because a sample or runs with earlier seeds have decided the question."""
     if any(_refusal(experiment, ctx.refs.current(one)) for one in _sampled(experiment)):
         return True
     runs = [ctx.refs.current(one.asset) for one in _before(experiment, arms, arm)]
@@ -225,7 +225,7 @@ def is_stopped(ctx: Context, experiment: Experiment, arm: Arm, arms: Sequence[Ar
 
 
 def effects_of(experiment: Experiment) -> str:
-    """Return the key of the asset that compares the arms."""
+    """Return the key of the asset with the effects of an experiment's arms."""
     return f"{PREFIX}/{experiment.name}/effects"
 
 
@@ -267,7 +267,7 @@ def _present(experiment: Experiment, arms: Sequence[Arm], ctx: Context, made: Ma
 
 
 def path(ctx: Context, experiment: Experiment) -> Path:
-    """Return the path of an experiment's page."""
+    """Return the path of an experiment's HTML page."""
     return ctx.workspace.reports / f"experiment-{experiment.name}.html"
 
 

@@ -3,16 +3,16 @@
     surrogate  loss as a function of the shares: a log-linear law or kernel ridge, chosen by cross-validation
     proposals  the best shares under caps and their gain over the prior; a proposal as a recipe or an experiment
 
-This module has the mixture shares of a swarm's runs, and the confirmation of the proposed mixture.
+This module defines the mixture shares of a swarm's runs, and the confirmation of the proposed mixture.
 
     K  streams
     N  runs
 
 Shares are drawn around a prior from Dirichlet distributions of several strengths. Some draws leave out streams.
 
-The proposal was chosen from the swarm's runs, so these runs cannot confirm it. New runs of the proposal and the prior
-confirm it, with equal tokens and new seeds. The gain is the prior's bits per byte minus the proposal's bits per byte,
-paired by seed and document (`effects`), at the size of the proposal.
+The proposal was chosen from the swarm's runs, so these runs cannot confirm it. It is confirmed by new runs of the
+proposal and the prior, with equal tokens and new seeds. The gain is the prior's bits per byte minus the proposal's bits
+per byte, paired by seed and document (`effects`), at the size of the proposal.
 
     holds          the whole interval of the gain is above 0
     not confirmed  the interval includes 0, or a run has no scores
@@ -41,7 +41,7 @@ DIGITS = 4
 
 
 class Swarm(Frozen):
-    """Settings for a swarm of runs: `count` random mixtures around a prior, and the prior itself."""
+    """Settings for a swarm of runs with different mixtures: the prior, and `count` random mixtures around it."""
 
     prior: Mapping[str, float] = Field(
         min_length=2, description="Baseline mixture: weights by stream, as in a phase of a recipe's mixture."
@@ -49,12 +49,12 @@ class Swarm(Frozen):
     count: int = Field(20, ge=4, le=4096, description="Number of random mixtures.")
     strength: tuple[float, float] = Field(
         (0.5, 8.0),
-        description="Range of the Dirichlet strength (log-uniform); low values give unbalanced mixtures.",
+        description="Range of the Dirichlet strength (log-uniform). Low values give unbalanced mixtures.",
     )
     sparse: float = Field(0.2, ge=0, lt=1, description="Probability that a mixture omits a stream.")
     seed: int = Field(1, ge=0, description="Random seed for drawing the mixtures.")
     target_tokens: int | None = Field(
-        None, gt=0, description="Tokens of the target run, which determine the caps (default: tokens of the arms)."
+        None, gt=0, description="Tokens of the target run, which determine the caps (default: the tokens of an arm)."
     )
     floor: float = Field(0.0, ge=0, lt=0.5, description="Minimum share of each stream in a proposal.")
     stay: float = Field(0.01, ge=0, description="Penalty for divergence from the prior, in bits per byte per nat.")
@@ -66,28 +66,28 @@ class Swarm(Frozen):
         if not 0 < self.strength[0] <= self.strength[1]:
             raise ValueError("strength: expected two numbers above 0, the lower number first")
         if self.floor * len(self.prior) > 1:
-            raise ValueError(f"floor: {len(self.prior)} streams with at least {self.floor} each exceed 1")
+            raise ValueError(f"floor: {len(self.prior)} shares of at least {self.floor} add up to more than 1")
         return self
 
     @property
     def shares(self) -> dict[str, float]:
-        """Weights of the prior as shares that sum to 1."""
+        """Weights of the prior, normalized to shares that sum to 1."""
         whole = sum(self.prior.values())
         return {name: weight / whole for name, weight in self.prior.items()}
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return the recipe overlays of the arms: the prior, and every random mixture."""
+        """Return the recipe overlays of the swarm's arms: the prior, and every random mixture."""
         digits = len(str(self.count))
         drawn = {f"mix-{at:0{digits}}": shares for at, shares in enumerate(draws(self), 1)}
         return {name: {"mixture": one_phase(shares)} for name, shares in {PRIOR: self.shares, **drawn}.items()}
 
     def base(self) -> str:
-        """Return the name of the base arm, which has the prior."""
+        """Return the name of the base arm, which trains on the prior."""
         return PRIOR
 
 
 def draws(swarm: Swarm) -> list[dict[str, float]]:
-    """Return the random mixture shares of every run, by stream. A stream that was left out has no entry.
+    """Draw the random mixture shares of every run, by stream. A stream that is left out has no entry.
 
     The mean is `prior`, with alpha = strength x K x prior, as in RegMix and olmix (arXiv:2407.01492). No two draws are
     equal.
@@ -110,14 +110,14 @@ def draws(swarm: Swarm) -> list[dict[str, float]]:
 def one_phase(shares: Mapping[str, float]) -> dict[str, Any]:
     """Return mixture shares as recipe keys for a mixture with one phase.
 
-    If a stream has too little text, the other streams fill its share.
+    If a stream has too little text for its share, the other streams fill the rest.
     """
     weights = {name: round(share, DIGITS) for name, share in shares.items()}
     return {"over_cap": "redistribute", "phases": [{"name": "all", "fraction": 1, "weights": weights}]}
 
 
 def _rounded(drawn: Floats) -> Floats | None:
-    """Return shares rounded to `DIGITS` digits that add up to 1, or None if all are rounded to 0."""
+    """Round shares to `DIGITS` digits so that they still add up to 1. Return None if all shares are 0."""
     if drawn.sum() <= 0:
         return None
     units = np.floor(drawn / drawn.sum() * 10**DIGITS)
@@ -135,17 +135,19 @@ Status = Literal["holds", "not confirmed", "refuted"]
 
 
 class ConfirmationQuestion(Frozen):
-    """Experiment that compares a proposed mixture with its prior.
+    """Settings of an experiment that compares a proposed mixture with its prior.
 
-    `plinth experiment propose --confirm` writes it.
+    `plinth experiment propose --confirm` writes such an experiment.
     """
 
     experiment: str = Field(min_length=1, description="Name of the swarm experiment.")
     answer: str = Field(description="Digest of the effects manifest that contains the proposal.")
-    seeds: tuple[int, ...] = Field(min_length=1, description="Seeds of the swarm, which the confirmation must not use.")
-    prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream that the proposal must beat.")
+    seeds: tuple[int, ...] = Field(
+        min_length=1, description="Seeds that the swarm used. The confirmation must use different seeds."
+    )
+    prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream of the mixture to beat.")
     shares: Mapping[str, float] = Field(min_length=2, description="Proposed shares by stream.")
-    gain: float = Field(allow_inf_nan=False, description="Predicted reduction in bits per byte.")
+    gain: float = Field(allow_inf_nan=False, description="Predicted reduction in bits per byte against the prior.")
     low: float = Field(allow_inf_nan=False, description="Lower end of the 95% interval of `gain`.")
     high: float = Field(allow_inf_nan=False, description="Upper end of the 95% interval of `gain`.")
 
@@ -160,19 +162,19 @@ class ConfirmationQuestion(Frozen):
         return {name: {"mixture": one_phase(of)} for name, of in ((PRIOR, self.prior), (PROPOSED, self.shares))}
 
     def base(self) -> str:
-        """Return the name of the base arm, which has the prior."""
+        """Return the name of the base arm, which trains on the prior."""
         return PRIOR
 
 
 class ConfirmationOutcome(Frozen):
-    """Result of testing a proposal in new runs.
+    """Result of testing a proposed mixture in new runs.
 
     Args:
         status, reason: result, and its explanation in words.
         size: name of the model size of the runs.
         gain, low, high: reduction in bits per byte against the prior, with its 95% interval, or None if no pair has
             scores.
-        smallest: the gain that four of five such experiments would detect.
+        smallest: the gain that an experiment of this kind detects with a probability of 80%.
         seeds, documents: seeds of the pairs, and the number of documents.
         trained: shares that the proposal's runs were trained on.
     """
@@ -192,7 +194,7 @@ class ConfirmationOutcome(Frozen):
 def confirmed(
     question: ConfirmationQuestion, effects: Sequence[Effect], size: str, trained: Mapping[str, float]
 ) -> ConfirmationOutcome:
-    """Return the outcome of the runs that test a proposal.
+    """Return the outcome of the runs that test a proposed mixture.
 
     Args:
         effects: effects of the experiment (`effects.effects`).
@@ -214,9 +216,9 @@ def confirmed(
 
 
 def _decided(line: Effect) -> tuple[Status, str]:
-    """Return the status of a proposal, and the explanation.
+    """Return the status of a proposed mixture, and an explanation in words.
 
-    A run without scores prevents a confirmation, since the proposal may have caused the failure.
+    If a run has no scores, the proposal is not confirmed, because it may have caused the failure.
     """
     assert line.difference is not None
     if line.lacking:
@@ -226,7 +228,7 @@ def _decided(line: Effect) -> tuple[Status, str]:
     if line.better == BASE:
         return REFUTED, "the prior is better: "
     if DOCUMENTS_ONLY in line.difference.flags:
-        return NOT_CONFIRMED, "one seed does not show training noise: "
+        return NOT_CONFIRMED, "training noise cannot be estimated from one seed: "
     if DEGENERATE in line.difference.flags:
         return NOT_CONFIRMED, "no variation, or too few documents: "
     seen = "" if line.smallest is None else f" (minimum detectable effect {line.smallest:.2g})"

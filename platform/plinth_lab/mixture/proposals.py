@@ -30,7 +30,8 @@ LEAST = 1e-9
 
 
 class MixtureProposal(Frozen):
-    """Mixture shares that a swarm proposes, with the interval of their gain, or the reason why it proposes none.
+    """Mixture shares that a swarm proposes, with the interval of their gain. If there is no proposal, it has the
+    reason.
 
     Args:
         prior, shares: shares by stream; `shares` is empty if nothing is proposed.
@@ -60,7 +61,7 @@ def propose(
     """Propose mixture shares from the runs of a swarm.
 
     Args:
-        runs: shares that each run was trained on, and its bits per byte, including the prior's run.
+        runs: for each run, the shares that it was trained on and its bits per byte, including the prior's run.
         caps: maximum share of each stream.
 
     Raises:
@@ -78,7 +79,7 @@ def propose(
     most = np.minimum([caps.get(name, 1.0) for name in names], 1.0)
     if most.sum() < 1 or (most < swarm.floor).any():
         raise RequestError(
-            "the caps on repetition leave less text than the run needs",
+            "with the caps on repetition, there is less text than the run needs",
             found=", ".join(f"{name} {share:.3g}" for name, share in zip(names, most, strict=True)),
             expected=f"shares that add up to at least 1, each at least the floor {swarm.floor:g}",
             remedy="use fewer `target_tokens`, a lower floor, more text, or a higher mixture.max_epochs",
@@ -95,7 +96,7 @@ def propose(
         ],
     }
     if fitted.family == "mean":
-        reason = "neither surrogate predicts unseen runs much better than the mean does"
+        reason = "neither surrogate predicts unseen runs much better than the mean loss does"
         return MixtureProposal(**facts, shares={}, gain=0.0, low=0.0, high=0.0, refusal=reason)
     chosen = best_shares(fitted.loss, prior, most, swarm)
     gain, low, high = _gain(fitted, shares, losses, chosen, prior, most, swarm)
@@ -108,11 +109,11 @@ def propose(
 def best_shares(
     loss: Surrogate, prior: Floats, most: Floats, swarm: Swarm, starts: Sequence[Floats] | None = None
 ) -> Floats:
-    """Return the shares [K] with the lowest loss plus `stay` times their divergence from the prior, within bounds.
+    """Return the best mixture shares [K] according to a surrogate, within floor and caps.
 
-    The log-linear law is convex: without `stay` it is a linear program, and with `stay` any local optimum is global.
-    For the kernel, the best result of several descents is used. By default, the descents start from the prior and near
-    each corner.
+    They minimize the loss plus `stay` times the divergence from the prior. The log-linear law is convex: without `stay`
+    the problem is a linear program, and with `stay` any local optimum is global. For the kernel, the best result of
+    several descents is used. By default, the descents start from the prior and near each corner.
     """
     from scipy.optimize import linprog, minimize
 
@@ -140,7 +141,9 @@ def best_shares(
 
 
 def _within(shares: Floats, floor: float, most: Floats) -> Floats:
-    """Return the nearest shares that add up to 1 and respect floor and caps (a projection by an equal shift)."""
+    """Return the shares closest to `shares` that add up to 1 and respect floor and caps (a projection by an equal
+    shift).
+    """
     low, high = shares.min() - 1 - most.max(), 2.0
     for _ in range(80):
         shift = (low + high) / 2
@@ -152,11 +155,11 @@ def _within(shares: Floats, floor: float, most: Floats) -> Floats:
 def _gain(
     fitted: FittedSurrogate, shares: Floats, losses: Floats, chosen: Floats, prior: Floats, most: Floats, swarm: Swarm
 ) -> tuple[float, float, float]:
-    """Return the gain of the chosen shares over the prior, minus its selection bias, and the bootstrap interval.
+    """Return the gain of the chosen shares over the prior, corrected for selection bias, and its bootstrap interval.
 
-    The bootstrap draws runs instead of residuals. With a kernel that nearly interpolates, residuals cover the true gain
-    less often (63% against 80%, in swarms of 20 runs with one run far off the surface). The surrogate keeps its
-    settings in every draw.
+    The bootstrap draws runs instead of residuals. With a kernel that nearly interpolates, intervals from residuals
+    cover the true gain less often (63% instead of 80%, in swarms of 20 runs with one run far off the surface). The
+    surrogate keeps its settings in every draw.
     """
     rng, loss = np.random.Generator(np.random.Philox([swarm.seed, 1])), fitted.loss
     gains, optimism = list[float](), list[float]()
@@ -178,7 +181,7 @@ CONFIRM, LONGEST = "-confirm", 24
 
 
 def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
-    """Return the proposal of a swarm experiment, and raise an error if there is none.
+    """Return the mixture proposal of a swarm experiment, and raise an error if there is none.
 
     Raises:
         MissingError: the experiment has no swarm.
@@ -198,8 +201,9 @@ def required(name: str, proposal: MixtureProposal | None) -> MixtureProposal:
 def recipe(
     experiment: Experiment, file: Path, proposal: MixtureProposal, outcome: ConfirmationOutcome | None = None
 ) -> str:
-    """Return a recipe that extends the experiment's recipe with the proposed mixture. The first line of the recipe
-    states the evidence.
+    """Return a recipe that extends the experiment's recipe with the proposed mixture.
+
+    The first line of the recipe states the evidence for the mixture.
 
     Raises:
         StageError: new runs did not confirm the proposal.
@@ -222,12 +226,12 @@ def recipe(
 
 
 def name_of(experiment: str) -> str:
-    """Return the name of the experiment that confirms the proposal of a swarm."""
+    """Return the name of the experiment that confirms the mixture proposal of a swarm."""
     return f"{experiment[: LONGEST - len(CONFIRM)].rstrip('-')}{CONFIRM}"
 
 
 def question(experiment: Experiment, proposal: MixtureProposal, answer: str) -> ConfirmationQuestion:
-    """Return the settings of the experiment that confirms a proposal.
+    """Return the settings of the experiment that confirms a mixture proposal.
 
     Args:
         answer: digest of the effects manifest that the proposal is derived from.
@@ -239,7 +243,7 @@ def question(experiment: Experiment, proposal: MixtureProposal, answer: str) -> 
 
 
 def confirmation(experiment: Experiment, file: Path, proposal: MixtureProposal, answer: str) -> str:
-    """Return an experiment file that trains the proposal and the prior, with seeds that the swarm did not use.
+    """Return an experiment file that trains on the proposal and on the prior, with seeds that the swarm did not use.
 
     Args:
         answer: digest of the effects manifest that the proposal is derived from.

@@ -4,8 +4,8 @@
     N  runs
 
 There are two surrogate families: a log-linear law, and kernel ridge regression on shares and their logarithms. The
-third option is the mean, which means that shares have no effect. The family and the kernel's settings are chosen by
-leave-one-out error on the runs themselves, so no run is kept for a separate test.
+third option is the mean loss, which means that shares have no effect. The family and the kernel's settings are chosen
+by leave-one-out error on the runs themselves, so no run is reserved for a separate test.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Floats = NDArray[np.float64]
 class Features:
     """Features of a mixture: its shares times `own`, and the logarithms of (shares + `least`) times `logarithm`.
 
-    A factor of 0 removes these features. `least` keeps the logarithm of a share of 0 finite; a stream with a share far
-    below `least` counts as left out.
+    A factor of 0 removes the features that it multiplies. `least` keeps the logarithm finite for a share of 0. A stream
+    with a share far below `least` counts as left out.
     """
 
     own: float
@@ -42,7 +42,7 @@ class Features:
         return found
 
     def slope(self, shares: Floats, by_feature: Floats) -> Floats:
-        """Return the gradient of a function by shares, [K], from its gradient by features, [2K]."""
+        """Return the gradient of a function by shares, [K]. The argument is its gradient by features, [2K]."""
         own, logarithm = np.split(by_feature, 2)
         found: Floats = self.own * own + self.logarithm * logarithm / (shares + self.least)
         return found
@@ -59,7 +59,7 @@ WIDTHS, RIDGES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0), (1e-4, 1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True)
 class Kernel:
-    """Ridge regression with a Gaussian kernel on the features of shares; `weights` [N], `points` [N, 2K]."""
+    """Ridge regression with a Gaussian kernel on the features of mixture shares; `weights` [N], `points` [N, 2K]."""
 
     features: Features
     width: float
@@ -96,8 +96,8 @@ def choose(shares: Floats, losses: Floats) -> tuple[Kernel, Floats]:
 def _kernel_left_out(shares: Floats, losses: Floats) -> Iterator[tuple[Features, float, float, Floats]]:
     """Yield each kernel setting with its leave-one-out predictions for all runs.
 
-    The closed form residual / (1 - leverage) gives the predictions. One eigendecomposition of a Gram matrix serves all
-    ridges, and no matrix of leverages is computed.
+    The predictions come from the closed form residual / (1 - leverage). All ridge strengths share one
+    eigendecomposition of a Gram matrix, and no matrix of leverages is computed.
     """
     for features, width in product(FEATURES, WIDTHS):
         points = features(shares)
@@ -119,7 +119,9 @@ def _fit_kernel(features: Features, width: float, ridge: float, shares: Floats, 
 
 
 def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
-    """Return the Gaussian kernel exp(-|l - r|^2 / 2 width^2): [..., M, F] and [N, F] to [..., M, N]."""
+    """Return the Gaussian kernel exp(-|l - r|^2 / 2 width^2), with [..., M, F] and [N, F] as inputs and [..., M, N] as
+    output.
+    """
     squares = (left**2).sum(-1)[..., None] + (right**2).sum(-1) - 2 * left @ right.T
     found: Floats = np.exp(-np.maximum(squares, 0.0) / (2 * width**2))
     return found
@@ -138,13 +140,13 @@ LIMIT = 50.0
 
 
 class Surrogate(Protocol):
-    """Interface for the predicted loss as a function of mixture shares."""
+    """Interface for a surrogate, which predicts the loss from mixture shares."""
 
     def __call__(self, shares: Floats) -> Floats:
-        """Return the predicted losses [...] for shares [..., K]."""
+        """Return the predicted losses [...] for mixture shares [..., K]."""
 
     def slope(self, shares: Floats) -> Floats:
-        """Return the gradient [K] of the predicted loss at shares [K]."""
+        """Return the gradient [K] of the predicted loss at mixture shares [K]."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class FittedSurrogate:
-    """Surrogate fitted to a swarm, with the errors by which it was chosen.
+    """Surrogate fitted to the runs of a swarm, with the errors by which it was chosen.
 
     Args:
         family: the chosen family; `mean` if no other family explains the runs.
@@ -226,9 +228,9 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
 
 
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
-    """Refit a surrogate to other runs with the same family and settings, as the bootstrap needs.
+    """Refit a surrogate to other runs, with the same family and settings. The bootstrap uses this.
 
-    A bootstrap draw can contain a run twice, so leave-one-out on such a draw would choose settings that overfit.
+    A bootstrap draw can contain a run twice. Leave-one-out on such a draw would choose settings that overfit.
     """
     if isinstance(known, LogLinear):
         return _log_linear(shares, losses, known)
@@ -238,7 +240,7 @@ def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
 
 
 def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) -> LogLinear:
-    """Fit the log-linear law by least squares.
+    """Fit the log-linear law to mixture shares and losses by least squares.
 
     The fit starts from linear solutions of log(loss - c) for several c, refines each of them, and keeps the best.
     """
@@ -274,7 +276,8 @@ def _log_linear(shares: Floats, losses: Floats, start: LogLinear | None = None) 
 def _left_out(shares: Floats, losses: Floats) -> Floats:
     """Return leave-one-out predictions of the log-linear law, [N].
 
-    For many runs, they are computed from the leverage of the law's linearization.
+    If there are many runs, the law is not refitted: the predictions are computed from the leverage of its
+    linearization.
     """
     whole = _log_linear(shares, losses)
     if len(losses) > REFITTED:
@@ -289,7 +292,7 @@ def _left_out(shares: Floats, losses: Floats) -> Floats:
 def _by_leverage(law: LogLinear, shares: Floats, losses: Floats) -> Floats:
     """Return leave-one-out predictions by residual / (1 - leverage), with the law linearized around its fit.
 
-    The approximation is accurate for many runs, since one of many runs hardly moves the fit.
+    The approximation is accurate for many runs, because leaving out one of many runs hardly changes the fit.
     """
     slopes = np.concatenate([np.ones((len(shares), 1)), np.exp(shares @ law.slopes)[:, None] * shares], axis=1)
     ridge = (1e-3 * max(float(np.ptp(losses)), 1e-6)) ** 2 * np.eye(slopes.shape[1])

@@ -5,7 +5,8 @@
     corpus         core hours, bytes and money for a corpus of any size, from measured rates or the rates of finished
                    runs
 
-Also here: the commands `plinth run plan` and `plinth corpus scale`, which load the other modules when they run.
+This package also defines the commands `plinth run plan` and `plinth corpus scale`, which import the other modules when
+they run.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def bought(
     unique_tokens: float | None,
     runs: Path | None,
 ) -> Purchase:
-    """Return the best model that a budget buys on a fleet.
+    """Return the model with the lowest loss that a budget in dollars buys on a fleet.
 
     Raises:
-        RequestError: see `purchase`; or the table of runs is invalid.
+        RequestError: the budget buys no model (`purchase`), or the table of runs is invalid.
     """
     from plinth_lab.scaling import fitted_to
     from plinth_lab.scaling.fit import DRAWS
@@ -72,7 +73,7 @@ def bought(
 
 
 def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
-    """Print the purchase as facts and a table."""
+    """Print the purchase of a model for a budget, as facts and a table."""
     from plinth.launch.devices import PRICES
     from plinth_jobs.cli import output
     from plinth_lab.scaling.fit import FAR
@@ -95,13 +96,13 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
         rows.append((f"{one.utilisation:.0%}", f"{one.flops:.3g}", f"{one.best.params:.3g}", per, loss, near))
     output.table(("utilization", "FLOPs", "parameters", "tokens", "loss", "nearest preset"), rows)
     output.heading("Uncertainty")
-    lines = ["utilization: range of published runs, including bubble and communication; one row for each end"]
+    lines = ["utilization: range of published runs, including bubble and communication; one row per end of the range"]
     lines.append(PRICES)
     if runs is None:
         lines.append("law: published constants (Besiroglu et al. 2404.10102) from other text and another tokenizer, so "
                      "your loss will differ; --runs TABLE fits the law to your own runs")  # fmt: skip
     elif times := max(one.extrapolation or 0.0 for one in found.models):
-        far = ", FAR outside of the runs: intervals are not valid" if times > FAR else ""
+        far = ", FAR outside the range of the runs: intervals are not valid" if times > FAR else ""
         lines.append(f"law: fitted to {runs}; this budget is {times:.3g} x the largest in the table{far}")
     for line in lines:
         output.say(f"  - {line}")
@@ -124,26 +125,26 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
     "--tokens-per-second",
     type=click.FloatRange(min=0, min_open=True),
     show_default="as recorded",
-    help="Speed of all ranks together, to estimate wall-clock time.",
+    help="Tokens per second over all ranks, to estimate wall-clock time.",
 )
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="Precision to assume if the recipe has `auto`.")
 @click.option("--device", metavar="NAME", help="Device for the memory check: h100, a100-40, or a name in your table.")
 @click.option(
     "--device-table", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="YAML file with your devices."
 )
-@click.option("--devices", metavar="NxNAME", help="Rank all parallel layouts on a fleet, such as 512xH100.")
+@click.option("--devices", metavar="NxNAME", help="Rank all parallel layouts on this fleet, such as 512xH100.")
 @click.option("--spot", is_flag=True, help="Use spot prices.")
 @click.option("--stall", type=click.FloatRange(min=0, min_open=True), show_default="as recorded, else 1",
-              help="Seconds that training stops for a save, to compute the save interval.")  # fmt: skip
+              help="Seconds that training pauses to save a checkpoint, to compute the save interval.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
 @click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="Find the best model for this money "
               "on --devices, without a recipe.")  # fmt: skip
-@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: optimum of the law).")
-@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: tokens for later inference.")
-@click.option("--unique-tokens", type=LargeNumber(), help="With --budget: available unique tokens.")
+@click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: scaling law's optimum).")
+@click.option("--inference-tokens", type=LargeNumber(), help="With --budget: number of tokens for later inference.")
+@click.option("--unique-tokens", type=LargeNumber(), help="With --budget: number of unique training tokens.")
 @click.option("--runs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="With --budget: table of your own runs, as for `scaling fit`.")  # fmt: skip
-@click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, for causal FLOPs.")
+@click.option("--document-tokens", type=click.IntRange(min=1), help="Mean length of documents, to count causal FLOPs.")
 @json_option
 def plan_command(
     settings: Settings,
@@ -167,7 +168,7 @@ def plan_command(
 
     Every assumption is printed below the numbers. The wall-clock time uses the speed of similar runs in this workspace
     on the same kind of device, or --tokens-per-second. With --budget, the command estimates the best model for the
-    money, with its uncertainty.
+    money, with the uncertainty of the estimate.
     """
     from plinth.launch import devices as known
     from plinth_jobs.cli import output
@@ -208,7 +209,7 @@ def plan_command(
 
 
 def _vocabulary(settings: Settings, recipe: Recipe) -> int | None:
-    """Return the vocabulary size of the initial weights if the recipe keeps their tokenizer, or None."""
+    """Return the vocabulary size of the initial weights, or None if the recipe does not keep their tokenizer."""
     if (model := recipe.kept_vocabulary) is None:
         return None
     from plinth_assets.initial import vocabulary
@@ -233,7 +234,7 @@ def _show(made: TrainingPlan) -> None:
         {
             "parameters": f"{made.parameters:,} ({made.parameters_without_embeddings:,} without embeddings)",
             "tokens": f"{made.tokens:,} ({made.tokens_per_parameter:.3g} per parameter)",
-            "FLOPs": f"{made.flops_exact:.3g} as PaLM counts, {made.flops_causal:.3g} causal, "
+            "FLOPs": f"{made.flops_exact:.3g} by PaLM's formula, {made.flops_causal:.3g} causal, "
             f"{made.flops_hardware:.3g} on the hardware, {made.flops_6nd:.3g} as 6 N D",
             "wall clock": _wall_clock(made),
             "ranks": f"{made.ranks} ({made.division}; ZeRO {made.zero_stage}, {made.precision})",
@@ -288,13 +289,17 @@ class Bytes(click.ParamType[float]):
 @click.option("--document", type=Bytes(), default="5300", show_default=True, help="Mean document length.")
 @click.option("--core-hour", type=click.FloatRange(0), default=0.04, show_default=True, help="Dollars per core-hour.")
 @click.option(
-    "--network", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True, help="Gbit/s per core."
+    "--network",
+    type=click.FloatRange(0, min_open=True),
+    default=0.3,
+    show_default=True,
+    help="Network bandwidth in Gbit/s per core.",
 )
 @click.option(
     "--rates",
     type=WORKSPACE,
     multiple=True,
-    help="Use the rates of the run in this workspace. Repeatable: a line is fitted if there are several runs.",
+    help="Use the rates of the run in this workspace. Repeatable: several runs are fitted by a line.",
 )
 @click.option("--check", type=WORKSPACE, help="Compare the estimate with the cost of the run in this workspace.")
 @json_option
@@ -310,7 +315,7 @@ def scale(
     check: Path | None,
     as_json: bool,
 ) -> None:
-    """Estimate tasks, core hours, bytes, requests, money and wall clock for a corpus of TEXT bytes.
+    """Estimate tasks, core hours, bytes, requests, money and wall-clock time for a corpus of TEXT bytes.
 
     Most speeds per core are measured, and a few are estimated (docs/scale.md). With --rates, the speeds come from runs
     on your machines. `--check` compares a finished run with the prediction for its text.

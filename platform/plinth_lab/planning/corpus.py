@@ -4,9 +4,9 @@ Every stage reads parts and writes parts, and its work is proportional to text, 
 measured on one core (docs/benchmarks.md has the commands); the estimate multiplies them by the amounts. Stragglers and
 retries are not included. The network bandwidth between storage and cores is an option.
 
-Finished runs can replace the measured speeds. Tasks and store operations grow with parts, CPU time and bytes with text.
-With one run, costs are proportional to size. With several runs of different sizes, a line is fitted, so that the fixed
-cost of a run is separate from the cost of its text.
+The costs of finished runs can replace the measured speeds. Tasks and store operations grow with the number of parts;
+CPU time and bytes grow with the amount of text. With one run, costs are proportional to size. With several runs of
+different sizes, a line is fitted, so that the fixed cost of a run is separate from the cost of its text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BY_PARTS = {"tasks", "operations"}
 
 
 class RunCosts(Frozen):
-    """Recorded costs of a finished run.
+    """Recorded costs of a finished corpus run.
 
     Args:
         annotators: names of the run's annotators.
@@ -145,7 +145,10 @@ def predict(runs: Sequence[RunCosts], text_bytes: float, parts: int) -> dict[str
 
 
 def line(sizes: Sequence[float], amounts: Sequence[float]) -> tuple[float, float]:
-    """Fit a line by least squares and return the fixed amount and the amount per unit of size, neither below 0."""
+    """Fit a line to amounts over sizes by least squares.
+
+    Return the fixed amount and the amount per unit of size. Neither is below 0.
+    """
     x, y = np.array(sizes, dtype=np.float64), np.array(amounts, dtype=np.float64)
     if np.unique(x).size > 1:
         slope, fixed = np.polyfit(x, y, 1)
@@ -157,7 +160,7 @@ def line(sizes: Sequence[float], amounts: Sequence[float]) -> tuple[float, float
 
 
 class StageWork(NamedTuple):
-    """Speed and output of one stage on one core.
+    """Speed and output of one corpus stage on one core.
 
     Args:
         stage: name of the stage.
@@ -220,18 +223,18 @@ COMPONENT_BYTES = 8
 
 
 class CorpusScale(CorpusPrices):
-    """Size of a corpus, and the machines that process it."""
+    """Size of a corpus, and the machines and prices for processing it."""
 
     text_bytes: float = Field(gt=0, description="Size of the text after extraction, in bytes.")
     html_bytes: float = Field(0, ge=0, description="Size of the HTML source in bytes; 0 for plain text.")
     document_bytes: float = Field(5300, gt=0, description="Mean length of a document, in bytes.")
-    part_bytes: float = Field(256 * 2**20, gt=0, description="Text per part, in bytes.")
+    part_bytes: float = Field(256 * 2**20, gt=0, description="Size of the text in one part, in bytes.")
     cores: int = Field(1000, ge=1, description="Number of concurrent cores.")
     gigabit_s_per_core: float = Field(0.3, gt=0, description="Bandwidth between storage and one core, in Gbit/s.")
 
 
 class StageEstimate(Frozen):
-    """Estimated cost of one stage."""
+    """Estimated cost of one stage of a corpus pipeline."""
 
     stage: str
     tasks: int
@@ -243,7 +246,7 @@ class StageEstimate(Frozen):
 
 
 class CorpusEstimate(Frozen):
-    """Estimated cost of the whole corpus."""
+    """Estimated cost of processing the whole corpus."""
 
     documents: int
     parts: int
@@ -305,7 +308,7 @@ def compare(run: RunCosts, runs: Sequence[RunCosts] = ()) -> dict[str, tuple[Amo
 
 
 def _like(run: RunCosts) -> dict[str, Amount]:
-    """Return the cost that `MEASURED` predicts for a run, with all annotators as one stage."""
+    """Return the cost of a run by stage as `MEASURED` predicts it. All annotators count as one stage."""
     scale = CorpusScale(text_bytes=run.text_bytes, part_bytes=run.text_bytes / run.parts)
     absent = {f"{ANNOTATE}: {name}" for name, own in ANNOTATORS.items() if not own & set(run.annotators)}
     found = dict[str, Amount]()
@@ -342,7 +345,7 @@ def _row(work: StageWork, scale: CorpusScale, documents: float, parts: int) -> S
 
 
 def _columns(work: StageWork) -> float:
-    """Return the bytes per document that a stage without text reads: signature keys, IDs, or all columns."""
+    """Return the bytes per document that a stage reads if it reads no text, but keys, IDs or all columns."""
     return {"near duplicates": 300.0, "repeats of a snapshot": 40.0}.get(work.stage, 250.0)
 
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Fleet(NamedTuple):
-    """Devices of one kind, and their number."""
+    """Number of devices of one kind, on which a run is planned."""
 
     size: int
     device: PlannedDevice
 
 
 class RecordedPlan(NamedTuple):
-    """Efficiency and pauses estimated from recorded runs, as evidence for a plan."""
+    """Efficiency and save pauses estimated from recorded runs, as evidence for a plan."""
 
     efficiency: Efficiency
     pauses: Pauses
@@ -36,7 +36,7 @@ class RecordedPlan(NamedTuple):
 
 
 class FleetPlan(NamedTuple):
-    """Parallel layouts of a planned run on a fleet, fastest first, with the evidence of recorded runs."""
+    """Parallel layouts of a planned run on a fleet, fastest first, with evidence from recorded runs."""
 
     plan: TrainingPlan
     fleet: Fleet
@@ -75,13 +75,13 @@ def _indivisible(work: TrainingWork, devices: int) -> RequestError:
         f"no parallel layout divides this run among {devices:,} devices",
         found=f"batches of {batch} of {work.sequence_tokens:,} tokens, {work.model.layers} layers, "
         f"{work.model.heads} heads",
-        expected="data x tensor x pipeline x sequence ranks, so that each rank has work",
+        expected="a product of data, tensor, pipeline and sequence degrees in which each rank has work",
         remedy=f"use {counted(some, 'device')}, or use larger batches (training.global_batch_sequences)",
     )
 
 
 def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
-    """Return the workload to rank: the recipe's training with the plan's vocabulary size and precision."""
+    """Return the training workload to rank: the recipe's training with the plan's vocabulary size and precision."""
     from plinth.operation.ranking import TrainingWork
     from plinth.training import hooks
 
@@ -103,7 +103,7 @@ def workload(recipe: Recipe, made: TrainingPlan) -> TrainingWork:
 def fleet_of(
     text: str, table: Mapping[str, Device], workspace: Path, precision: Literal["fp32", "bf16"] | None
 ) -> Fleet:
-    """Parse a fleet such as `512xH100`. `2xcpu` means this machine's measured processors, divided among two ranks.
+    """Parse a fleet such as `512xH100`. `2xcpu` means the measured processors of this machine, divided among two ranks.
 
     Raises:
         RequestError: the text does not have this form, or the device is not known.
@@ -127,9 +127,9 @@ def recorded_runs(workspace: Path) -> tuple[list[RecordedRun], list[str]]:
 
 
 def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, runs: list[RecordedRun]) -> TrainingPlan:
-    """Return the plan with a wall-clock time from similar runs of the workspace.
+    """Return a training plan with a wall-clock time from similar runs of the workspace.
 
-    The plan is unchanged if no similar run is recorded.
+    If no similar run is recorded, the plan is unchanged.
     """
     from plinth_lab.planning.plan import speed
 
@@ -139,7 +139,7 @@ def at_recorded_speed(made: TrainingPlan, recipe: Recipe, device: str | None, ru
 
 
 def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: float | None) -> RecordedPlan:
-    """Estimate efficiency and pauses from the runs of a workspace, which need not exist."""
+    """Estimate efficiency and save pauses from the runs of a workspace. The workspace need not exist."""
     from plinth.operation import forecast
 
     runs, broken = recorded_runs(workspace)
@@ -149,7 +149,7 @@ def _measured(workspace: Path, on: PlannedDevice, work: TrainingWork, stall_s: f
 
 
 def as_record(found: FleetPlan) -> dict[str, Any]:
-    """Return the layouts and the evidence of recorded runs, for JSON."""
+    """Return the layouts and the evidence from recorded runs, for JSON."""
     from plinth.operation.ranking import span
 
     said = found.said
@@ -175,7 +175,7 @@ def as_record(found: FleetPlan) -> dict[str, Any]:
 
 
 def show(found: FleetPlan, spot: bool, shown: int) -> None:
-    """Print a table of the fastest layouts, cost and time of the fastest layout, and the checkpoint interval."""
+    """Print a table of the fastest layouts, then cost, time and checkpoint interval for the fastest layout."""
     from plinth.launch.devices import PRICES
     from plinth.operation.ranking import span
     from plinth_jobs.cli import output
@@ -192,7 +192,7 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
     output.table(["division", "memory", "step", "held back by"], rows, right=["memory", "step"])
     alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in found.fewest)
     less = "" if helped == alone else f"; {helped} with optimizer states in host memory"
-    lines = {"minimum": f"{alone} {name}{less} (powers of two; time is ignored)"}
+    lines = {"minimum": f"{alone} {name}{less} (only powers of two are tried; run time is ignored)"}
     if fitting:
         low, high = (steps * seconds for seconds in span(fitting[0], said.efficiency))
         price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
@@ -208,9 +208,9 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
         lines |= {"save every": _save_every(count, said.pauses)}
     output.facts(lines)
     if found.plan.precision == "fp32" and not planned.machine:
-        output.say("  - FP32 is counted at the peak of BF16, so it is slower than shown (--precision bf16)")
-    output.say(f"  - {said.efficiency.words()}; step times use the middle")
-    output.say("  - not counted: latency, start-up, restarts, optimizer updates unless offloaded; documents fill rows")
+        output.say("  - FP32 is estimated with the peak of BF16, so a real run is slower (--precision bf16)")
+    output.say(f"  - {said.efficiency.words()}; step times use the middle of the range")
+    output.say("  - not included: latency, start-up, restarts, optimizer updates unless offloaded; documents fill rows")
     for name_, source in zip(("stall per save", "restore", "failures"), said.pauses.sources, strict=True):
         output.say(f"  - {name_}: {source}")
     output.say("  - save interval: formula of Daly (2006)")
@@ -232,7 +232,7 @@ def _save_every(count: int, pauses: Pauses) -> str:
 
 
 def show_errors(runs: list[RecordedRun], broken: list[str]) -> None:
-    """Print the planner's prediction errors for the recorded runs, and the runs that were left out."""
+    """Print the planner's prediction errors for the recorded runs, and the runs that cannot be read."""
     from plinth.operation.forecast import errors
     from plinth_jobs.cli import output
 

@@ -1,9 +1,9 @@
 """Estimates for the run that a recipe describes, with every assumption in words.
 
-The speed is stated, or taken from similar runs of the workspace. The whole steps of such a run (computation,
-communication, input and host, but no saves) give FLOP/s by the planner's own count. The measured FLOP/s and the FLOPs
-of the planned run give tokens per second. For the same model, parallel layout and batch, the result is the measured
-speed.
+The speed is stated by the user, or taken from similar runs of the workspace. For such a run, the planner divides its
+own FLOP count by the time of whole steps (computation, communication, input and host, but no saves). The resulting
+FLOP/s and the FLOPs of the planned run give tokens per second. For the same model, parallel layout and batch, the
+result is the measured speed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from plinth.training.telemetry import machine_speed
 
 
 class RecordedSpeed(NamedTuple):
-    """Tokens per second of all ranks, and a description of the runs that it is derived from."""
+    """Tokens per second over all ranks, and a description of the runs that the speed is derived from."""
 
     tokens_per_second: float
     source: str
@@ -42,12 +42,12 @@ def speed(
 ) -> RecordedSpeed | None:  # fmt: skip
     """Return the median speed of similar runs on the same kind of device.
 
-    If this machine has such runs, only these runs are used.
+    If there are such runs from this machine, only they are used.
 
     Args:
         micro: number of sequences in a rank's micro batch.
-        launch: launch settings; without `device`, a local run uses this machine's device, another run that of the
-            newest recorded run.
+        launch: launch settings. If `device` is None, a local run uses this machine's device, and any other run uses the
+            device of the newest recorded run.
         device: name of the device, if the user stated it.
 
     Returns:
@@ -75,7 +75,7 @@ def _place(runs: list[RecordedRun], launch: Launch) -> tuple[str, str]:
 
 
 #: The assumption of a plan without a wall clock.
-NO_SPEED = "no wall clock: no speed was stated"
+NO_SPEED = "no wall-clock time, because no speed was stated"
 
 
 class TrainingPlan(Frozen):
@@ -115,7 +115,7 @@ class TrainingPlan(Frozen):
     assumptions: tuple[str, ...]
 
     def at(self, speed: RecordedSpeed) -> TrainingPlan:
-        """Return a copy of the plan with the speed of recorded runs, which is added to its assumptions."""
+        """Return a copy of the plan with the speed of recorded runs, which is also added to the plan's assumptions."""
         rate, others = speed.tokens_per_second, tuple(line for line in self.assumptions if line != NO_SPEED)
         return self.model_copy(
             update={
@@ -143,7 +143,7 @@ def plan(
         tokens_per_second: speed of all ranks together, measured or assumed; it determines the wall clock.
         vocab_size: vocabulary size of the trained tokenizer; if None, the recipe's vocabulary size.
         precision: precision of the machine, if the recipe has `auto` (FP32 if None).
-        device: name in `table`, to check whether the run fits.
+        device: name in `table`, to check whether the run fits in memory.
         document_tokens: mean length of documents; no document is cut at the end of a row. If None, each row is one
             document.
     """
@@ -201,7 +201,7 @@ def plan(
 def _attention_flops(
     training: Training, vocab_size: int, sequence_tokens: int, document_tokens: int | None
 ) -> tuple[float, float]:
-    """Return causal FLOPs and hardware FLOPs per token, on GPUs."""
+    """Return causal FLOPs and hardware FLOPs of attention per token, on GPUs."""
     model, block = training.model, training.parallel
     longest = document_tokens if model.document_mask and document_tokens else sequence_tokens
     keys = architectures.keys_per_token([min(longest, sequence_tokens)])
@@ -240,7 +240,7 @@ def _memory_by_stage(recipe: Recipe, vocab_size: int, precision: memory.Precisio
 
 
 def _division(parallel: Parallel, ranks: int) -> str:
-    """Describe the parallel layout by its degrees above 1."""
+    """Describe the parallel layout in words, by its degrees above 1."""
     degrees = {"data": parallel.data_ranks(ranks)}
     degrees |= {name: getattr(parallel, name) for name in ("pipeline", "sequence", "tensor")}
     return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one rank"
@@ -259,12 +259,12 @@ def _attention(training: Training) -> str:
     dense = "sdpa with dense masks" if documents else "sdpa"
     words = {"flex": "flex with block masks", "flash": "flash", "sdpa": dense}
     if path == "auto":
-        return "flex with block masks on GPUs if documents end within rows, else sdpa" if documents else dense
+        return "flex with block masks on GPUs if documents end within rows, otherwise sdpa" if documents else dense
     return words[path]
 
 
 def _private(training: Training) -> str:
-    """Describe the time cost of private training."""
+    """Describe the time cost of differentially private training."""
     alone = training.global_batch_sequences / training.parallel.data_ranks(training.launch.ranks)
     return (
         f"private: a step is on average {alone:,.4g} forward and backward passes of one sequence per rank, for any "
@@ -291,27 +291,27 @@ def _assumptions(
 ) -> tuple[str, ...]:
     lines = [
         "6 N D counts all parameters including embeddings; the backward pass costs twice the forward pass",
-        "FLOPs as PaLM counts include attention over the whole square; causal FLOPs include the keys that a token "
+        "FLOPs by PaLM's formula include attention over the whole square; causal FLOPs include the keys that a token "
         "sees, "
         + _documents(recipe.training, document_tokens)
         + "; hardware FLOPs also include recomputation, in fused attention and in blocks",
         f"memory is parameters, gradients, {_state(recipe.training)}, activations, logits and communication buckets; "
         "10% of a device is left for the runtime and fragmentation",
         "attention scores are recomputed; other activations are kept, except in blocks that the recipe recomputes",
-        "a last step without a full batch is not run",
+        "if the last step has no full batch, it is not run",
     ]
     lines.append(f"attention: {_attention(recipe.training)}")
     if recipe.training.fp32_matmul == "tf32":
         lines.append("FP32 matrix products are rounded to TF32; on a device without TF32 the run fails")
     if recipe.training.float8 != "none":
-        lines.append("FP8 layers are counted like BF16 layers, and a stated peak or speed is that of BF16")
+        lines.append("FP8 layers are counted like BF16 layers; a stated peak or speed must be for BF16")
     if hooks.one_by_one(recipe.training):
         lines.append(_private(recipe.training))
     if vocab_size is None:
         lines.append("the trained tokenizer has the recipe's vocabulary size")
     if recipe.training.precision == "auto":
         counted = precision or "fp32"
-        lines.append(f"precision auto is counted as {counted}; a device with BF16 trains in BF16 (--precision bf16)")
+        lines.append(f"precision auto is estimated as {counted}; a device with BF16 trains in BF16 (--precision bf16)")
     lines.append(NO_SPEED if tokens_per_second is None else _at_speed(tokens_per_second, "stated"))
     return tuple(lines)
 

@@ -6,7 +6,7 @@
               the best model that money buys on a fleet
     ladder    sizes by horizons with hyperparameters by rule, their FLOPs; a ladder as an experiment
 
-Also here: the command `plinth experiment scaling`, which loads the other modules when it runs.
+This package also defines the command `plinth experiment scaling`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def example() -> None:
 )
 @_TABLE
 @click.option("--budget", type=_AMOUNT, help="Budget in FLOPs, including inference.")
-@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens for later inference.")
-@click.option("--unique-tokens", type=_AMOUNT, help="Available unique tokens.")
+@click.option("--inference-tokens", type=click.FloatRange(min=0), default=0.0, help="Tokens for inference.")
+@click.option("--unique-tokens", type=_AMOUNT, help="Number of unique training tokens.")
 @_DRAWS
 @shared
 @json_option
@@ -72,7 +72,8 @@ def fit_command(
 ) -> None:
     """Fit E + A / N^alpha + B / D^beta to the runs in TABLE (CSV: params, tokens, loss, and probes).
 
-    Constants have 95% intervals. If they are not identifiable, the status is printed instead, and the exit code is 2.
+    The constants have 95% intervals. If the constants are not identifiable, the status is printed instead, and the exit
+    code is 2.
     """
     from plinth_jobs.cli import output
     from plinth_lab.scaling.fit import FAR
@@ -115,7 +116,7 @@ def fit_command(
     ),
 )
 @_TABLE
-@click.option("--params", type=_AMOUNT, required=True, help="Parameters of the larger run.")
+@click.option("--params", type=_AMOUNT, required=True, help="Number of parameters of the larger run.")
 @click.option("--tokens", type=_AMOUNT, required=True, help="Training tokens of the larger run.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Output file for the prediction.")
 @_DRAWS
@@ -150,7 +151,7 @@ def predict_command(
 @shared
 @json_option
 def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str, ...], as_json: bool) -> None:
-    """Compare a stored prediction with a finished run.
+    """Compare a stored prediction with the measured results of a finished run.
 
     The table has the error in percent, and whether the interval contains the measured value.
     """
@@ -182,7 +183,7 @@ def interval(found: Estimate) -> str:
 
 
 def fitted_to(table: Path, draws: int) -> Fitted:
-    """Fit the law to the runs in a table, and print which lines are skipped because the run has no loss.
+    """Fit the scaling law to the runs in a table. Print the lines that are skipped because the run has no loss.
 
     Raises:
         RequestError: the table is invalid, or has too few runs.

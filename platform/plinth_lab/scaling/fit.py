@@ -2,12 +2,13 @@
 
 The runs come from a table with columns `params`, `tokens`, `loss`, an optional `trunk`, and any number of probes.
 
-The objective is as published (Hoffmann et al. 2203.15556, section D.2): Huber's function of the residuals of ln L,
-*summed* over runs. The mean instead of the sum makes optimizers stop early (Besiroglu et al. 2404.10102). Starting
+The objective is the published one (Hoffmann et al. 2203.15556, section D.2): Huber's function of the residuals of ln L,
+*summed* over runs. If it is the mean instead of the sum, optimizers stop early (Besiroglu et al. 2404.10102). Starting
 points come from variable projection: for each alpha and beta in a grid, E, A and B solve one non-negative least squares
 problem. From the best points, the exact objective is minimized over all five constants (`descent`).
 
-Isoloss parabolas ("approach 2") are not used, because on grids that drift off the optimum they move it by 6 to 54%.
+Isoloss parabolas ("approach 2") are not used, because they move the optimum by 6 to 54% if the grid of runs is not
+centered on the optimum.
 
 Intervals are bootstrapped over runs with fractional weights (Rubin 1981; Xu et al. 2020). Each draw weights every run
 by an exponential variate, so no draw loses one of the few sizes, as draws with replacement can. All horizons of one
@@ -63,13 +64,13 @@ ILL_CONDITIONED = "ill-conditioned"
 USABLE = ((CONVERGED,), (NO_FLOOR,))
 #: Explanation of each status.
 MEANING = {
-    CONVERGED: "the objective has a minimum here",
-    NOT_CONVERGED: "no minimum was reached",
+    CONVERGED: "the fit reached a minimum of the objective",
+    NOT_CONVERGED: "the fit did not reach a minimum of the objective",
     ON_BOUND: "A or B is 0: the runs show no effect of parameters or of tokens",
     NO_FLOOR: "E is 0, its minimum: runs of these sizes show no loss floor; the law is valid only near these sizes",
     GRID_EDGE: f"an exponent is at the edge of {EXPONENTS[0]} to {EXPONENTS[1]}: the runs do not bound it",
     FEW_SIZES: f"fewer than {FEWEST_SIZES} sizes or numbers of tokens: E cannot be separated from the other terms",
-    ILL_CONDITIONED: "the constants trade against each other: other constants fit these runs equally well",
+    ILL_CONDITIONED: "the constants are not unique: other constants fit these runs equally well",
 }
 
 
@@ -89,7 +90,7 @@ class ScalingRun(Frozen):
 
 
 class ScalingFit(Frozen):
-    """Law fitted to runs. If its constants are not identifiable, `law` is None and `statuses` has the reasons."""
+    """Scaling law fitted to runs. If the constants are not identifiable, `law` is None and `statuses` lists why."""
 
     law: ScalingLaw | None
     statuses: tuple[str, ...]
@@ -108,7 +109,7 @@ class ScalingFit(Frozen):
 
 @dataclass(frozen=True)
 class Fitted:
-    """Fitted law with the data for predictions.
+    """Fitted scaling law with the data for predictions.
 
     `constants` are (E, A, B, alpha, beta), [5]; `drawn` are the constants of all bootstrap draws, [K, 5]; `residuals`
     are the residuals of ln L, [R].
@@ -137,18 +138,20 @@ class Fitted:
         return self.fit.law
 
     def losses(self, params: float, tokens: float) -> Floats:
-        """Return the predicted loss under every bootstrap draw, [K].
+        """Return the predicted loss for each bootstrap draw, [K].
 
-        A least-squares fit pulls the surface toward the runs, so its residuals understate the noise, and so does a
-        bootstrap. Draws are spread by a factor that corrects this for the share of runs with residuals within delta.
+        A least-squares fit pulls the surface toward the runs, so its residuals understate the noise. A bootstrap
+        understates it for the same reason. The draws are spread by a factor that corrects this for runs with residuals
+        within delta.
         """
         value = loss_of(self.constants, params, tokens)
         return value + (loss_of(self.drawn, params, tokens) - value) * self.spread
 
     @property
     def spread(self) -> float:
-        """Factor on a draw's distance from the fit, which corrects for fitted constants and for few training runs (G /
-        (G - 1)).
+        """Factor on a draw's distance from the fit.
+
+        It corrects for the number of fitted constants, and for the small number G of training runs (G / (G - 1)).
         """
         near = float((np.abs(self.residuals) <= self.fit.delta).mean())
         trunks = self.fit.trunks
@@ -157,12 +160,12 @@ class Fitted:
 
     @property
     def floorless(self) -> Bools:
-        """Mask of bootstrap draws whose E is 0, [K]."""
+        """Mask of the bootstrap draws in which E is 0, [K]."""
         return np.asarray(self.drawn[:, 0] < NOTHING * min(run.loss for run in self.runs))
 
     @property
     def noise(self) -> Floats:
-        """Residuals of ln L, [R], scaled to the size that they have for runs outside the fit."""
+        """Residuals of ln L, [R], scaled to the size that they would have for runs outside the fit."""
         return self.residuals * self._lost
 
     @property
@@ -171,19 +174,20 @@ class Fitted:
         return float(np.sqrt(runs / (runs - 5)))
 
     def extrapolation(self, flops: float) -> float:
-        """Return a budget as a multiple of the largest budget among the fitted runs."""
+        """Return the ratio of a budget in FLOPs to the largest budget of the fitted runs."""
         return flops / self.fit.largest_flops
 
 
 def loss_of(constants: Floats, params: float, tokens: float) -> Floats:
-    """Return the loss L(N, D) under constants [..., 5]."""
+    """Return the loss L(N, D) for constants [..., 5]."""
     e, a, b, alpha, beta = np.moveaxis(constants, -1, 0)
     return np.asarray(e + a * params**-alpha + b * tokens**-beta)
 
 
 def weights_of(runs: Sequence[ScalingRun], draws: int, seed: int) -> Floats:
-    """Return the bootstrap weights, [K, R]; each row adds up to R. Horizons of the same training run have the same
-    weight.
+    """Return the bootstrap weights, [K, R]. Each row adds up to R.
+
+    All horizons of a training run have the same weight.
     """
     trunks = _trunks(runs)
     weights = np.random.default_rng(seed).dirichlet(np.ones(max(trunks) + 1), draws)[:, trunks]
@@ -191,7 +195,7 @@ def weights_of(runs: Sequence[ScalingRun], draws: int, seed: int) -> Floats:
 
 
 def _trunks(runs: Sequence[ScalingRun]) -> list[int]:
-    """Return the index of the training run for each point, [R]. A point without a trunk is its own training run."""
+    """Return the index of the training run for each table row, [R]. A row without a trunk is its own training run."""
     seen: dict[str | int, int] = {}
     return [seen.setdefault(run.trunk or at, len(seen)) for at, run in enumerate(runs)]
 
@@ -262,9 +266,9 @@ def _surface(runs: Sequence[ScalingRun]) -> tuple[Surface, tuple[float, float]]:
 
 
 def _starts(surface: Surface) -> Floats:
-    """Return the best starting points in the grid, [STARTS, 5].
+    """Return the best starting points of the fit from a grid of exponents, [STARTS, 5].
 
-    The search uses relative residuals of L instead of residuals of ln L, since they are linear in E, A and B.
+    The search uses relative residuals of L instead of residuals of ln L, because they are linear in E, A and B.
     """
     from scipy.optimize import nnls
 
@@ -282,7 +286,7 @@ def _starts(surface: Surface) -> Floats:
 
 
 def _constants(theta: Floats, means: tuple[float, float]) -> Floats:
-    """Return (E, A, B, alpha, beta), [..., 5], from theta, which is relative to the means of ln N and ln D."""
+    """Convert fit parameters to (E, A, B, alpha, beta), [..., 5]. `theta` is relative to the means of ln N and ln D."""
     p, q, s, alpha, beta = np.moveaxis(theta, -1, 0)
     terms = [np.exp(s), np.exp(p + alpha * means[0]), np.exp(q + beta * means[1]), alpha, beta]
     return np.asarray(np.stack(terms, axis=-1))
@@ -296,7 +300,7 @@ def _law(constants: Floats) -> ScalingLaw:
 def _statuses(
     runs: Sequence[ScalingRun], surface: Surface, theta: Floats, shares: Floats, condition: float, done: bool
 ) -> Iterator[str]:
-    """Yield a status for each problem of a fit, or `CONVERGED` if there is no problem."""
+    """Yield a status for each problem of a fit, or `CONVERGED` if the fit has no problem."""
     sizes = min(len({run.params for run in runs}), len({run.tokens for run in runs}))
     near = 1e-6 * (surface.high - surface.low)[3:]
     edge = (theta[3:] <= surface.low[3:] + near) | (theta[3:] >= surface.high[3:] - near)
@@ -313,9 +317,9 @@ def _statuses(
 
 
 def _shown(shares: Floats) -> Bools:
-    """Return a mask, [5], of the parameters (p, q, s, alpha, beta) whose terms matter for the loss.
+    """Return a mask, [5], of the fit parameters (p, q, s, alpha, beta) whose terms matter for the loss.
 
-    A term matters if its share of the loss, [3, R], is large enough in some run. Exponents always count.
+    A term matters if its share of the loss, [3, R], is large enough in some run. Exponents always matter.
     """
     terms = shares.max(axis=1) >= NOTHING
     return np.concatenate([terms, [True, True]])
@@ -340,16 +344,16 @@ TRUNK = "trunk"
 
 @dataclass(frozen=True)
 class RunTable:
-    """Runs that ended with a loss, and table lines of runs that did not, each with its loss as written."""
+    """Runs of a table that ended with a loss. `failed` has line number and loss, as written, of each other run."""
 
     runs: tuple[ScalingRun, ...]
     failed: tuple[tuple[int, str], ...]
 
 
 def read_table(text: str) -> RunTable:
-    """Parse a table of runs in CSV.
+    """Parse a CSV table of runs.
 
-    A run whose loss is empty or not finite counts as failed. An empty probe was not scored.
+    If a run's loss is empty or not finite, the run counts as failed. An empty probe was not scored.
 
     Raises:
         RequestError: a column is missing, or a value is not a number; the message names the line.
@@ -359,7 +363,7 @@ def read_table(text: str) -> RunTable:
     lacking = [name for name in COLUMNS if name not in names]
     if lacking:
         found, expected = ", ".join(names), ", ".join(COLUMNS)
-        raise RequestError(f"the table has no column {lacking[0]!r}", found=found, expected=expected)
+        raise RequestError(f"the table of runs has no column {lacking[0]!r}", found=found, expected=expected)
     runs, failed = [], []
     for row in reader:
         cells = {str(name).strip(): str(value or "").strip() for name, value in row.items()}

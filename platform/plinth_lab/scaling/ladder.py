@@ -11,8 +11,8 @@ after Porian et al. 2406.19146), for N parameters without embeddings:
     decay    the last tenth, linear
     horizon  0.5, 1, 2, 4 ... times 20 N tokens
 
-With `mup_base_dim` all widths have the same learning rate, and muP scales it. OLMo-core gets all horizons from one run
-that decays and warms up again. Here each horizon is a separate run with its own cost.
+With `mup_base_dim`, the recipe has the same learning rate for all widths, and muP scales it. OLMo-core gets all
+horizons from one run that decays and warms up again. Here each horizon is a separate run, and its cost is counted.
 
 As an experiment, a law fitted to the smaller sizes predicts the held-out size:
 
@@ -20,7 +20,7 @@ As an experiment, a law fitted to the smaller sizes predicts the held-out size:
     run of the held-out size -> horizons -> measured loss next to the forecast
 
 A run that decays at several horizons (`training.optimizer.horizons`) gives a point for the law at each horizon and at
-its end. Checkpoints between horizons give no points, since their learning rate has not decayed.
+its end. Checkpoints between horizons give no points, because their learning rate has not decayed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LARGE_BATCH = 524_288
 
 
 class LadderDesign(Frozen):
-    """Sizes and horizons of a scaling ladder."""
+    """Model sizes and horizons of a scaling ladder."""
 
     sizes: tuple[PresetName, ...] = Field(min_length=1)
     horizons: tuple[float, ...] = Field((0.5, 1.0, 2.0, 4.0), min_length=1)  # in multiples of `tokens_per_parameter` N
@@ -76,23 +76,23 @@ class Rung(Frozen):
 
 
 def rungs(design: LadderDesign) -> tuple[Rung, ...]:
-    """Return the runs of a ladder, sorted by size, then horizon."""
+    """Return the runs of a scaling ladder, sorted by size, then horizon."""
     return tuple(_rung(design, size, horizon) for size in design.sizes for horizon in sorted(design.horizons))
 
 
 def price(ladder: tuple[Rung, ...]) -> int:
-    """Return the total training FLOPs of a ladder."""
+    """Return the total training FLOPs of all runs of a ladder."""
     return sum(rung.flops for rung in ladder)
 
 
 def batch_tokens(params: int) -> int:
-    """Return the tokens per step, before they are rounded to whole sequences."""
+    """Return the number of tokens per step for a model size, before it is rounded to whole sequences."""
     tokens: float = 2048 * 160 * (params / REFERENCE) ** (2 / 3)
     return round(tokens)
 
 
 def learning_rate(params: int) -> float:
-    """Return the peak learning rate: half of Porian et al.'s rate, as OLMo-core uses it for WSD."""
+    """Return the peak learning rate for a model size: half of Porian et al.'s rate, as OLMo-core uses it for WSD."""
     return float(0.0047 * (params / REFERENCE) ** (-1 / 3) / 2)
 
 
@@ -135,14 +135,17 @@ BACKTEST_DRAWS = 1_000
 
 
 class LadderOutcome(Frozen):
-    """Measured loss of a size at a horizon, with the prediction from the other sizes."""
+    """Measured loss of a model size at a horizon, with the prediction from the other sizes."""
 
     run: ScalingRun
     outcome: PredictedOutcome
 
 
 class LadderForecast(Frozen):
-    """Prediction for the held-out size from the other sizes, by horizon. If `fit` is None, `why` has the reason."""
+    """Prediction of the losses of the held-out size from the other sizes, by horizon.
+
+    If `fit` is None, `why` has the reason.
+    """
 
     held_out: str
     runs: tuple[ScalingRun, ...]
@@ -154,7 +157,10 @@ class LadderForecast(Frozen):
 
 
 def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
-    """Return the points that a run gives for the law, one per horizon, or an empty list if the run did not finish."""
+    """Return the points (parameters, tokens, loss) that a run gives for the law, one per horizon.
+
+    The list is empty if the run did not finish.
+    """
     if made.stats["status"] != "finished":
         return []
     found = []
@@ -167,12 +173,12 @@ def horizons(arm: Arm, made: Manifest) -> list[ScalingRun]:
 
 
 def size(arm: Arm) -> int:
-    """Return the number of all parameters of a run, for the vocabulary size in the recipe."""
+    """Return the total number of parameters of a run's model, for the vocabulary size in the recipe."""
     return parameters(arm.recipe.training.model, arm.recipe.tokenizer.vocab_size).total
 
 
 def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *, draws: int = DRAWS) -> LadderForecast:
-    """Fit the law to the runs of all other sizes, and predict every horizon of the held-out size.
+    """Fit the scaling law to the runs of all other sizes, and predict the loss of the held-out size at every horizon.
 
     Args:
         arms: all runs of the experiment.
@@ -194,9 +200,10 @@ def forecast(arms: Sequence[Arm], made: Mapping[str, Manifest], held_out: str, *
 
 
 def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tuple[LadderOutcome, ...]:
-    """Predict the largest size of these runs from the others, to judge a forecast before its result is known.
+    """Predict the largest size in `runs` from the smaller sizes, and compare the prediction with its measured losses.
 
-    The result is empty if the other sizes determine no law.
+    This shows how good a forecast is before the forecast's own result is known. The result is empty if the smaller
+    sizes determine no law.
     """
     largest = max(run.params for run in runs)
     try:
@@ -208,7 +215,7 @@ def backtest(runs: Sequence[ScalingRun], *, draws: int = BACKTEST_DRAWS) -> tupl
 
 
 def outcomes(foretold: LadderForecast, arms: Sequence[Arm], made: Mapping[str, Manifest]) -> list[LadderOutcome]:
-    """Return the measured loss of the held-out size at every horizon, with its prediction."""
+    """Return the measured losses of the held-out size at every horizon, each with its prediction."""
     held = [point for one in arms if one.size == foretold.held_out for point in horizons(one, made[one.asset])]
     return [
         LadderOutcome(run=point, outcome=outcome)

@@ -9,8 +9,8 @@ All optima share one condition. Along a curve of equal cost, parameters and toke
 
     alpha A N^-alpha = beta B D'^-beta (d ln D' / d ln D) (1 + I / 3D),
 
-with I inference tokens. The left side falls with N; on a curve of equal cost or equal loss, the right side rises. So
-there is exactly one root, which is found to rounding precision.
+with I inference tokens. The left side falls with N; on a curve of equal cost or equal loss, the right side rises.
+Therefore there is exactly one root, which is found to rounding precision.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VAST = 1e300
 class DataReuse(Frozen):
     """Value of repeated tokens: D' = U + U R* (1 - exp(-(D/U - 1) / R*)) (Muennighoff et al. 2305.16264).
 
-    In the same paper, surplus parameters also lose value; this part is not implemented.
+    In the same paper, surplus parameters also lose value. This effect is not implemented.
     """
 
     unique_tokens: float = Field(gt=0)
@@ -54,7 +54,9 @@ class DataReuse(Frozen):
         return self.unique_tokens * (1 - self.worth * math.expm1(-repeated / self.worth))
 
     def tokens(self, effective: float) -> float:
-        """Return D, the tokens with repetition that are worth D' unique tokens; infinite from `limit` on."""
+        """Return D, the number of tokens with repetition that are worth D' unique tokens, or infinity if D' reaches
+        `limit`.
+        """
         if effective <= self.unique_tokens:
             return effective
         if effective >= self.limit:
@@ -64,7 +66,7 @@ class DataReuse(Frozen):
 
     @property
     def limit(self) -> float:
-        """Upper limit of D' for any number of repetitions."""
+        """Upper limit of D' for any number of repetitions of the unique tokens."""
         return self.unique_tokens * (1 + self.worth)
 
     def elasticity(self, tokens: float) -> float:
@@ -76,9 +78,9 @@ class DataReuse(Frozen):
 
 
 class Allocation(Frozen):
-    """Optimal parameters and tokens for a FLOPs budget, or the cheapest ones that reach a loss.
+    """Optimal parameters and tokens for a FLOPs budget, or the cheapest parameters and tokens that reach a loss.
 
-    FLOPs for training and inference are separate.
+    The FLOPs for training and for inference are separate fields.
     """
 
     params: float
@@ -114,7 +116,7 @@ class ScalingLaw(Frozen):
 
     @property
     def exponent(self) -> float:
-        """Exponent a of the optimal number of parameters, N* ~ C^a."""
+        """Exponent a of the budget in the optimal number of parameters, N* ~ C^a."""
         return self.beta / (self.alpha + self.beta)
 
     @property
@@ -124,7 +126,8 @@ class ScalingLaw(Frozen):
         return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
 
     def optimum(self, flops: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the allocation with the lowest loss for a FLOPs budget, which covers training and inference.
+        """Return the parameters and tokens with the lowest loss for a FLOPs budget, which covers training and
+        inference.
 
         Args:
             flops: budget, 6 N D + 2 N I.
@@ -149,9 +152,9 @@ class ScalingLaw(Frozen):
         return self._allocated(params, tokens(params), inference_tokens, reuse)
 
     def cheapest(self, loss: float, *, inference_tokens: float = 0.0, reuse: DataReuse | None = None) -> Allocation:
-        """Return the allocation with the fewest FLOPs that reaches a loss.
+        """Return the parameters and tokens that reach a loss with the fewest FLOPs.
 
-        With `inference_tokens`, the FLOPs include inference (Sardana et al. 2401.00448).
+        If `inference_tokens` is set, the FLOPs include inference (Sardana et al. 2401.00448).
 
         Raises:
             RequestError: no number of parameters and tokens reaches the loss, or A or B is 0.
@@ -176,7 +179,7 @@ class ScalingLaw(Frozen):
     def _has_optimum(self) -> None:
         if not (self.A and self.B):
             raise RequestError(
-                "this law has no optimum: one of its terms is 0",
+                "this scaling law has no optimum, because one of its terms is 0",
                 found=f"A = {self.A:g}, B = {self.B:g}",
                 remedy="fit the law to runs that differ more in parameters and in tokens",
             )
@@ -189,10 +192,12 @@ class ScalingLaw(Frozen):
         inference_tokens: float,
         reuse: DataReuse | None,
     ) -> float:
-        """Return the number of parameters at which more parameters and more tokens have equal benefit per cost."""
+        """Return the number of parameters at which additional parameters and additional tokens have equal benefit per
+        cost.
+        """
 
         def surplus(log_params: float) -> float:
-            """Return the log ratio of the benefit of parameters to the benefit of tokens, which falls with N."""
+            """Return the log ratio of the benefit of parameters to the benefit of tokens. The ratio falls with N."""
             seen = tokens(math.exp(log_params))
             if seen <= 0:
                 return -_VAST
@@ -258,7 +263,7 @@ _VALUES = 1 << 14
 
 @dataclass(frozen=True)
 class Surface:
-    """Data and bounds of a fit: coordinates and ln L of the runs, [R], and bounds of theta, [5]."""
+    """Data and bounds for fitting the law: coordinates and ln L of the runs, [R], and bounds of theta, [5]."""
 
     n: Floats
     d: Floats
@@ -267,7 +272,7 @@ class Surface:
     high: Floats
 
     def parts(self, theta: Floats) -> tuple[Floats, Floats]:
-        """Return the shares of the three terms in the loss, [3, K, R], and the residuals of ln L, [K, R]."""
+        """Return the share of each term of the law in the loss, [3, K, R], and the residuals of ln L, [K, R]."""
         terms = np.empty((3, len(theta), len(self.n)))
         np.subtract(theta[:, 0, None], theta[:, 3, None] * self.n, out=terms[0])
         np.subtract(theta[:, 1, None], theta[:, 4, None] * self.d, out=terms[1])
@@ -291,7 +296,8 @@ def huber(residuals: Floats, delta: float) -> Floats:
 def descend(
     surface: Surface, theta: Floats, weights: Floats, deltas: tuple[float, ...]
 ) -> tuple[Floats, Floats, Bools]:
-    """Minimize the objective for each weighting of the runs. Several values of delta are used in order.
+    """Minimize the objective of the fit for each weighting of the runs. The values in `deltas` are used one after the
+    other.
 
     Args:
         theta: starting points, [K, 5].
@@ -339,7 +345,7 @@ def _descend(surface: Surface, theta: Floats, weights: Floats, delta: float) -> 
 
 
 def _curvature(surface: Surface, theta: Floats, weights: Floats, delta: float) -> tuple[Floats, Floats, Floats]:
-    """Return the gradient [K, 5], the Hessian [K, 5, 5], and the scale of each parameter, [K, 5]."""
+    """Return the gradient of the objective [K, 5], its Hessian [K, 5, 5], and the scale of each parameter, [K, 5]."""
     shares, residuals = surface.parts(theta)
     slopes = surface.slopes(shares)
     pull = weights * np.clip(residuals, -delta, delta)
@@ -361,7 +367,9 @@ def _curvature(surface: Surface, theta: Floats, weights: Floats, delta: float) -
 
 
 def _step(gradient: Floats, hessian: Floats, scale: Floats, damping: Floats, stuck: Bools) -> Floats:
-    """Return the damped Newton step, [K, 5]. Parameters at a bound do not move if the gradient pushes them outward."""
+    """Return the damped Newton step, [K, 5]. If the gradient pushes a parameter beyond its bound, the parameter does
+    not move.
+    """
     free = ~stuck
     scaled = hessian / (scale[:, :, None] * scale[:, None, :]) * (free[:, :, None] & free[:, None, :])
     scaled += np.eye(5) * np.where(stuck, 1.0, damping[:, None])[:, :, None]

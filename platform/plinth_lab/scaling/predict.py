@@ -1,8 +1,9 @@
 """Prediction for a larger run: its loss, and its probe scores by a sigmoid of the loss (Bhagia et al. 2412.04403).
 
-A prediction is stored before the run starts, and is compared with the measured values when the run has ended. The
-interval is for one new run: it combines the bootstrap of the law with the residuals of the runs that the law was fitted
-to. Intervals of the best parameters and tokens for a budget come from the optimum of every bootstrap draw.
+A prediction is stored before the run starts. When the run has ended, the prediction is compared with the measured
+values. The interval is for one new run: it combines the bootstrap of the law with the residuals of the runs that the
+law was fitted to. Intervals of the best parameters and tokens for a budget come from the optimum of every bootstrap
+draw.
 
     R  runs
     K  draws
@@ -34,7 +35,7 @@ _BLOCK = 256
 
 
 class PredictedOutcome(Frozen):
-    """Measured value, with its prediction and the error."""
+    """Measured value of a run, with its prediction and the relative error of the prediction."""
 
     measure: str
     predicted: Estimate
@@ -44,7 +45,7 @@ class PredictedOutcome(Frozen):
 
 
 class ScalingPrediction(Frozen):
-    """Predicted loss and probe scores of a run with a given size and length."""
+    """Predicted loss and probe scores of a run with a certain number of parameters and tokens."""
 
     params: float
     tokens: float
@@ -74,7 +75,7 @@ class ScalingPrediction(Frozen):
             raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
         wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
         if wrong:
-            raise RequestError(f"{wrong[0]} has no relative error", found=truths[wrong[0]], expected="not 0")
+            raise RequestError(f"{wrong[0]} has no defined relative error", found=truths[wrong[0]], expected="not 0")
         return tuple(
             PredictedOutcome(
                 measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
@@ -111,11 +112,12 @@ def predict(fitted: Fitted, params: float, tokens: float, *, level: float = LEVE
 
 
 def _loss(fitted: Fitted, value: float, drawn: Floats, noise: Floats, level: float) -> Estimate:
-    """Return the predicted loss with its interval. The lower end allows for a law without a loss floor.
+    """Return the predicted loss with its interval. The lower end of the interval allows for a law without a loss floor
+    E.
 
-    E cannot be below 0, so noise can raise the floor of a draw but never lower it below 0. Draws with a floor then make
-    draws without a floor (E = 0) look too extreme. If these draws reach the lower tail, they get an interval of their
-    own, and the lower of the two ends is used.
+    E cannot be below 0, so noise can raise the floor of a bootstrap draw but never lower it below 0. Therefore draws
+    without a floor (E = 0) look too extreme among the draws with a floor. If draws without a floor reach the lower
+    tail, they get an interval of their own, and the lower of the two ends is used.
     """
     record, none = fitted.fit, fitted.floorless
     found = prediction(value, drawn, noise, n=record.runs, seed=record.seed, level=level)
@@ -129,7 +131,7 @@ def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) 
     """Return the predicted probe score at a loss, or the reason why there is no prediction."""
     at = [i for i, run in enumerate(fitted.runs) if name in run.probes]
     if len(at) < FEWEST_RUNS:
-        return f"only {len(at)} runs have this probe; expected {FEWEST_RUNS}"
+        return f"only {len(at)} runs have this probe; at least {FEWEST_RUNS} are needed"
     runs = [fitted.runs[i] for i in at]
     losses, scores = np.array([run.loss for run in runs]), np.array([run.probes[name] for run in runs])
     record = fitted.fit
@@ -142,10 +144,10 @@ def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) 
 
 
 def sigmoid(losses: Floats, scores: Floats, weights: Floats, wanted: Floats) -> tuple[Floats, Floats]:
-    """Return least-squares predictions of a score by the sigmoid floor + height / (1 + exp(k (loss - middle))).
+    """Predict a score at a loss by the sigmoid floor + height / (1 + exp(k (loss - middle))), fitted by least squares.
 
-    For each middle and steepness k in a grid, floor and height are one linear problem, solved for all weightings at
-    once. Floor and ceiling are between 0 and 1, and a score falls as the loss rises.
+    For each middle and steepness k in a grid, floor and height are one linear problem, which is solved for all
+    weightings at once. Floor and ceiling are between 0 and 1, and a score falls as the loss rises.
 
     Args:
         losses, scores: measured values of the runs, [R].
@@ -188,7 +190,9 @@ def _logistic(losses: Floats, middle: Floats, steep: Floats) -> Floats:
 
 
 class Optimum(Frozen):
-    """Best numbers of parameters and tokens for a budget. `draws` is the number of bootstrap draws with an optimum."""
+    """Best numbers of parameters and tokens for a budget. `draws` is the number of bootstrap draws that have an
+    optimum.
+    """
 
     flops: float
     params: Estimate
@@ -226,7 +230,7 @@ def optimum(
 
 
 def _closed(drawn: Floats, flops: float) -> Floats:
-    """Return N* and D* of bootstrap draws, [K, 2], in closed form.
+    """Return the optimal N* and D* of each bootstrap draw, [K, 2], in closed form.
 
     The formulas are G (C / 6)^a and (C / 6)^(1 - a) / G (Hoffmann et al. 2203.15556, equation 4).
     """
@@ -259,19 +263,24 @@ UTILISATION = (0.38, 0.48)
 
 
 class BoughtModel(Frozen):
-    """Best model for a budget at one utilization. `loss` and `extrapolation` are None without a law of own runs."""
+    """Best model for a budget, at one utilization of the devices.
+
+    If the law was not fitted to the user's own runs, `loss` and `extrapolation` are None.
+    """
 
     utilisation: float
     flops: float
     best: Allocation
-    preset: str = Field(description="Preset with the nearest number of parameters.")
+    preset: str = Field(description="Model preset whose number of parameters is nearest.")
     preset_parameters: int
     loss: Estimate | None = None
     extrapolation: float | None = None
 
 
 class Purchase(Frozen):
-    """Device hours and wall-clock time that a budget buys, and the best model at the lowest and highest utilization."""
+    """Device hours and wall-clock time that a budget buys, and the best model at the lowest and at the highest
+    utilization.
+    """
 
     devices: int
     dollars: float
@@ -297,8 +306,8 @@ def purchase(
     Args:
         spot: True to use the price of preemptible devices.
         tokens: exact number of training tokens; if None, the optimum of the law.
-        inference_tokens: tokens that the model will read and write later. Their FLOPs affect the optimum, but these
-            dollars do not pay for them.
+        inference_tokens: tokens that the model will read and write later. Their FLOPs affect the optimum, but the
+            budget does not pay for them.
         reuse: available unique text; if None, text is unlimited.
         fitted: law fitted to the user's own runs; if None, `CORRECTED`.
 
@@ -307,7 +316,7 @@ def purchase(
     """
     price = device.spot_hour if spot else device.on_demand_hour
     if price <= 0:
-        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="set one in --device-table")
+        raise RequestError("the device has no price", found=f"{price:g} per hour", remedy="set it in --device-table")
     hours = dollars / price
     peak = hours * 3600 * device.bf16_flops
     found = (_bought(share, share * peak, tokens, inference_tokens, reuse, fitted) for share in UTILISATION)
@@ -345,7 +354,7 @@ def _bought(
 
 
 def _presets() -> dict[str, int]:
-    """Return the number of parameters of every preset with its own vocabulary."""
+    """Return the number of parameters of every model preset, with the preset's own vocabulary."""
     return {
         name: parameters(Model.model_validate(shape.fields()), shape.vocab_size).total
         for name, shape in PRESETS.items()

@@ -7,7 +7,7 @@
     question    the key `source` of an experiment: price and share, and its arms; samples that decide the question
     verdict     the verdict: buy, do not buy, or not decided, by corrected intervals; its tile on the index page
 
-Also here: the command `plinth corpus source`, which loads the other modules when it runs.
+This package also defines the command `plinth corpus source`, which imports the other modules when it runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def show_verdict(settings: Settings, file: Path, as_json: bool) -> None:
 
 
 def say_verdict(found: Mapping[str, Any]) -> None:
-    """Print the verdict on a source with reason, gains, regressions and prices."""
+    """Print the verdict on a source with its reason, gains, regressions and prices."""
     from plinth_jobs.cli import output
     from plinth_lab.source_value.verdict import SourceVerdict, priced
 
@@ -113,15 +113,15 @@ def source() -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the sample.")
 @click.option("--price", type=click.FloatRange(min=0), help="One-time price for the whole source.")
 @click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
-@click.option("--train", is_flag=True, help="Train runs with and without the source to decide; stores its text.")
+@click.option("--train", is_flag=True, help="Train runs with and without the source. Stores its text.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: source's share.")
 @click.option("--test", metavar="JSONL", help="--train: file with test text, here or in input/.")
-@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: required gain, in bits per byte.")
-@click.option("--anneal", metavar="RUN:STEP", help="--train: also anneal from this checkpoint.")
-@click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: tokens per annealing run.")
-@click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: runs per arm.")
+@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: minimum gain, in bits per byte.")
+@click.option("--anneal", metavar="RUN:STEP", help="--train: also test by annealing from this checkpoint.")
+@click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: number of tokens per annealing run.")
+@click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: seeds per arm.")
 @click.option("--side-by-side", type=click.IntRange(1, 256), default=1, help="--train: concurrent runs.")
-@click.option("--show", "shown", is_flag=True, help="Show the verdict of an earlier --train.")
+@click.option("--show", "shown", is_flag=True, help="Show the verdict of an earlier run with --train.")
 @json_option
 def value(
     settings: Settings,
@@ -150,8 +150,8 @@ def value(
 
     The source is a bucket of the recipe that has not been run yet, or a path with --kind and --licence. The result
     shows the accepted share, the shares of text and of word 5-grams that are new to the corpus, bytes per token, and
-    the gain in D_eff. The command also compares a small byte model trained with the sample and with more corpus text,
-    in bits per byte.
+    the gain in D_eff (effective tokens). The command also trains a small byte model with the sample or with more corpus
+    text, and compares the two in bits per byte.
 
     With --train, the command runs an experiment with and without the source at equal tokens. The verdict is buy, do not
     buy or not decided. If the command is interrupted, run it again to continue.
@@ -224,7 +224,7 @@ def _bucket(
     text_field: str,
     suffixes: tuple[str, ...],
 ) -> Bucket:
-    """Return a bucket for a path, with the minimum terms for training and for the recipe's uses."""
+    """Return a bucket for a source path, with the minimum terms for training and for the recipe's uses."""
     from pydantic import ValidationError
 
     from plinth.corpus.sources.parameters import Bucket

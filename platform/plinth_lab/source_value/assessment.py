@@ -59,7 +59,7 @@ HELD = 0.8
 
 @dataclass(frozen=True)
 class ReferenceCorpus:
-    """Published corpus that a source is compared with, by bucket."""
+    """Published corpus that a new source is compared with, by bucket."""
 
     documents: Mapping[str, Manifest]
     signatures: Mapping[str, Manifest]
@@ -69,7 +69,7 @@ class ReferenceCorpus:
 
 
 def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
-    """Return the published corpus without one bucket.
+    """Return the published corpus without the bucket `without`.
 
     Raises:
         MissingError: no bucket has curated text.
@@ -100,7 +100,7 @@ def assess(
     seed: int = 1,
     test: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return all measures in the module's list for a source that is described like a bucket.
+    """Return all measures in the module's list for a new source, which is described like a bucket.
 
     Args:
         bucket: sources and policy.
@@ -117,7 +117,8 @@ def assess(
         given. A measure with an interval is `{"value", "low", "high"}`.
 
     Raises:
-        SourceError: the source cannot be read. MissingError: see `known`.
+        SourceError: the source cannot be read.
+        MissingError: the model or list of an annotator has not been built.
     """
     with scratch(ctx) as own:
         sample = take(ctx, own, bucket, corpus, annotators, sample_bytes, seed)
@@ -146,7 +147,7 @@ def assess(
 
 @dataclass(frozen=True)
 class _Facts:
-    """Documents in the sample, [D]: texts, lengths in bytes, and a mask of documents that the policy keeps."""
+    """Documents in a source's sample, [D]: texts, lengths in bytes, and a mask of documents that the policy keeps."""
 
     texts: pa.LargeStringArray
     size: Floats
@@ -172,7 +173,10 @@ def _ratio(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[
 
 
 def _share(above: Floats, below: Floats, seed: int, scale: float = 1.0) -> dict[str, float]:
-    """Return the ratio as in `_ratio`, limited to the range from 0 to `scale`. `above` is a part of `below`."""
+    """Return a share with its interval: the ratio from `_ratio`, limited to the range from 0 to `scale`.
+
+    `above` is a part of `below`.
+    """
     found = _ratio(above, below, seed)
     return {name: scale * min(max(end, 0.0), 1.0) for name, end in found.items()}
 
@@ -254,7 +258,7 @@ def _tokenizer(ctx: Context, texts: pa.Array, have: ReferenceCorpus, seed: int) 
 
 
 def _held(facts: _Facts, test: Sequence[str]) -> dict[str, int]:
-    """Return the number of test documents, and the number of these that are in the sample."""
+    """Return the number of test documents, and the number of test documents that are in the sample."""
     batches = (facts.texts.slice(at, 1024) for at in range(0, len(facts.texts), 1024))
     total, fresh = new_ngrams([pa.array(test, pa.large_string())], known_ngrams(batches))
     return {"documents": len(test), "held": int(((total > 0) & (total - fresh >= HELD * total)).sum())}
@@ -263,7 +267,7 @@ def _held(facts: _Facts, test: Sequence[str]) -> dict[str, int]:
 def _effective(
     ctx: Context, sample: SourceSample, facts: _Facts, accepted: Bools, tokenizer: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
-    """Extrapolate the sample to the whole source, and compare it with the corpus.
+    """Extrapolate the accepted text of the sample to the whole source, and compare it with the corpus.
 
     The interval for tokens combines the worse ends of both intervals (bytes, and bytes per token). If no text is
     accepted, the corpus's bytes per token are used.

@@ -5,12 +5,12 @@
     instead  base + the same number of other bytes from the corpus
 
 `with - base` measures whether the sample helps at all. `with - instead` measures whether the sample helps more than
-other corpus text, which is the question before a purchase. Slices are the held-out texts of the buckets, and a
-held-back tenth of the sample.
+other corpus text, which is the question before a purchase. Slices are the held-out texts of the buckets, and a tenth of
+the sample, which is not used for training.
 
-The model trains in seconds. The model is an interpolated Witten-Bell model (1991) over contexts of zero to `ORDER - 1`
-bytes, as in `evaluation.slices.tables.Trigram`. Counts are in hashed tables, so memory is the same for any text. Talbot
-and Osborne 2007 study the cost of hash collisions; here all compared models have the same tables and the same cost:
+The model trains in seconds. It is an interpolated Witten-Bell model (1991) over contexts of zero to `ORDER - 1` bytes,
+as in `evaluation.slices.tables.Trigram`. Counts are in hashed tables, so memory is the same for any text. Talbot and
+Osborne 2007 study the cost of hash collisions; here all compared models have the same tables and the same cost:
 
     p(c | h) = (count(h c) + kinds(h) p(c | shorter h)) / (total(h) + kinds(h))
 
@@ -42,7 +42,7 @@ U32 = NDArray[np.uint32]
 
 
 class ByteModel:
-    """Byte n-gram model with counts up to `ORDER`. The tables take 240 MiB for any amount of text."""
+    """Byte n-gram model with counts of n-grams up to length `ORDER`. The tables take 240 MiB for any amount of text."""
 
     def __init__(self) -> None:
         size = 1 << TABLE_BITS
@@ -51,27 +51,27 @@ class ByteModel:
         self.trained_bytes = 0
 
     def train(self, texts: Iterable[bytes]) -> ByteModel:
-        """Count the n-grams of texts. Each text starts without context."""
+        """Count the n-grams of texts. At the start of each text, the context is empty."""
         for text in texts:
             count_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes += len(text)
         return self
 
     def forget(self, texts: Sequence[bytes]) -> ByteModel:
-        """Undo the last `train(texts)` exactly. A second model would double the memory."""
+        """Undo the last call of `train` with these texts exactly. A second model would double the memory."""
         for text in reversed(texts):
             uncount_text(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
             self.trained_bytes -= len(text)
         return self
 
     def bits(self, text: bytes) -> float:
-        """Return the total -log2 p of a text's bytes."""
+        """Return the total loss of the model on a text, in bits: the sum of -log2 p over its bytes."""
         return total_bits(np.frombuffer(text, dtype=np.uint8), self.counts, self.contexts)
 
 
 @compiled
 def count_text(text: U8, counts: U32, contexts: U32) -> None:
-    """Count the n-grams of a text, which starts without context."""
+    """Count the n-grams of a text. At the start of the text, the context is empty."""
 
 
 @compiled
@@ -81,7 +81,7 @@ def uncount_text(text: U8, counts: U32, contexts: U32) -> None:
 
 @compiled
 def total_bits(text: U8, counts: U32, contexts: U32) -> float:
-    """Return the total -log2 p of a text's bytes."""
+    """Return the total loss on a text in bits: the sum of -log2 p over its bytes."""
 
 
 #: Bytes of the base at most; the sample, or the rest of the corpus instead, adds at most `ADDED_SHARE` of it.
@@ -93,14 +93,14 @@ OWN_SLICE = "the source itself"
 
 
 def shuffled(parts: Sequence[Part], seed: int) -> list[Part]:
-    """Return the parts in a random order that depends only on their content and the seed."""
+    """Return the corpus parts in a random order that depends only on their content and the seed."""
     return sorted(parts, key=lambda part: random.Random(f"{seed}:{part.blob.sha256}").random())
 
 
 def deltas(
     ctx: Context, texts: Sequence[str], curated: Mapping[str, Manifest], limit: int, seed: int
 ) -> dict[str, Any]:
-    """Return the bits per byte of every slice under the three models.
+    """Return the bits per byte of every held-out slice under three byte models: `base`, `with` and `instead`.
 
     Args:
         texts: accepted documents of the sample.
@@ -157,7 +157,7 @@ def _pieces(ctx: Context, curated: Mapping[str, Manifest], limit: int, seed: int
 
 
 def _turns(parts: Mapping[str, Sequence[Part]], limit: int) -> list[Part]:
-    """Take parts from all buckets in turn up to a number of bytes, so that small buckets are included."""
+    """Take parts from all buckets in turn, up to a number of bytes. In this way, small buckets are included."""
     chosen: list[Part] = []
     held = 0
     for row in zip_longest(*parts.values()):
@@ -187,12 +187,12 @@ def _until(texts: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _bits(model: ByteModel, slices: Mapping[str, Sequence[bytes]]) -> dict[str, Floats]:
-    """Return the loss in bits of each text, [D], by slice."""
+    """Return the loss of the model on each text in bits, [D], by slice."""
     return {name: np.array([model.bits(text) for text in texts]) for name, texts in slices.items()}
 
 
 def _measured(bits: Mapping[str, Floats], texts: Sequence[bytes], seed: int) -> dict[str, Any]:
-    """Return the bits per byte of a slice under each model, and the gains from the sample."""
+    """Return the bits per byte of a slice under each of the three models, and the gains from the sample."""
     sizes = np.array([len(text) for text in texts], dtype=np.float64)
     found: dict[str, Any] = {"documents": len(texts), "bytes": int(sizes.sum())}
     found |= {name: float(own.sum() / sizes.sum()) for name, own in bits.items()}

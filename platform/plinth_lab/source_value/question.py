@@ -7,10 +7,10 @@ The experiment has two arms, `without` and `with` the source. The sizes of the e
 
 In each use, both arms train on the same number of tokens, with the tokenizer of the text without the source.
 
-A sample may decide the question before anything is trained. An error names a source that is too small for its share, or
-that contains the test text. If a source has enough text but too little new text, the answer is no, since no run could
-have its share of new text. The answer is also no if the tokenizer splits its text into too many tokens: the pipeline
-would not publish a tokenizer for such a bucket, so no run with it could start.
+A sample may decide the question before anything is trained. If a source is too small for its share, or contains the
+test text, an error names the source. If a source has enough text but too little new text, the answer is no, because no
+run could have its share of new text. The answer is also no if the tokenizer splits its text into too many tokens: the
+pipeline would not publish a tokenizer for such a bucket, so no run with it could start.
 
 `plinth corpus source value --train` writes the question as an experiment file,
 `workspace/experiments/value-NAME/question.yaml`, which `plinth experiment run` and `show` also accept.
@@ -48,11 +48,11 @@ PLAIN = {"name", "fraction", "weights", "to_weights"}
 class Annealing(Frozen):
     """Second use of the source: both arms continue from a mid-run checkpoint while the learning rate falls to 0."""
 
-    checkpoint: str = Field(min_length=1, description="`RUN:STEP` in this workspace, as `training.initial.checkpoint`.")
-    tokens: int = Field(gt=0, description="Annealing tokens per arm.")
-    share: float | None = Field(None, gt=0, lt=1, description="Share of the source (default: `source.share`).")
-    lr: float | None = Field(None, gt=0, description="Initial learning rate (default: the recipe's peak).")
-    optimizer: Literal["kept", "fresh"] = Field("kept", description="Optimizer state, as `training.initial.optimizer`.")
+    checkpoint: str = Field(min_length=1, description="Checkpoint to start from: `RUN:STEP` in this workspace.")
+    tokens: int = Field(gt=0, description="Number of annealing tokens per arm.")
+    share: float | None = Field(None, gt=0, lt=1, description="Source's share of tokens (default: `source.share`).")
+    lr: float | None = Field(None, gt=0, description="Initial learning rate (default: the recipe's peak rate).")
+    optimizer: Literal["kept", "fresh"] = Field("kept", description="Initial state (`training.initial.optimizer`).")
 
 
 class SourceQuestion(Source):
@@ -66,29 +66,31 @@ class SourceQuestion(Source):
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Minimum gain that is worth the price, in bits per byte; 0 tests for any gain.",
+        description="Minimum gain that is worth the price, in bits per byte. With 0, any gain is enough.",
     )
-    sample_mb: float = Field(32.0, gt=0, le=4096, description="Sample size, in MB of the source.")
-    anneal: Annealing | None = Field(None, description="Also test by annealing from a mid-run checkpoint.")
+    sample_mb: float = Field(32.0, gt=0, le=4096, description="Size of the sample to read from the source, in MB.")
+    anneal: Annealing | None = Field(None, description="Also test the source by annealing.")
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """Return both arms with empty overlays. The method `overlay` returns what each arm changes."""
+        """Return the two arms with empty overlays. The method `overlay` returns the keys that each arm changes."""
         return {WITHOUT: {}, WITH: {}}
 
     def base(self) -> str:
-        """Return the name of the base arm, which has no source."""
+        """Return the name of the base arm, which trains without the source."""
         return WITHOUT
 
     def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the sizes of the experiment: the sizes in the file or a single one, and the annealing if requested."""
+        """Return the sizes of the experiment: the sizes in the file or a single one, and `anneal` if annealing is
+        requested.
+        """
         return {**(given or {PROXY: {}}), **({ANNEAL: self._annealing()} if self.anneal else {})}
 
     def share_of(self, size: str) -> float:
-        """Return the share of the source in training tokens at a size."""
+        """Return the share of the source in the training tokens at a size of the experiment."""
         return (self.anneal.share if self.anneal and size == ANNEAL else None) or self.share
 
     def overlay(self, recipe: Recipe, size: str, arm: str) -> dict[str, Any]:
-        """Return the recipe keys that an arm changes at a size.
+        """Return the recipe keys that an arm changes at a size of the experiment.
 
         Raises:
             RecipeError: the recipe has no mixture, a mixture in which no share can be set, or a bucket of this name.
@@ -140,13 +142,13 @@ class SourceQuestion(Source):
                 raise RecipeError(
                     f"the share of the source cannot be set in phase {phase.name} of the recipe {recipe.name}",
                     found=", ".join(odd),
-                    expected="only weights by bucket or stream",
-                    remedy="write such phases under `common: {mixture: {phases: …}}` of the experiment",
+                    expected="a phase with only weights by bucket or stream",
+                    remedy="set phases with plain weights under `common: {mixture: {phases: …}}`",
                 )
         return list(recipe.mixture.phases)
 
     def _with_share(self, phase: Phase, share: float) -> dict[str, Any]:
-        """Return a phase in which the source has its share, and the other streams keep their relative weights."""
+        """Return a mixture phase with the source's share in which the other streams keep their relative weights."""
         found = _plain(phase)
         for name in ("weights", "to_weights"):
             if weights := found.get(name):
@@ -166,7 +168,7 @@ def _plain(phase: Phase) -> dict[str, Any]:
 
 
 def needed(share: float, tokens: int, max_epochs: float) -> int:
-    """Return the number of new tokens that a run needs for a share of the source in its text."""
+    """Return the number of new tokens that a source must have for its share of a run's text."""
     return math.ceil(share * tokens / max_epochs)
 
 
@@ -184,7 +186,7 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
         raise RequestError(
             "the source overlaps the test text",
             found=f"{held} of {found['test']['documents']} test documents are in the sample",
-            expected="test text outside the source, since the arm with the source would train on it",
+            expected="test text outside the source, because the arm with the source would train on it",
             remedy="use other test text, or remove these documents from the source",
         )
     nominal, most = found["effective"]["factors"]["nominal_tokens"], max(needs.values())
@@ -198,7 +200,7 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
 
 
 def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: float) -> str:
-    """Return the reason why no arm needs training, or an empty string if the question is open.
+    """Return the reason why a sample already decides against the source, or an empty string if arms must be trained.
 
     Args:
         least_rate: minimum bytes per token of every bucket in the tokenizer's audit.
@@ -220,7 +222,7 @@ def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: floa
 
 
 def most_new(found: Mapping[str, Any]) -> float:
-    """Return the upper end of the 95% interval of the source's effective tokens.
+    """Return an upper bound on the source's effective tokens: the upper end of their 95% interval.
 
     If the sample has no effective tokens, the bound follows from its number of documents.
     """
@@ -238,19 +240,19 @@ LONGEST = 24
 
 
 def name_of(source: str) -> str:
-    """Return the name of the experiment about a source: `value-forum` for `/data/forum.jsonl`."""
+    """Return the name of the experiment that evaluates a source: `value-forum` for `/data/forum.jsonl`."""
     stem = source.rstrip("/").rpartition("/")[2].partition(".")[0]
     slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "source"
     return f"value-{slug}"[:LONGEST].rstrip("-")
 
 
 def path_of(workspace: Path, source: str) -> Path:
-    """Return the path of the experiment file about a source."""
+    """Return the path of the experiment file that evaluates a source."""
     return workspace / "experiments" / name_of(source) / FILE
 
 
 def asked(workspace: Path, source: str) -> Path:
-    """Return the existing experiment file about a source.
+    """Return the path of the experiment file that evaluates a source.
 
     Raises:
         MissingError: there is no such file.
@@ -268,7 +270,7 @@ def asked(workspace: Path, source: str) -> Path:
 def write(
     workspace: Path, source: str, bucket: Bucket, recipe: Path, test: str | None, given: Mapping[str, Any], seeds: int
 ) -> Path:
-    """Write the experiment file about a source. The same arguments give the same file.
+    """Write the experiment file that evaluates a source. The same arguments give the same file.
 
     Args:
         source: name as given by the user.
@@ -282,7 +284,7 @@ def write(
     lacking = [f"--{name}" for name in ("price", "share") if given.get(name) is None] + ([] if test else ["--test"])
     if lacking:
         raise RequestError(
-            "a source cannot be evaluated by training without " + " and ".join(lacking),
+            "evaluating a source by training requires " + " and ".join(lacking),
             expected="the source's price, its share of a run's text, and test text that no arm trains on",
             remedy=f"plinth corpus source value {source} --price 20000 --share 0.2 --test test.jsonl --train",
         )

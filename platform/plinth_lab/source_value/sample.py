@@ -2,13 +2,13 @@
 
 Files are listed without reading them. The files with the smallest keyed hashes of their names are taken until the
 sample is full; only pieces are taken from files that can be split. The sample is processed up to the policy in a
-scratch store. The scratch store is deleted at the end, since text that the user has not acquired must not be kept.
+scratch store. The scratch store is deleted at the end, because text that the user has not acquired must not be kept.
 
 A document in the sample counts as a duplicate if a corpus document shares a band key with it and the agreement of their
 signatures reaches the recipe's threshold. Documents that a policy or deduplication dropped are not part of the corpus.
-Documents that protected sets dropped count as part of the corpus, since their near duplicates are dropped in any
+Documents that protected sets dropped count as part of the corpus, because their near duplicates are dropped in any
 bucket. With K hashes, the agreement estimates the Jaccard similarity with a standard error of at most 1 / (2 sqrt K),
-0.047 for 112. The agreement is only an estimate, while the pipeline verifies every pair.
+0.047 for 112. This check only uses the estimate, while the pipeline verifies every pair.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Annotators = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class SourceSample:
-    """Sample of a source, and its results in the pipeline.
+    """Sample of a source, and the results of processing it in the pipeline.
 
     Args:
         files, source_bytes: number of files and bytes in the sample.
@@ -77,7 +77,7 @@ class SourceSample:
 
     @property
     def share(self) -> float:
-        """Share of the source's bytes that is in the sample."""
+        """Share of the source's bytes that are in the sample."""
         return self.source_bytes / self.of_bytes if self.of_bytes else 1.0
 
 
@@ -150,7 +150,7 @@ def _gate(ctx: Context, scratch: Context, corpus: Corpus) -> IllegalGate | None:
 
 
 def _choose(ctx: Context, bucket: Bucket, size: int, seed: int) -> tuple[Inventory, int, int]:
-    """Choose the files or pieces of all sources with the smallest hashes.
+    """Choose the files or pieces with the smallest hashes from all sources.
 
     Return the chosen files, and the number of all files and of all their bytes.
     """
@@ -200,7 +200,9 @@ def _rank(seed: int, name: str) -> bytes:
 def _annotated(
     ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
 ) -> Manifest:
-    """Run one annotator over the sample, after the annotators in `before`, with the workspace's models and lists."""
+    """Run one annotator over the sample, with the workspace's models and lists. The annotators in `before` have run
+    already.
+    """
     chosen = annotate.annotator(name)
     resources = {key: ctx.refs.current(key) for key in chosen.needs(annotate.parameters(name, raw))}
     for resource in resources.values():
@@ -223,7 +225,7 @@ PROTECTED = pa.array(PROTECTED_REASONS)
 
 @dataclass(frozen=True)
 class SampleSignatures:
-    """MinHash signatures [D, K] of the sample's documents, and their band keys [D, bands].
+    """MinHash signatures [D, K] of the sample's documents, and the signatures' band keys [D, bands].
 
     A text without words has no signature, and `filled` is False for it.
     """
@@ -234,7 +236,7 @@ class SampleSignatures:
 
 
 def signed(texts: Iterable[pa.Array], params: MinHash) -> SampleSignatures:
-    """Return the MinHash signatures of the sample, computed batch by batch."""
+    """Compute the MinHash signatures of the sample, batch by batch."""
     a, b = permutations(params.bands * params.rows, params.seed)
     pairs = [signatures(batch, params.shingle_words, a, b) for batch in texts]
     width = params.bands * params.rows
@@ -265,7 +267,9 @@ def against(
     signed_: Mapping[str, Manifest],
     verdicts: Mapping[str, Manifest],
 ) -> Floats:
-    """Return for each document [D] the highest agreement with any corpus document, or 0 without a candidate."""
+    """Return for each document [D] the highest signature agreement with any corpus document, or 0 if no band key
+    matches.
+    """
     places = slots(documents, signatures=signed_, verdicts=verdicts)
     ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))
@@ -277,7 +281,7 @@ def against(
 
 
 def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) -> Floats:
-    """Return the highest agreement [D] with the documents in one part of the corpus.
+    """Return the highest signature agreement [D] of the sample's documents with one part of the corpus.
 
     Dropped corpus documents are skipped, except those that protected sets dropped.
     """
@@ -305,13 +309,13 @@ def _ask(store: Store, sample: SampleSignatures, params: MinHash, slot: Slot) ->
 
 
 def known_ngrams(texts: Iterable[pa.Array]) -> U64:
-    """Return the sorted set of word n-gram hashes in texts. The set takes 8 bytes per distinct n-gram."""
+    """Return the sorted hashes of all distinct word n-grams in texts. The result takes 8 bytes per n-gram."""
     found = [np.unique(ngram_hashes(batch, NGRAM_WORDS)[1]) for batch in texts]
     return np.unique(np.concatenate([np.empty(0, np.uint64), *found]))
 
 
 def new_ngrams(texts: Iterable[pa.Array], known: U64) -> tuple[Floats, Floats]:
-    """Return the number of distinct word n-grams in each text [D], and how many of them are not in `known` [D]."""
+    """Return two counts for each text [D]: distinct word n-grams, and distinct word n-grams that are not in `known`."""
     total: list[int] = []
     fresh: list[int] = []
     for batch in texts:

@@ -6,20 +6,20 @@ the level 1 - 5% / uses (Bonferroni).
 
     buy          for some use the whole interval is above the minimum gain, and no other measure got worse
     do not buy   for every use the whole interval is at or below the minimum gain; or the sample has too little new text
-    not decided  all other cases; the verdict then states the gain that four of five such experiments would detect
+    not decided  all other cases; the verdict then states the gain that such an experiment detects with 80% probability
 
 A source without any gain is bought in at most 5% of experiments, for any number of uses. Each use has one two-sided
-test, and only half of its errors are on this side. In 400 simulated experiments with two uses and three seeds, such a
-source was bought in 0.5% if documents vary most, and in 1% if training runs vary most.
+test, and only half of the test's errors lead to a purchase. In 400 simulated experiments with two uses and three seeds,
+a source without gain was bought in 0.5% if documents vary most, and in 1% if training runs vary most.
 
 *Changes*: probes, memorization, toxicity and personal data of both arms are paired by item and seed
 (`evaluation.comparison.pairs`). Items are summed by sampling unit, such as a prompt or a template. The interval covers
 seeds and these units; p-values are Holm-corrected over all measures and uses. If a measure got worse, a person has to
 weigh it, so the verdict is not decided.
 
-*Prices*: an effective token costs P / (N rho_parse rho_quality (1 - r_dup)), with N the tokens in all text of the
-source. A bit per byte costs P / gain. Both prices fall as the amount rises, so the ends of an interval change places.
-Padding (r_pad) belongs to a run and is not included.
+*Prices*: an effective token costs P / (N rho_parse rho_quality (1 - r_dup)), where P is the price and N the number of
+tokens in all text of the source. A gain of one bit per byte costs P / gain. Both prices fall as the amount rises, so
+the upper end of an amount gives the lower end of its price. Padding (r_pad) belongs to a run and is not included.
 
     K  seeds
     C  clusters
@@ -47,7 +47,7 @@ from plinth_lab.source_value.question import WITH, WITHOUT, SourceQuestion
 
 
 class PriceRange(Frozen):
-    """Price with its interval. A value is None if the price has no upper bound, because the amount could be 0."""
+    """Price with its interval. If the amount could be 0, the price has no upper bound, and the value is None."""
 
     value: float | None
     low: float | None
@@ -55,7 +55,7 @@ class PriceRange(Frozen):
 
 
 class TokenPrice(Frozen):
-    """Effective tokens of a whole source, with their factors and their price.
+    """Effective tokens of a whole source, with the factors of D_eff and the price.
 
     Args:
         nominal_tokens: tokens in all text of the source, including text that does not parse.
@@ -75,16 +75,16 @@ class TokenPrice(Frozen):
 
 
 def ranged(price: float, value: float, low: float, high: float) -> PriceRange:
-    """Return the price per unit for `value` units, with its range for `low` to `high` units.
+    """Return the price per unit if `price` buys `value` units, with its range for `low` to `high` units.
 
-    An amount of 0 or less has no price.
+    If the amount is 0 or less, there is no price.
     """
     cheap, middle, dear = (price / one if one > 0 else None for one in (high, value, low))
     return PriceRange(value=middle, low=cheap, high=dear)
 
 
 def of_gain(price: float, gain: Estimate | None) -> PriceRange | None:
-    """Return the price per bit per byte gained, or None if the interval of the gain includes 0."""
+    """Return the price of a gain of one bit per byte, or None if the interval of the gain includes 0."""
     if gain is None or not gain.excludes() or gain.value <= 0:
         return None
     return ranged(price, gain.value, gain.low, gain.high)
@@ -101,12 +101,12 @@ def of_tokens(price: float, found: Mapping[str, Any]) -> TokenPrice:
 
 
 def amount(money: float) -> str:
-    """Format an amount of money with four digits, or as a whole number from 1,000 on."""
+    """Format an amount of money: four significant digits, or a whole number from 1,000 on."""
     return f"{money:,.0f}" if money >= 1000 else f"{money:,.4g}"
 
 
 def priced(price: PriceRange | None, currency: str, scale: float = 1.0) -> str:
-    """Format a price with its interval in words. The result is `no bound` if the amount could be 0."""
+    """Format a price with its interval in words. If the amount could be 0, the result is `no bound`."""
     if price is None:
         return "–"
     ends = (price.value, price.low, price.high)
@@ -124,7 +124,7 @@ Table = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
 class MeasuredPair(NamedTuple):
-    """Measurements of both arms at one use with one seed, by asset."""
+    """Measurements of both arms at one use of the source with one seed, by asset."""
 
     use: str
     seed: int
@@ -133,7 +133,7 @@ class MeasuredPair(NamedTuple):
 
 
 class SourceChange(Frozen):
-    """Difference of a measure with and without the source.
+    """Difference of a measure between the arm with the source and the arm without it.
 
     `worse` is True if the arm with the source is significantly worse, by the corrected p-value.
     """
@@ -152,7 +152,7 @@ class SourceChange(Frozen):
 
 
 def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceChange], list[str]]:
-    """Return all changes with corrected p-values, and the reasons for measures that are missing."""
+    """Return all changes of measures with corrected p-values, and the reasons why other measures are missing."""
     found: list[SourceChange] = []
     problems: list[str] = []
     for use in dict.fromkeys(one.use for one in pairs):
@@ -167,7 +167,7 @@ def changes(store: Store, pairs: Sequence[MeasuredPair]) -> tuple[list[SourceCha
 def _read(
     store: Store, asset: str, own: Sequence[MeasuredPair], measures: dict[tuple[str, str], list[Pairs]]
 ) -> list[str]:
-    """Add an asset's paired values for every seed to `measures`. Return the reasons if there are none."""
+    """Add the paired values of an asset for every seed to `measures`. If there are none, return the reasons."""
     both = [one for one in own if asset in one.with_source and asset in one.without_source]
     if not both:
         return [f"{asset}: not enabled in the recipe"] if own else []
@@ -195,7 +195,9 @@ def _line(use: str, measured: Sequence[Pairs]) -> SourceChange | None:
 
 
 def table(measured: Sequence[Pairs]) -> Table:
-    """Return the values of both arms by seed and cluster, for items that all seeds share."""
+    """Return the values of both arms by seed and cluster, and the cluster weights. Only items that all seeds share are
+    used.
+    """
     rows = [_rows(one) for one in measured]
     common = sorted(set(rows[0]).intersection(*rows[1:]))
     names = {rows[0][item][0]: None for item in common}
@@ -212,7 +214,7 @@ def table(measured: Sequence[Pairs]) -> Table:
 
 
 def _rows(pairs: Pairs) -> dict[tuple[str, int], tuple[str, float, float, float]]:
-    """Return cluster, weight and both values of each item. Repeated items are numbered."""
+    """Return cluster, weight and both values of each item. Items that occur several times are numbered."""
     found: dict[tuple[str, int], tuple[str, float, float, float]] = {}
     counts: dict[str, int] = {}
     columns = ("item", "cluster", "weight", "a", "b")
@@ -223,7 +225,7 @@ def _rows(pairs: Pairs) -> dict[tuple[str, int], tuple[str, float, float, float]
 
 
 def corrected(lines: Sequence[SourceChange]) -> list[SourceChange]:
-    """Return the changes with Holm-corrected p-values, and whether the arm with the source is better or worse.
+    """Return the changes with Holm-corrected p-values. `better` and `worse` are set for the arm with the source.
 
     The correction covers all changes that can be tested.
     """
@@ -253,10 +255,11 @@ FEWEST: Final = 2
 
 
 class SourceGain(Frozen):
-    """Bits per byte gained at a use, positive if the source helps, or None if no pair of runs has scores.
+    """Gain in bits per byte at one use of the source, positive if the source helps, or None if no pair of runs has
+    scores.
 
-    `smallest` is the gain that four of five such experiments would detect. `per_bit` is the price of a bit per byte, if
-    the interval excludes 0. `lacking` names runs without scores.
+    `smallest` is the gain that an experiment of this kind detects with a probability of 80%. `per_bit` is the price of
+    a gain of one bit per byte, if the interval excludes 0. `lacking` names runs without scores.
     """
 
     use: str
@@ -309,7 +312,7 @@ def verdict(
     changes: Sequence[SourceChange] = (),
     unmeasured: Sequence[str] = (),
 ) -> SourceVerdict:
-    """Return the verdict on a source, from its sample and the runs.
+    """Return the verdict on a source, from its sample and the scores of the runs.
 
     Args:
         sizes: sizes of the experiment, which are the uses.
@@ -373,20 +376,20 @@ def _said(one: SourceGain) -> str:
 
 
 def _open(one: SourceGain, least: float) -> str:
-    """Return the reason why a use does not decide the question."""
+    """Return the reason why the runs at one use do not decide the question."""
     if one.gain is None:
         return "not measured: " + ("; ".join(one.lacking) or "no run")
     if one.documents < FEWEST:
-        return f"{one.documents} test documents are left, since training text of some run may contain the others"
+        return f"only {one.documents} test documents are left, because some run may have trained on the others"
     if not one.claims:
-        return "too few seeds: one pair of runs does not show training noise"
+        return "too few seeds: training noise cannot be estimated from one pair of runs"
     seen = "" if one.smallest is None else f"; minimum detectable effect {one.smallest:.2g}"
     held = f"at or below {least:g}" if one.gain.high <= least else f"the interval includes {least:g}"
     return f"{_said(one)}, {held}{seen}"
 
 
 def _tile(ctx: Context) -> StateTile:
-    """Return the index page's tile with the verdicts on sources that were evaluated by training."""
+    """Return the tile of the index page with the verdicts on sources that were evaluated by training."""
     from plinth_lab.experiments.arms import PREFIX
 
     published = [ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects")]

@@ -64,5 +64,5 @@ def assert_same(found: DomainTable, wanted: list[tuple[str, int, int]]) -> None:
 
 def test_a_ledger_without_tokens_is_refused(corpus: Context) -> None:
     made = ledger.run(corpus, ledger_of(corpus, shards=None, mixture=None))
-    with pytest.raises(IntegrityError, match=r"has no tokens of \d+ documents[\s\S]*--select ledger"):
+    with pytest.raises(IntegrityError, match=r"lacks token counts of \d+ documents[\s\S]*--select ledger"):
         trained_text(corpus.store, made)

@@ -151,7 +151,7 @@ def test_a_proposal_that_is_worse_is_refuted(ctx: Context, swarm: Swarm) -> None
 
 
 def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -> None:
-    assert "one seed does not show training noise" in confirmed(ctx, asked(swarm, seeds=[9]), planted).reason
+    assert "training noise cannot be estimated from one seed" in confirmed(ctx, asked(swarm, seeds=[9]), planted).reason
     own = asked(swarm)
     runs = [run(ctx, one, planted) for one in own[1]]
     runs[-1] = measure.kept(own[1][-1], "failed", "diverged at step 3", {}, [])

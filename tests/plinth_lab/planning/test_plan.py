@@ -152,7 +152,7 @@ def test_plan_by_hand() -> None:
 @pytest.mark.parametrize(
     ("path", "documents", "says"),
     [
-        ("auto", True, "flex with block masks on GPUs if documents end within rows, else sdpa"),
+        ("auto", True, "flex with block masks on GPUs if documents end within rows, otherwise sdpa"),
         ("auto", False, "sdpa"),
         ("sdpa", True, "sdpa with dense masks"),
         ("flex", True, "flex with block masks"),
@@ -167,8 +167,8 @@ def test_the_path_of_attention_is_stated(path: AttentionPath, documents: bool, s
 def test_assumptions_say_what_was_not_known() -> None:
     made = plan(_recipe())
     assert made.wall_clock_s is None
-    assert "no wall clock: no speed was stated" in made.assumptions
-    assert any(line.startswith("precision auto is counted as fp32") for line in made.assumptions)
+    assert "no wall-clock time, because no speed was stated" in made.assumptions
+    assert any(line.startswith("precision auto is estimated as fp32") for line in made.assumptions)
     known = plan(_recipe(precision="bf16"), vocab_size=500, tokens_per_second=1.0)
     assert (known.precision, known.vocab_size) == ("bf16", 500)
     assert not [line for line in known.assumptions if "vocabulary" in line or "auto" in line or "no speed" in line]
