@@ -73,7 +73,9 @@ def _outside_sources(bucket: Bucket, ctx: Context) -> str:
 
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
-    """Return the inventory of a bucket: the files that its sources name, or the files with text sampled from a model."""
+    """Return the inventory of a bucket: the files that its sources name, or the files with text that was sampled from a
+    model.
+    """
     for key, made in inputs.items():
         if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)

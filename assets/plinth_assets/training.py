@@ -78,8 +78,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=config.VERSION,
             params=_average(recipe),
             group="training",
-            description="Weights, configuration, state and resume proof of the final committed checkpoint, or of an "
-            "averaged one.",
+            description="Final committed checkpoint, or an averaged checkpoint: weights, configuration, state, and the "
+            "proof that training can be resumed.",
             owner=owner,
             kinds=kinds,
             present=_present_checkpoint,
@@ -351,8 +351,8 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
-    """Return a table with the last evaluation of each probe, and whether gates use the probe. The result is empty if
-    there are no probes.
+    """Return a table with the last evaluation of each probe, and whether the probe may stop the run or decide a gate.
+    The result is empty if there are no probes.
     """
     from plinth.report import run_sections as sections
     from plinth.report.run_metrics import run_metrics

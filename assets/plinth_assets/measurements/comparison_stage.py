@@ -181,7 +181,9 @@ def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
 
 
 def page_name(recipe: Recipe, checkpoint: str) -> str:
-    """Return the file name of a checkpoint's comparison page. The results and evaluation pages are in the same folder."""
+    """Return the file name of a checkpoint's comparison page, which is in the folder of the results and evaluation
+    pages.
+    """
     return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 

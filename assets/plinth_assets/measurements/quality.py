@@ -1,4 +1,4 @@
-"""Facts, gates and records of two kinds of measurements: personal data in training text, and capabilities of the model."""
+"""Facts, gates and records of measurements: personal data in training text, and capabilities of the model."""
 
 from __future__ import annotations
 
