@@ -204,7 +204,9 @@ class ExportLayout(NamedTuple):
 )
 @click.argument("target")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--unreleased", is_flag=True, help="Export a checkpoint that was not released; the export is marked as unreleased.")
+@click.option(
+    "--unreleased", is_flag=True, help="Export a checkpoint that was not released; the export is marked as unreleased."
+)
 @click.option("--checkpoint", type=click.IntRange(min=1), help="With --unreleased: step of the checkpoint.")
 @click.option(
     "--format",

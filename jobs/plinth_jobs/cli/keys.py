@@ -268,7 +268,7 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 @keys.command()
 @shared
 def adopt(settings: Settings) -> None:
-    """Seal the artifacts that this workspace published before it had a root of trust. Do this only if you trust them."""
+    """Seal the artifacts that this workspace published before it had a root of trust. Use it only if you trust them."""
     from plinth.trust.dsse import TRAINER
     from plinth_registry.audit_log import AuditedAction, audited, may_record
 

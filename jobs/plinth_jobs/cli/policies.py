@@ -137,7 +137,8 @@ def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
     trained = dropped["decisions"].get("train", 0)
     output.say(
         f"Of the newly dropped documents, {trained:,} are in the training set; {dropped['survivors']:,} represent a "
-        f"cluster of duplicates, so another member replaces them. {one['other_reason']:,} documents are dropped for another reason."
+        f"cluster of duplicates, so another member replaces them. {one['other_reason']:,} other documents stay "
+        "dropped, but for a different reason."
     )
     output.heading(f"{name}: rules")
     columns = ("rule", "matched", "first match", "sole match", "matched before", "first before", "sole before")
@@ -189,7 +190,12 @@ def _short(value: object) -> str:
 @click.option("--reason", help="Only this rule.")
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option(
-    "-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Number of removed documents to show for each rule."
+    "-n",
+    "--samples",
+    type=click.IntRange(0, 1000),
+    default=5,
+    show_default=True,
+    help="Number of removed documents to show for each rule.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."

@@ -43,7 +43,9 @@ def person(required: bool = True) -> Callable[[F], F]:
         function = click.option("--reason", required=required, metavar="TEXT", help="Reason for the decision.")(
             function
         )
-        return click.option("--by", required=required, metavar="PERSON", help="Name or e-mail address of the person who decides.")(function)
+        return click.option(
+            "--by", required=required, metavar="PERSON", help="Name or e-mail address of the person who decides."
+        )(function)
 
     return decorate
 
@@ -247,7 +249,7 @@ def _show_canary(status: CanaryStatus | None) -> None:
         rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
         said = [
             f"{name}: {counted(feed.pairs, 'pair')}",
-            f"{feed.earlier} pairs recorded before the canary started",
+            f"{feed.earlier} lines recorded before the canary started",
             *rejects,
             feed.fault,
         ]

@@ -299,7 +299,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
-    """Verify the hashes of all checkpoints of RUN, or of the checkpoint at STEP. The exit code is 1 if a hash differs."""
+    """Verify the hashes of all checkpoints of RUN, or of the checkpoint at STEP. The exit code is 1 on a mismatch."""
     from plinth.training.checkpoint import checkpoint as files
 
     directory, rows = settings.run_config(run).directory, []

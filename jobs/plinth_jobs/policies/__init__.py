@@ -25,15 +25,15 @@ DEFAULT = "default"
 
 
 def find(given: str) -> Path:
-    """Return the file of a policy given by path or packaged name, with or without `.yaml`."""
+    """Return the file of a policy, which is given by its path or packaged name, with or without `.yaml`."""
     from plinth.recipe.yaml_lines import named
 
     return named(given, Path(), FOLDER) or Path(given)
 
 
 def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
-    """Return the policy in force for the recipe's release, or None if there is none. Under a demo root, sign a missing
-    policy.
+    """Return the current signed policy of the recipe's release, or None if there is none. Under a demo root, a missing
+    policy is signed first.
 
     Raises:
         SignatureError: no root of trust is pinned, or a signed version was changed or removed.
