@@ -40,7 +40,7 @@ LOCATION = "plinth_jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow, and the address of the pages."""
+    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow, and the pages' address."""
     # Dagster takes the first entry of the path for the working directory, and imports nothing from there.
     path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
@@ -110,7 +110,7 @@ def up(
 
 @contextmanager
 def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
-    """Start the servers, and stop them when the `with` block ends. A signal ends the `run` of the yielded supervisor."""
+    """Start the servers, and stop them when the `with` block ends. A signal ends `run` of the yielded supervisor."""
     supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.request_stop())

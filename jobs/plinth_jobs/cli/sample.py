@@ -58,7 +58,7 @@ def sample(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw a random sample of documents or records that were removed for a reason. A seed always draws the same sample."""
+    """Draw a random sample of documents or records that were removed for a reason. One seed always draws one sample."""
     from plinth.corpus.slices import reviews
     from plinth.storage.atomic import write_bytes
 

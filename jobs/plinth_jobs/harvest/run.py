@@ -43,7 +43,7 @@ SKIPPED_MODULES = {
 
 
 def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
-    """Render and write the documentation pages of modules. If `topics` is True, include pages of keywords and topics."""
+    """Render and write the documentation pages of modules, and the pages of keywords and topics if `topics` is True."""
     names = [f"module:{name}" for name in module_names()]
     if topics:
         names += [f"topic:{name}" for name in topic_names()]

@@ -30,14 +30,14 @@ def release_gates() -> Mapping[str, Gate]:
 
 
 def absent_gates() -> Mapping[str, str]:
-    """Return the gates whose extension package is not installed, with the name of the package. Such a gate fails unless
-    the policy omits it.
+    """Return the gates that belong to an extension package that is not installed, with the name of the package. Each of
+    these gates fails unless the policy omits it.
     """
     return absent(GATES.group)
 
 
 def absent_key(key: str) -> str:
-    """Return the missing package whose gates are the only ones with this policy key, or an empty string. For example,
+    """Return the missing package that would provide all gates with this policy key, or an empty string. For example,
     the key `pii` belongs to the gate `pii_data`.
     """
     return next((package for name, package in absent_gates().items() if name == key or name.startswith(f"{key}_")), "")
@@ -62,8 +62,8 @@ class LineagePolicy(Frozen):
 
 class SlicePolicy(Frozen):
     """Limits on held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95%
-    interval of candidate minus champion is below the margin. All slices must pass, so no correction for their number is
-    needed.
+    interval of candidate minus champion is below the margin. All slices must pass, so their number needs no statistical
+    correction.
     """
 
     max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute limit for the slice of every bucket.")
@@ -152,7 +152,7 @@ class PrometheusPolicy(Frozen):
 
 
 class FeedPolicy(Frozen):
-    """Metric of the release owner, from appended JSON lines or two queries. The metric is unsigned."""
+    """Metric of the release owner, from appended JSON lines or from two Prometheus queries. The metric is unsigned."""
 
     lines: str | None = Field(
         None, min_length=1, description="File or folder of `*.jsonl`; relative to the workspace, or absolute."
@@ -169,8 +169,8 @@ class FeedPolicy(Frozen):
 class TrialPolicy(Frozen):
     """Conditions to roll back a canary, or to make it champion, by paired comparison with the champion.
 
-    `margin` is a share of the champion's value. Both decisions use the same limit: either a stream is worse by more
-    than the margin, or every stream is within it.
+    `margin` is a fraction of the champion's value. Both decisions use the same limit. A canary is rolled back if one
+    stream is worse by more than the margin, and may be promoted if every stream is within the margin.
     """
 
     margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a share of the champion's value.")
@@ -282,8 +282,8 @@ class GatePolicy(Frozen):
 
 
 def _default(gate: Gate) -> Any:
-    """Return the default of a gate's section in the policy model. A hidden section is left out of a dump if it has its
-    default.
+    """Return the default of a gate's section in the policy model. If a hidden section has its default, it is left out
+    of a dump.
     """
     default = gate.params()
     return default if gate.shown else Field(default, exclude_if=lambda given: given == default)
@@ -291,7 +291,7 @@ def _default(gate: Gate) -> Any:
 
 @lru_cache(maxsize=1)
 def policy_model() -> type[GatePolicy]:
-    """Build the policy model with an additional key for the parameters of each measurement's gates."""
+    """Build the policy model with an additional key for the gate parameters of each measurement."""
     known = GatePolicy.model_fields
     own = {one.section: (one.params, _default(one)) for one in release_gates().values() if one.section}
     made: type[GatePolicy] = create_model(  # type: ignore[call-overload]
@@ -302,7 +302,7 @@ def policy_model() -> type[GatePolicy]:
 
 @lru_cache(maxsize=1)
 def _signed_model() -> type[GatePolicy]:
-    """Build the policy model for signed policies, which keeps the keys of gates whose package is not installed."""
+    """Build the model for signed policies, which keeps the keys of gates if their package is not installed."""
     if not absent_gates():
         return policy_model()
 
