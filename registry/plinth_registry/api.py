@@ -151,7 +151,9 @@ def describe_run(
 
 @connection.named("link the pages")
 def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Link MLflow's experiment and models to the workspace's pages. Return the names of changed experiments and models."""
+    """Add a link to the workspace's pages to MLflow's experiment and models. Return the names of changed experiments
+    and models.
+    """
     return registration.link_to_pages(connection.connect(ctx.workspace), recipe, url)
 
 

@@ -231,7 +231,7 @@ def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
     """Return the decision that three related tags express. Return a message if the tags are invalid, or None if the
-    tags are absent.
+    decision tag is empty.
     """
     value = str(tags[tag]).strip().lower()
     by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))

@@ -311,7 +311,9 @@ def impact(ctx: Context, target: str) -> Impact:
 
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
-    """Return the checkpoints that the given manifests measure. The checkpoints' gates read these manifests as evidence."""
+    """Return the checkpoints that these manifests measure. The gates of these checkpoints read the manifests as
+    evidence.
+    """
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 

@@ -246,7 +246,9 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
 
 
 def _answer(client: Any, version: Any, text: str) -> None:
-    """Show the reason why approval tags do not count on the version in MLflow, or remove it. Only changes are written."""
+    """Show the reason why approval tags do not count on a version in MLflow. If all tags count, remove the text.
+    Nothing is written if the text is unchanged.
+    """
     if version.tags.get(ANSWER, "") == text:
         return
     if text:

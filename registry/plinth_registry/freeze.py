@@ -208,7 +208,7 @@ class Delivery(Frozen):
 
 
 def make_secret(ctx: Context, name: str) -> str:
-    """Create and store a new webhook secret for a consumer. The consumer's owner needs the secret to verify deliveries."""
+    """Create and store a new webhook secret for a consumer. The consumer's owner verifies deliveries with it."""
     secret = secrets.token_hex(32)
     path = _secret_path(Trust.of(ctx.workspace), name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -393,8 +393,8 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
 
 
 def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
-    """Return the digests of the checkpoints that a taint freezes, including checkpoints that were measured with tainted
-    data.
+    """Return the digests that a taint freezes: the tainted manifests, everything derived from them, and the checkpoints
+    that were measured with any of these.
     """
     found = taint.affected(ctx, mark)
     return frozenset(each.digest for each in found) | consumers.measured(ctx, found)

@@ -198,7 +198,8 @@ def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
 
 
 def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:
-    """Return the role that signed a statement. The role of the statement's type is tried first, then every other role.
+    """Return the role that signed a statement. If the statement's type belongs to a role, this role must have signed
+    it. Otherwise, every role is tried.
 
     Raises:
         SignatureError: no role's signature verifies.

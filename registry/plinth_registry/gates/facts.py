@@ -227,7 +227,7 @@ class Evidence(Frozen):
     @field_validator("measured", mode="before")
     @classmethod
     def _records(cls, given: Mapping[str, Any]) -> dict[str, Frozen]:
-        """Convert facts that are given as plain data to the record types of their measurements."""
+        """Convert facts that are given as plain data to the record types of the measurements that the facts belong to."""
         return {
             name: one if isinstance(one, Frozen) else MEASUREMENTS[name].facts.model_validate(one)  # type: ignore[union-attr]
             for name, one in given.items()

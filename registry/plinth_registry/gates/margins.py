@@ -290,7 +290,7 @@ class CompressedPolicy(Frozen):
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:
-    """Require the loss of a compressed form on every slice to be below its margin. A form that was not measured fails."""
+    """Require the loss of a compressed form on every slice to be below a margin. A form that was not measured fails."""
     known = evidence.of("comparison", ComparisonFacts)
     lines = [one for one in known.lines if one.kind == "slices"] if known else []
     judged = [one for one in lines if one.slice == WHOLE or one.clusters >= asked.min_documents]

@@ -117,7 +117,9 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
-    """Return True if the policy accepts the measured tolerance of the resumed run, and the reasons if it does not."""
+    """Return True if the policy accepts the measured tolerance of the resumed run. Also return the reasons for this
+    result.
+    """
     measured = known.tolerance
     if measured is None:
         return False, ()
@@ -179,7 +181,9 @@ COST = release_gate(cost, CostPolicy, "cost")
 
 
 class CountedApprovals(NamedTuple):
-    """People with approvals that count, their keys or logins, rejections, and reasons why other decisions do not count."""
+    """Decisions on a candidate: people with approvals that count, their keys or logins, rejections, and the reasons why
+    other decisions do not count.
+    """
 
     people: list[str]
     keys: set[str]
