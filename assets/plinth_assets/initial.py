@@ -56,7 +56,7 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         version=initial.VERSION,
         params={"licence": params.licence},
         group="training",
-        description=f"{use}, identified by content; lineage continues through their parent.",
+        description=f"{use}, identified by their digest. Their lineage includes the model that they come from.",
         owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
         present=_present_initial,

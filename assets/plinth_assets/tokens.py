@@ -288,8 +288,8 @@ def canary_stages(recipe: Recipe) -> list[Stage]:
         params=recipe.corpus.canaries.model_dump(mode="json") | _canary_rows(recipe),
         libraries=fingerprint.libraries("tokenizers"),
         group="curated",
-        description="Generated texts at fixed repetitions, randomly included or excluded, that measure memorization; "
-        "not part of the corpus or its counts.",
+        description="Generated texts that measure memorization, each with a fixed number of copies and randomly "
+        "included or excluded. They are not part of the corpus or its counts.",
         owner=owner,
         kinds=("parquet",),
         schema=DOCUMENT_SCHEMA,

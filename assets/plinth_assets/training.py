@@ -267,7 +267,7 @@ class TimelineRelay:
         if not errors:
             del self.waiting[:count]
         elif isinstance(errors[0], PlinthError):
-            self.say(f"MLflow did not accept {count} events and will be retried: {errors[0].what}")
+            self.say(f"MLflow did not accept {count} events, which will be sent again: {errors[0].what}")
         else:
             raise errors[0]
 

@@ -31,7 +31,7 @@ IncidentAction = Literal["open", "note", "close"]
 
 
 class IncidentRecord(Frozen):
-    """Verified record of the log: the statement, its signer and its time."""
+    """Verified record of the incident log: the statement, its signer and its time."""
 
     number: int
     incident: int

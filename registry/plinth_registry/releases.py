@@ -230,8 +230,8 @@ def refresh(ctx: Context, *, expired: bool = False) -> bool:
     """Re-sign the head if it is a day old or older than a record of any log. The caller must hold the registry's lock.
 
     Args:
-        expired: True to re-sign an expired head. Only a person decides this, because the head could belong to a restored
-            old history.
+        expired: True to re-sign an expired head. Only a person decides this, because the head could belong to an old
+            history that was restored.
 
     Raises:
         SignatureError: the history does not verify, or the promoter's key is not usable.

@@ -130,7 +130,7 @@ def statements(ctx: Context) -> tuple[TaintStatement, ...]:
     """Return the whole history of taints, oldest first: active taints, lifted taints, and the records that lift them.
 
     Raises:
-        SignatureError: a record was edited, removed, moved or forged. In this case, everything counts as frozen.
+        SignatureError: a record was edited, removed, moved or forged. Callers then stop promotion and loading.
     """
     found = {record.number: _statement(record) for record in releases.log_records(ctx, MARKS)}
     for one in [each for each in found.values() if each.action == "lift"]:

@@ -32,7 +32,7 @@ class VerifiedModel(Frozen):
     directory: Path
     checkpoint: str
     mean: str | None = Field(
-        None, exclude_if=lambda given: given is None, description="Text that names the parents of an average."
+        None, exclude_if=lambda given: given is None, description="Text with the parents of an averaged checkpoint."
     )
     run: str
     release: str | None
@@ -48,8 +48,8 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
     Args:
         target: a model directory, a prefix of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder takes
             precedence over a version (`models:/NAME/VERSION`), but not over an alias. With a consumer, `NAME` alone is
-            the version that the consumer gets, and never a folder. If the consumer is enrolled for canaries and there is
-            a canary, this is the canary; otherwise, it is the version under the consumer's alias.
+            the version that the consumer gets, and never a folder. If the consumer is enrolled for canaries and a
+            canary exists, this is the canary. Otherwise, it is the version under the consumer's alias.
         deep: True to also read every blob of every manifest in the ancestry.
         consumer: enrolled service that loads the model. If it is not enrolled for canaries, it cannot load a canary.
 

@@ -56,19 +56,22 @@ class PiiPolicy(Frozen):
     """Limits on the rate of texts with personal data, as found by the corpus's own detector."""
 
     max_data_share: float = Field(
-        0.02, gt=0, le=1, description="Limit on the upper bound in training text, overall and per bucket."
+        0.02, gt=0, le=1, description="Limit on the rate's upper bound in training text, overall and per bucket."
     )
     min_documents: int = Field(
         150,
         ge=1,
-        description="Buckets with fewer documents are listed but not gated (0 of 150 gives a bound of 2%).",
+        description="Buckets with fewer documents are only listed. No finding in 150 documents gives a bound of 2%.",
     )
-    max_output_share: float = Field(0.05, gt=0, le=1, description="Limit on the upper bound in unprompted samples.")
+    max_output_share: float = Field(
+        0.05, gt=0, le=1, description="Limit on the rate's upper bound in unprompted samples."
+    )
     max_memorised_share: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Limit on the upper bound of outputs, prompted or not, with personal data from training text.",
+        description="Limit on the upper bound of the rate of outputs, prompted or unprompted, that repeat personal "
+        "data from training text.",
     )
 
 

@@ -105,8 +105,8 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
 @shared
 @recipe_option
 @click.option("--try", "as_written", is_flag=True, help="Preview the mixture of the current recipe.")
-@click.option("--streams", is_flag=True, help="List streams with their number of tokens instead.")
-@click.option("--course", is_flag=True, help="Also show how the shares change over the run.")
+@click.option("--streams", is_flag=True, help="List the streams with their number of tokens, and no phases.")
+@click.option("--course", is_flag=True, help="Also show each stream's fraction of the sequences over the run.")
 @json_option
 def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
     """Show each bucket's and stream's fraction of the sequences, and its number of epochs, by phase.

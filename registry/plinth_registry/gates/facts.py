@@ -202,11 +202,11 @@ class Evidence(Frozen):
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if there is none.")
-    first_release: Literal["allowed", "refused"] = Field("allowed", description="Policy for the first release.")
+    first_release: Literal["allowed", "refused"] = Field("allowed", description="Allow or refuse a first release.")
     parent: str | None = Field(None, description="Digest of the initial checkpoint; empty for random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Figures that do not match their tables, by kind of evidence."
+        default_factory=dict, description="Numbers that do not match their tables, by kind of evidence."
     )
 
     measured: Mapping[str, SerializeAsAny[Frozen]] = Field(
@@ -227,7 +227,7 @@ class Evidence(Frozen):
     @field_validator("measured", mode="before")
     @classmethod
     def _records(cls, given: Mapping[str, Any]) -> dict[str, Frozen]:
-        """Convert facts that are given as plain data to the record types of the measurements that the facts belong to."""
+        """Convert facts that are given as plain data to the record types of their own measurements."""
         return {
             name: one if isinstance(one, Frozen) else MEASUREMENTS[name].facts.model_validate(one)  # type: ignore[union-attr]
             for name, one in given.items()
@@ -235,6 +235,6 @@ class Evidence(Frozen):
         }
 
     def of(self, name: str, record: type[F]) -> F | None:
-        """Return the facts of a measurement. Return None if there are no facts, or they have another record type."""
+        """Return the facts of a measurement, or None if there are none or they have another record type."""
         found = self.measured.get(name)
         return found if isinstance(found, record) else None

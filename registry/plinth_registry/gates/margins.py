@@ -286,7 +286,7 @@ class CompressedPolicy(Frozen):
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed but not gated.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are only listed.")
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:

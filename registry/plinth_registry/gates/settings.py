@@ -71,14 +71,14 @@ class SlicePolicy(Frozen):
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed but not gated.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are only listed.")
 
 
 class ProbePolicy(Frozen):
     """Limits on probes with a signal-to-noise ratio of at least 1."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a probe against the champion.")
-    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are listed but not gated.")
+    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are only listed.")
     none_decides: Literal["passes", "fails"] = Field("fails", description="Result if no probe exceeds its noise.")
 
 
@@ -86,7 +86,7 @@ class TaskPolicy(Frozen):
     """Limits on tasks and their metrics."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a metric against the champion.")
-    min_items: int = Field(10, ge=2, description="Tasks with fewer items are listed but not gated.")
+    min_items: int = Field(10, ge=2, description="Tasks with fewer items are only listed.")
 
 
 class ContaminationPolicy(Frozen):
@@ -147,7 +147,7 @@ class PrometheusPolicy(Frozen):
     step_s: int = Field(
         60,
         ge=1,
-        description="Seconds between pairs; below the rate window, pairs are correlated.",
+        description="Seconds between pairs. Pairs are correlated if this is shorter than the rate window.",
     )
 
 
@@ -173,7 +173,7 @@ class TrialPolicy(Frozen):
     stream is worse by more than the margin, and may be promoted if every stream is within the margin.
     """
 
-    margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a share of the champion's value.")
+    margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a fraction of the champion's value.")
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the false alarm rate for an equally good canary.")
     least: int = Field(100, ge=2, description="Minimum number of observations per stream.")
     higher_is_better: tuple[str, ...] = Field((), description="Names of streams in which higher is better.")
@@ -203,7 +203,7 @@ class ApprovalPolicy(Frozen):
     )
     proxies: tuple[str, ...] = Field(
         (),
-        description="Owners (as approver) of the server keys that may state the author of a tag.",
+        description="Owners of the login servers' keys (role `approver`) that may sign the author of a tag.",
         exclude_if=lambda given: not given,
     )
 
@@ -215,7 +215,7 @@ class GatePolicy(Frozen):
     version: int = Field(1, ge=1, description="Version of this policy: one more than the previous version.")
     description: str = ""
     first_release: Literal["allowed", "refused"] = Field(
-        "allowed", description="Policy for a first release, which has no champion to compare with."
+        "allowed", description="Allow or refuse a first release, which has no champion to compare with."
     )
     tainted_champion: Literal["stays", "goes back"] = Field(
         "stays",

@@ -132,7 +132,7 @@ def _below(root: Path, place: str) -> Any:
         download_trace_data = ArtifactRepository.download_trace_data
 
         def get_local_path(self, artifact_path: str) -> None:  # type: ignore[override]
-            """Return None, so that MLflow copies files from their open descriptor and does not open them again by name."""
+            """Return None, so that MLflow copies files from an open descriptor and does not reopen them by name."""
             if self._is_directory(artifact_path):  # type: ignore[no-untyped-call]
                 raise MlflowException.invalid_parameter_value(f"a directory, not a file: '{artifact_path}'")
 

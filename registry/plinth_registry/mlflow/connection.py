@@ -92,7 +92,7 @@ def _code(error: Exception) -> str:
 
 @contextmanager
 def speaking(purpose: str) -> Iterator[None]:
-    """Convert errors of MLflow and of the network in the `with` block to one error that names the purpose of the call."""
+    """Convert errors of MLflow and of the network in the `with` block to one error that names the call's purpose."""
     try:
         yield
     except Exception as error:

@@ -243,7 +243,7 @@ def _await_health(state: ServerState) -> bool:
 
 
 def _end(state: ServerState) -> bool:
-    """Stop the server's processes, including workers whose parent was killed. Return True if any process was running."""
+    """Stop the server's processes, including workers whose parent was killed. Return True if any was running."""
     found = _members(state)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in _members(state):
