@@ -1,6 +1,6 @@
-"""The assets `models/{name}`, `{bucket}/{annotator}` and `slices/{gate}`. The first are models trained on the
-pipeline's own buckets. The second are sidecars with the scores, labels or spans of an annotator. The third are error
-rates of learned gates, with limits that block publication.
+"""The assets `models/{name}`, `{bucket}/{annotator}` and `slices/{gate}`. `models/{name}` is a model trained on the
+pipeline's own buckets. `{bucket}/{annotator}` is a sidecar with the scores, labels or spans of an annotator.
+`slices/{gate}` has the error rates of a learned gate, with limits that block publication.
 """
 
 from __future__ import annotations

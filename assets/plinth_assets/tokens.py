@@ -1,5 +1,5 @@
-"""The assets `tokenizer`, `tokenizer/audit`, `{bucket}/shards`, `{bucket}/packed`, `canaries/…` and `mixture`. They
-lead from text to tokens and to the exact number of sequences that a run reads from each stream in each phase.
+"""The assets `tokenizer`, `tokenizer/audit`, `{bucket}/shards`, `{bucket}/packed`, `canaries/…` and `mixture`. These
+assets turn text into tokens and compute the exact number of sequences that a run reads from each stream in each phase.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """Return the keys of the due runs of the release job: one per approved candidate. If there are none and the asset
-    `release` shows an outdated record, return one key for it.
+    """Return the keys of the due runs of the release job, one per approved candidate. If no candidate is approved and
+    the asset `release` shows an outdated record, return one key for this record.
 
     Raises:
         PlinthError: the candidates or the history cannot be read.

@@ -1,11 +1,12 @@
 """Process of the trial installation's S3 server: `python -m plinth_jobs.object_store FOLDER PORT BUCKET`.
 
-It is moto's server over HTTPS, with rules that make it realistic. Every request must be signed by a known account and
-permitted by the account's policy. Conditional writes are atomic. The bucket encrypts by default. Objects are in memory
-and are lost when the process ends. Unlike Amazon S3, moto does not evaluate policy conditions (`s3:prefix` of lists).
+The process runs moto's server over HTTPS, with rules like those of a real server. Every request must be signed by a
+known account and permitted by the account's policy. Conditional writes are atomic. The bucket encrypts by default.
+Objects are in memory and are lost when the process ends. Unlike Amazon S3, moto does not evaluate policy conditions
+(`s3:prefix` of lists).
 
-The policies come from `infra/s3`. Their files name the bucket `plinth`, its prefix `workspace` and the backup bucket
-`plinth-backups`; `policy` replaces these names.
+The policies come from `infra/s3`. The policy files name the bucket `plinth`, its prefix `workspace` and the backup
+bucket `plinth-backups`; `policy` replaces these names.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Request the release job for each approved candidate. Also request it if the asset `release` does not show the
-        last promotion or rollback.
+        """Request the release job for each approved candidate, or if the asset `release` does not show the last
+        promotion or rollback.
         """
         try:
             keys = requests(Context(Workspace(workspace)), recipe)
@@ -49,8 +49,8 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that syncs MLflow from the signed history. It undoes manual changes of aliases and raises an
-    alert.
+    """Build the sensor that syncs MLflow from the signed history. The sensor undoes manual changes of aliases and
+    raises an alert.
     """
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
@@ -146,7 +146,7 @@ ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     """Build the sensor that adds taints and release changes to the signed feed, delivers the feed, raises alerts and
-    shows entries on the assets. It rolls back a tainted champion if the release's policy requires this.
+    shows entries on the assets. The sensor rolls back a tainted champion if the release's policy requires this.
     """
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
@@ -293,8 +293,9 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 
 
 def automation(all_stages: Iterable[Stage]) -> dg.AutomationConditionSensorDefinition:
-    """Build the sensor of automation conditions. It starts an asset when the asset's inputs are new and their blocking
-    checks passed. It covers only Plinth's assets; Dagster's default sensor covers the other assets of a project.
+    """Build the sensor of automation conditions. The sensor starts an asset when the asset's inputs are new and their
+    blocking checks passed. The sensor covers only Plinth's assets; Dagster's default sensor covers the other assets of
+    a project.
     """
     own = dg.AssetSelection.assets(*(asset_key(stage.asset) for stage in all_stages))
     return dg.AutomationConditionSensorDefinition(

@@ -220,9 +220,7 @@ def read(workspace: Workspace) -> UpRecord | None:
 
 
 def dies_with_parent() -> None:
-    """Prepare a child process so that it ends when the parent's thread ends. It also handles the signals that
-    background jobs of a shell ignore.
-    """
+    """Prepare a child process: it ends when the parent's thread ends, and SIGINT and SIGTERM are no longer ignored."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

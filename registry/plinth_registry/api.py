@@ -159,7 +159,7 @@ def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate that no gate blocks, one at a time: to champion, or to canary if the policy requires a
-    canary. A canary that is within the margin of the champion is promoted, too. The sensors' job calls this function.
+    canary. Also promote a canary that is within the margin of the champion. The sensors' job calls this function.
     """
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
@@ -202,7 +202,8 @@ def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> Canar
     sensor calls this function.
 
     Raises:
-        GateError, SignatureError: see `canary.tick`.
+        GateError: no gate policy is signed.
+        SignatureError: the history or the policy does not verify, or the promoter's key is not usable.
     """
     if history(ctx, recipe).standing.canary is None:
         return None

@@ -77,8 +77,8 @@ def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
 
 
 def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes | None = None) -> Approval:
-    """Verify and return a signed decision about this candidate. It must be signed by the person whom the file name
-    states.
+    """Verify and return a signed decision about this candidate. The decision must be signed by the person in the file
+    name.
 
     Args:
         data: the bytes of the file, if the caller has already read it.

@@ -63,7 +63,7 @@ class Attestation(Frozen):
         return self.materials.get(self.asset)
 
     def same_as(self, other: Attestation) -> bool:
-        """Return True if both attestations have the same content. Their times may differ."""
+        """Return True if two attestations have the same content. The times of the attestations are not compared."""
         order = {"at": other.at, "number": other.number, "replaces": other.replaces}
         return self.model_copy(update=order) == other
 

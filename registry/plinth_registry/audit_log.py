@@ -58,7 +58,7 @@ def policies(release: str) -> SignedLog:
 
 
 def logs_in_head(ctx: Context) -> Iterator[SignedLog]:
-    """Yield the logs whose newest record is named in the head of the release history."""
+    """Yield the logs for which the head of the release history names the newest record."""
     yield from LOGS
     for folder in sorted(ctx.workspace.policies.glob("*/")):
         yield policies(folder.name)
@@ -103,8 +103,8 @@ Outcome = Literal["done", "refused"]
 
 @dataclass
 class AuditedAction:
-    """Action that a person or process requests. `by` is the name given by the caller. `owner` is the owner of the key
-    that must sign, if known.
+    """Action that a person or process requests. `by` is the caller's name, as the caller states it. `owner` is the
+    owner of the key that must sign, if known.
 
     The code that decides can set a more exact subject before the outcome is recorded.
     """

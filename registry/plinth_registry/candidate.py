@@ -307,7 +307,7 @@ def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
     """Return the ancestors of a candidate from the manifests, after comparing them with the verified provenance. The
-    trainer must have attested how this checkpoint was trained.
+    trainer must have attested the training of this checkpoint.
 
     Raises:
         LineageError: the chain is broken, differs from the signed chain, or has no attestation by the trainer.

@@ -1,5 +1,5 @@
-"""Consumers of releases, and impact. The impact of an artifact is everything derived from it, up to model versions and
-their consumers.
+"""Consumers of releases, and the impact of an artifact: everything derived from it, up to model versions and their
+consumers.
 """
 
 from __future__ import annotations

@@ -305,7 +305,9 @@ def promote(
     """Promote a candidate version after verifying everything again. If `version` is None, the newest version is used.
 
     Raises:
-        SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
+        SignatureError, LineageError: a file, a statement or the chain was changed.
+        GateError: gates did not pass, or an incident is open.
+        MissingError: there is no such candidate.
     """
     client = connection.connect(ctx.workspace)
     found = version_of(client, recipe, version)

@@ -88,8 +88,8 @@ def received(ctx: Context, data: bytes, before: LogRecord | None) -> tuple[FeedE
     is None for the first entry.
 
     Raises:
-        SignatureError: the entry was not signed by an allowed role, was changed, or is not the next entry. In the last
-            case, the consumer missed an entry.
+        SignatureError: the entry was not signed by an allowed role or was changed, or the consumer missed an earlier
+            entry.
     """
     record = FEED.next(Trust.of(ctx.workspace), data, "the entry received", before)
     return _entry(record), record

@@ -1,4 +1,4 @@
-"""Evaluation of a candidate's gates by the current signed policy, with signed waivers. The evidence is read anew for
+"""Evaluation of a candidate's gates by the current signed policy, with signed waivers. The evidence is read again for
 each evaluation.
 """
 
@@ -159,8 +159,8 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
-    """Return a message if this machine has seen a later waiver of the same gate and candidate. Otherwise return an
-    empty string.
+    """Return a message if this machine has seen a later waiver of the same gate and candidate, or an empty string if
+    not.
     """
     if _second(found) < trust.seen(*_counted(ctx, found)):
         return "replaced by a later waiver"

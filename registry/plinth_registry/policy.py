@@ -78,7 +78,7 @@ def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPo
     Raises:
         SignatureError: no `policy` key is on this machine, or an earlier version was changed.
         GateError: the policy does not have the next version number.
-        RecipeError: the policy names a gate that is not installed, or that it must not name.
+        RecipeError: the policy names a gate that is not installed, or a gate that no policy may name.
     """
     subject = f"{policy.release} version {policy.version} {digest(policy)[:12]}"
     asked = AuditedAction("policy", subject, owner or "", policy.description, owner)

@@ -47,8 +47,8 @@ def slsa_path(directory: Path) -> Path:
 
 
 def is_signed(directory: Path) -> bool:
-    """Return True if the signing of a directory was finished. Only the statement, which is written last, is looked up,
-    and nothing is verified.
+    """Return True if a directory has its provenance, signature and statement, so that its signing was finished. Nothing
+    is verified.
     """
     return all(
         path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))

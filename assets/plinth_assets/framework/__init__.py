@@ -59,8 +59,8 @@ class Suite:
 
 @dataclass(frozen=True)
 class SuiteOutcome:
-    """Result of a suite. `blocked` is True if a critical expectation failed. There is one line per failure and per
-    warning.
+    """Result of a suite, with a line for each failure or warning. `blocked` is True if a critical expectation has
+    failed.
     """
 
     blocked: bool
@@ -207,7 +207,7 @@ Inputs = Mapping[str, Manifest]
 
 
 class Statement(Protocol):
-    """Statement that is signed when an asset is materialized. It must stay valid while the asset is published."""
+    """Statement that is signed when an asset is materialized, and that stays valid while the asset is published."""
 
     def holds(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> bool:
         """Return True if a valid statement was signed about this manifest and inputs with these digests."""
@@ -322,7 +322,7 @@ class MeasurementStatement:
 
 
 def attested(recipe: Recipe, stage: Stage) -> Stage:
-    """Return the stage. If the stage measures a checkpoint that may be released, its measurement is signed."""
+    """Add a measurement statement to a stage if the stage measures a checkpoint that may be released."""
     measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
     return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage
 
@@ -356,8 +356,8 @@ def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest
 
 
 def shared_owner(recipe: Recipe) -> str:
-    """Return the owner of assets that cover all buckets. This is the owner of the most buckets and, in a tie, the first
-    owner by name.
+    """Return the owner of assets that cover all buckets: the owner of the most buckets. In a tie, the first owner by
+    name is returned.
     """
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
@@ -374,8 +374,7 @@ class Decision:
 
 
 def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
-    """Return the stage's published manifest if the stage produced it from inputs with these digests. Otherwise return
-    None.
+    """Return the stage's published manifest, or None if the stage did not produce it from inputs with these digests.
 
     Raises:
         PlinthError: data outside the workspace cannot be read.
@@ -400,7 +399,9 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
 
 
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
-    """Decide which of the stages are up to date, upstream first. An asset with a stale input is also stale."""
+    """Return the assets that are up to date and the assets that have to be rebuilt. An asset with a stale input also
+    counts as stale.
+    """
     digests: dict[str, str] = {}
     manifests: dict[str, Manifest] = {}
     stale = []

@@ -1,5 +1,5 @@
-"""The asset `evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes. Its items can
-be recomputed, compared between two models, and shown on the evaluation page.
+"""The asset `evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes. The items of
+the evaluation can be recomputed, compared between two models, and shown on the evaluation page.
 """
 
 from __future__ import annotations

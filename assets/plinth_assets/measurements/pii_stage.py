@@ -1,5 +1,5 @@
-"""The asset `pii/data`: personal data that is left in the checkpoint's training text. Its counts can be recomputed and
-are shown on the evaluation page.
+"""The asset `pii/data`: personal data that is left in the checkpoint's training text. The numbers of findings can be
+recomputed and are shown on the evaluation page.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The asset `serving`: bounds on the speed of serving the checkpoint on named devices, and speeds measured on this
-machine. They are shown as numbers in MLflow and as a section of the evaluation page.
+machine. Both are shown as numbers in MLflow and as a section of the evaluation page.
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
     """Load the model that `target` names into the evaluation engine.
 
     A version or signed folder is verified first, and is not loaded if verification fails. `latest` is the published
-    checkpoint of the newest run. If there is none, it is the newest committed checkpoint of that run.
+    checkpoint of the newest run. If no checkpoint is published, `latest` is the newest committed checkpoint of that
+    run.
 
     Raises:
         MissingError: no model has that name.

@@ -2,7 +2,7 @@
 
 A command is imported when it is called. Entry points use the group `plinth.commands`. The name of an entry point has
 the command's words joined by dots (`corpus.quarantine`); its value is the `module:attribute` of a click command.
-Plinth's own extension packages and user packages add commands in the same way. They cannot replace a core command.
+Plinth's own extension packages and user packages add commands in the same way, but cannot replace a core command.
 """
 
 from __future__ import annotations

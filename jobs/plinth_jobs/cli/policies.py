@@ -206,8 +206,8 @@ def removal(
 ) -> None:
     """Show the fraction of each bucket that model-based rules remove, with samples.
 
-    The command reads only annotations. It therefore works before verdicts exist, and after a run that stopped because
-    too much reference text was removed.
+    The command reads only annotations. The command therefore works before verdicts exist, and after a run that stopped
+    because too much reference text was removed.
     """
     from plinth.storage.atomic import write_bytes
 

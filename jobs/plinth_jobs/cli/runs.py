@@ -150,7 +150,7 @@ def timeline(
     """Write the page of RUN (`latest`, a run ID or a prefix of it) with all metrics on one time axis.
 
     The page shows loss, slices, gradient norm, speed, waits, memory, checkpoint age, interventions, restarts and
-    mixture. It also accounts for time and cost. The page is one self-contained file, and the run may still be running.
+    mixture, and the time and cost by cause. The page is one self-contained file, and the run may still be running.
     """
     from plinth.operation import spending
     from plinth.report import run_page

@@ -144,8 +144,8 @@ _NAME_CHARACTERS = 60
 
 
 def from_metadata(expression: str | None, field: str | None, classifiers: Sequence[str]) -> str:
-    """Return the license that a distribution declares: its SPDX expression. If there is none, use its license name, and
-    last its classifiers.
+    """Return the license that a distribution declares: its SPDX expression. If there is no expression, use the license
+    name; if there is no name, use the classifiers.
 
     Several classifiers are joined by AND, which is the strictest reading.
     """

@@ -312,9 +312,9 @@ def harvest(
 ) -> HarvestSummary:
     """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
-    An earlier harvest is kept while all its files exist, even if packages are installed later. Otherwise, every new
-    package would retrain the demo. The same state of the machine gives the same bytes. Other files in the folder are
-    not touched.
+    An earlier harvest is kept while all its files exist, even if packages are installed later, so that a new package
+    does not retrain the demo. The same state of the machine gives the same bytes. Other files in the folder are not
+    touched.
 
     Args:
         again: True to replace an earlier harvest.

@@ -5,7 +5,7 @@
     tiny      for the recipe `tiny`
 
 A policy is signed by the owner of its release (`plinth gates sign FILE`). A demo root keeps all keys on one machine, so
-the first run signs the packaged policy that is named after the release, or else the default policy. Every page labels
+the first run signs the packaged policy that is named after the release, or the default policy. Every page labels
 such a root as a demo root. A real root never signs automatically, so a release without a signed policy passes no gate.
 """
 

@@ -74,8 +74,8 @@ def overridden(recipe: Path, overrides: Iterable[str], workspace: Path) -> Path:
     """Write a recipe that extends another recipe and sets keys, and return its path. Overrides are `KEY=VALUE` with a
     dotted key and a value in YAML flow style.
 
-    The file is in this user's private folder for the workspace. Its name depends on its content, so that later commands
-    find it.
+    The recipe is written to this user's private folder for the workspace. The file's name depends on the file's
+    content, so that later commands find the file.
 
     Raises:
         RequestError: an override is not KEY=VALUE, or a key is set twice or below another key.

@@ -1,4 +1,4 @@
-"""Pairs from the metrics of the release owner: JSON lines, or two Prometheus queries. These pairs are unsigned.
+"""Pairs from the metrics of the release owner: JSON lines, or two Prometheus queries. Pairs are unsigned.
 
 A line is `{"time": …, "canary": 0.21, "champion": 0.2}`. The time is in ISO 8601 or Unix seconds; `key` is needed if
 several lines have the same time. Lines are only ever appended, so each file is read from the last position, or from the

@@ -5,9 +5,10 @@
     data        text and tokens: tainted data is refused, each export is recorded and signed; verified offline
 
 This module signs an export (the seal): it writes the statement over every file, the model signature, and the record in
-`exports/`. It also handles quantized and pruned forms, which the evaluator measures against their release and gates
-evaluate. The statement names the release, its policy and the root of trust. The role `promoter` signs the statement of
-a release. The role `trainer` signs the statement of an unreleased model, which is labeled as unreleased.
+`exports/`. This module also handles quantized and pruned forms: the evaluator compares each form with its release, and
+gates evaluate the comparison. The statement names the release, its policy and the root of trust. The role `promoter`
+signs the statement of a release. The role `trainer` signs the statement of an unreleased model, which is labeled as
+unreleased.
 
     DIRECTORY/README.md, *.safetensors, config.json, …    the model, with its card
     DIRECTORY/papers/                                     data card, bill of materials, summary of training content
@@ -156,7 +157,7 @@ def is_export(directory: Path) -> bool:
 
 
 def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str, Any]:
-    """Verify an export offline; see `standalone_verify.verify`.
+    """Verify an export offline with a root of trust; see `standalone_verify.verify`.
 
     Raises:
         SignatureError: a file, the statement, its signer or the root is invalid.
@@ -296,9 +297,7 @@ def form_statement(ctx: Context, checkpoint: str, form: str) -> Path:
 
 
 def _files_of(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file in an exported form by name. It is called before documents and evidence are
-    added.
-    """
+    """Return the SHA-256 of every file in an exported form by name, before documents and evidence are added."""
     return {name: standalone_verify.digest_of(folder / name) for name in standalone_verify.files_of(folder)}
 
 

@@ -1,5 +1,5 @@
-"""Exports of models. An export has a release, verified again, with its documents and signed statements. Otherwise, it
-has an unreleased checkpoint, with a card that labels it as unreleased.
+"""Exports of models: releases with their documents and signed statements, and unreleased checkpoints with a card that
+labels them as unreleased. A release is verified again before its export.
 
 Releases come from the signed history, and MLflow is not trusted. A version that was rolled back or is tainted is always
 refused.
@@ -199,7 +199,7 @@ def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
 
 def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:
     """Return the role that signed a statement. If the statement's type belongs to a role, this role must have signed
-    it. Otherwise, every role is tried.
+    it. If the type belongs to no role, any role may have signed it.
 
     Raises:
         SignatureError: no role's signature verifies.

@@ -8,8 +8,8 @@ has the state of one gate, the summary of all gates, and the evaluation of a pol
     origin      signature, lineage, taint, contamination, license, terms, resume, stability, cost; approvals
 
 A gate fails with a reason if its evidence is missing. A gate that decided nothing is skipped, not applicable or
-pending, and never passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the
-policy (`plinth_registry.policy`), consequences of a verdict (`plinth_registry.promotion`).
+pending, and never passed. Three things are in other modules: gathering evidence (`plinth_registry.evidence`), signing
+the policy (`plinth_registry.policy`), and the consequences of a verdict (`plinth_registry.promotion`).
 """
 
 from __future__ import annotations

@@ -235,6 +235,6 @@ class Evidence(Frozen):
         }
 
     def of(self, name: str, record: type[F]) -> F | None:
-        """Return the facts of a measurement, or None if there are none or they have another record type."""
+        """Return the facts of a measurement, or None if they are absent or have another record type."""
         found = self.measured.get(name)
         return found if isinstance(found, record) else None

@@ -6,9 +6,10 @@
     database    registered models and accounts in the SQLite databases when no server runs
     connection  the connection for callers of this package, with named errors; accounts of people
 
-MLflow authenticates users but does not record who set a tag. So the server has its own key, enrolled as `approver` and
-named in the gate policy (`approvals.proxies`), with which it signs the author of each tag. A tag that was written
-without this key, in the database or through a server without login, has no such statement and is only a request.
+MLflow authenticates users but does not record who set a tag. Therefore, the server has its own key, enrolled as
+`approver` and named in the gate policy (`approvals.proxies`), with which it signs the author of each tag. A tag that
+was written without this key, in the database or through a server without login, has no such statement and is only a
+request.
 """
 
 from __future__ import annotations

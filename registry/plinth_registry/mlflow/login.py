@@ -61,8 +61,8 @@ def create_app(root: Path) -> Any:
 
 
 def authenticate() -> Any:
-    """Return the person who sent a request through a reverse proxy, or an error response. This is MLflow's
-    `authorization_function`.
+    """Return the person who sent a request through a reverse proxy, or an error response. MLflow calls this function as
+    its `authorization_function`.
 
     A request without the proxy's secret is checked by its password, for Plinth's own account.
     """
