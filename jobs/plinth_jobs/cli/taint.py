@@ -268,7 +268,7 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
 
 @consumer.command()
 @shared
-@click.option("--after", default=0, type=click.IntRange(min=0), help="Show only entries with a higher number.")
+@click.option("--after", default=0, type=click.IntRange(min=0), help="Show only feed entries with a number above this.")
 @json_option
 def feed(settings: Settings, after: int, as_json: bool) -> None:
     """Show verified feed entries: taints, lifted taints and release changes."""

@@ -219,7 +219,7 @@ class ForgettingBound(Frozen):
     parents_text: bool = Field(
         True, description="Require a comparison on the parent's held-out text, which imported weights do not have."
     )
-    min_documents: int = Field(30, ge=2, description="Slices with fewer documents are skipped.")
+    min_documents: int = Field(30, ge=2, description="Slices with fewer documents than this are skipped.")
 
     def of(self, slice_label: str) -> float:
         """Return the margin of a slice, by its label."""
@@ -286,7 +286,7 @@ class CompressedPolicy(Frozen):
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are only listed.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents than this are only listed.")
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:

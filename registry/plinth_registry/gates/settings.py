@@ -71,14 +71,14 @@ class SlicePolicy(Frozen):
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are only listed.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents than this are only listed.")
 
 
 class ProbePolicy(Frozen):
     """Limits on probes with a signal-to-noise ratio of at least 1."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a probe against the champion.")
-    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are only listed.")
+    min_templates: int = Field(10, ge=2, description="Probes with fewer templates than this are only listed.")
     none_decides: Literal["passes", "fails"] = Field("fails", description="Result if no probe exceeds its noise.")
 
 
@@ -86,7 +86,7 @@ class TaskPolicy(Frozen):
     """Limits on tasks and their metrics."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a metric against the champion.")
-    min_items: int = Field(10, ge=2, description="Tasks with fewer items are only listed.")
+    min_items: int = Field(10, ge=2, description="Tasks with fewer items than this are only listed.")
 
 
 class ContaminationPolicy(Frozen):
