@@ -61,8 +61,8 @@ class PiiPolicy(Frozen):
     min_documents: int = Field(
         150,
         ge=1,
-        description="Buckets with fewer documents than this are only listed. No finding in 150 documents gives an upper "
-        "bound of 2%.",
+        description="Buckets with fewer documents than this are only listed. No finding in 150 documents gives an "
+        "upper bound of 2%.",
     )
     max_output_share: float = Field(
         0.05, gt=0, le=1, description="Limit on the rate's upper bound in unprompted samples."
