@@ -1,5 +1,6 @@
-"""`funnel` and `ledger`. The funnel counts documents and bytes into and out of every stage and bucket, and the
-effective token budget. The ledger has one row per document with all its data, for any engine that reads Parquet.
+"""The assets `funnel` and `ledger`. The funnel counts the documents and bytes that enter and leave every stage and
+bucket, and the effective token budget. The ledger has one row per document with all facts about it, for any engine that
+reads Parquet.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ EMPTIED_REASONS = 3
 
 
 def funnel_stages(recipe: Recipe) -> list[Stage]:
-    """Return the funnel stage, which accounts for the whole corpus."""
+    """Return the stage that computes the funnel of the whole corpus."""
     return [
         Stage(
             asset="funnel",
@@ -58,7 +59,9 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _deps(recipe: Recipe) -> tuple[str, ...]:
-    """Return the input assets of the funnel; tokens and padding are counted if the recipe has a mixture."""
+    """Return the input assets of the funnel. If the recipe has a mixture, they include the shards and the mixture, so
+    that tokens and padding are counted.
+    """
     corpus = each(recipe, "sources", "documents", "verdicts", "curated")
     return corpus if recipe.mixture is None else (*corpus, *each(recipe, "shards"), "mixture")
 
@@ -102,7 +105,9 @@ def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
-    """Describe the stages and rules that removed all documents of a bucket, sorted by their number of documents."""
+    """Return a message with the stages and rules that removed all documents of a bucket, sorted by the number of
+    documents that each removed.
+    """
     found = account["stages"][0]["documents_in"]
     reasons = sorted(
         (
@@ -155,12 +160,12 @@ def _volume(row: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _known(value: int | None) -> tuple[Any]:
-    """Return the value in a 1-tuple, with a dash for an unknown value."""
+    """Return a table cell in a 1-tuple: the value, or a dash if the value is unknown."""
     return ("-" if value is None else value,)
 
 
 def ledger_stages(recipe: Recipe) -> list[Stage]:
-    """Return the ledger stage, which covers the whole corpus."""
+    """Return the stage that writes the ledger of the whole corpus."""
     kinds = ("documents", *annotator_parameters(recipe), "policy", "verdicts", "curated")
     placed = () if recipe.mixture is None else (*each(recipe, "shards"),)
     mixed = () if recipe.mixture is None else ("mixture",)
@@ -183,7 +188,7 @@ def ledger_stages(recipe: Recipe) -> list[Stage]:
 
 
 def shared_stages(recipe: Recipe) -> dict[str, str]:
-    """Return the assets that cover all buckets and from which verdicts are derived, by their column name."""
+    """Return the assets that cover all buckets and are inputs of the verdicts, by the name of their ledger column."""
     buckets = recipe.corpus.buckets
     deps = [dep for stage in curate_stages(recipe) if stage.asset.endswith("/verdicts") for dep in stage.deps]
     keys = dict.fromkeys(dep for dep in deps if dep.partition("/")[0] not in buckets)
@@ -192,7 +197,7 @@ def shared_stages(recipe: Recipe) -> dict[str, str]:
 
 
 def _planted(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets with curated text and shards of canaries, if the recipe has a mixture."""
+    """Return the assets with the text and the shards of the canaries; empty if the recipe has no mixture."""
     return planted(recipe, "curated", "shards") if recipe.mixture is not None else ()
 
 
@@ -215,8 +220,8 @@ def _make_ledger(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 
 def _suite_ledger(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every document has a row, and that every training document is found in the shards, or in the curated
-    text if there are no shards.
+    """Check that every document has a row, and that every training document is in the shards, or in the curated text if
+    there are no shards.
     """
     documents = [one for key, one in inputs.items() if key.endswith("/documents")]
     last = "/shards" if "mixture" in inputs else "/curated"

@@ -1,5 +1,6 @@
-"""`models/{name}`, `{bucket}/{annotator}` and `slices/{gate}`: models trained on the pipeline's own buckets; one
-sidecar of scores, labels or spans per bucket and annotator; error rates of learned gates, with blocking limits.
+"""The assets `models/{name}`, `{bucket}/{annotator}` and `slices/{gate}`. `models/{name}` is a model trained on the
+pipeline's own buckets. `{bucket}/{annotator}` is a sidecar with the scores, labels or spans of an annotator.
+`slices/{gate}` has the error rates of a learned gate, with limits that block publication.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TEST = {"test": True}
 
 
 def model_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per model of the recipe."""
+    """Return one stage for each model that the recipe trains or loads."""
     return [_stage_models(recipe, name, raw) for name, raw in recipe.corpus.models.items()]
 
 
@@ -87,7 +88,9 @@ def annotation_stages(recipe: Recipe) -> list[Stage]:
 
 
 def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
-    """Return the parameters of the recipe's annotators. The license gate gets the corpus's own list of licenses."""
+    """Return the parameters of the recipe's annotators by name. The license gate gets the corpus's own list of
+    licenses.
+    """
     params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
     if "licence" in params:
         own = recipe.corpus.rights().licences.model_dump(mode="json", exclude_none=True)
@@ -96,8 +99,8 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
-    """Return the stage of an annotator. The first annotator to run reads the text for all annotators whose inputs are
-    ready.
+    """Return the stage of an annotator on a bucket. The first annotator to run reads the bucket's text for all
+    annotators whose inputs are ready.
     """
     annotator, params = annotate.annotator(name), annotators[name]
     resources = annotator.needs(annotate.parameters(name, params))
@@ -150,7 +153,7 @@ def _suite_annotate(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def slice_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per learned gate of the recipe, which measures the gate's error rates."""
+    """Return the stages that measure the error rates of the recipe's learned gates, one stage per gate."""
     return [_stage_slices(recipe, name, params) for name, params in recipe.corpus.slices.items()]
 
 

@@ -1,4 +1,4 @@
-"""Last stages of the pipeline: `data_card` and `evaluation_page`, then `candidate` and `release`."""
+"""Last stages of the pipeline: `data_card`, `evaluation_page`, `candidate` and `release`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SUBJECTS = {
 
 
 def card_stages(recipe: Recipe) -> list[Stage]:
-    """Return the data card stage of the whole corpus."""
+    """Return the stage that writes the data card of the whole corpus."""
     measured = [removal_rates.ASSET] if rules_in_use(recipe) else []
     gates = [f"slices/{name}" for name in recipe.corpus.slices]
     compared = [protected.ASSET] if compares(recipe) else []
@@ -120,8 +120,8 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
 
 
 def _card_items(inputs: Inputs) -> Iterator[str]:
-    """Yield one line per protected set: the number of its items by contamination status, and the names of items that
-    are common text.
+    """Yield one line per protected set, with the number of its items by contamination status and the names of its items
+    that are common text.
     """
     made = inputs.get(protected.ASSET)
     for name, own in made.stats["sets"].items() if made is not None else ():
@@ -138,8 +138,8 @@ def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) 
 
 
 def _card_evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
-    """Yield evidence for an annotator: error rates on labeled text, digests of pretrained models, and removal rates on
-    trusted text.
+    """Yield the data card's evidence for an annotator: error rates on labeled text, digests of pretrained models, and
+    removal rates on trusted text.
     """
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
     for gate in gates:
@@ -170,7 +170,7 @@ EVALUATION_PAGE, PAGE_VERSION, PAGE_FILE = "evaluation_page", "3", "evaluation.h
 
 
 def page_stages(recipe: Recipe) -> list[Stage]:
-    """Return the evaluation page stage of the checkpoint."""
+    """Return the stage that writes the evaluation page of the checkpoint."""
     return [
         Stage(
             asset=EVALUATION_PAGE,
@@ -192,19 +192,21 @@ def page_stages(recipe: Recipe) -> list[Stage]:
 
 
 def page_path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
-    """Return the path of a checkpoint's evaluation page, from the checkpoint's digest."""
+    """Return the path of the evaluation page of the checkpoint with this digest."""
     return ctx.workspace.reports / f"{recipe.name}-checkpoint-{checkpoint[:12]}-evaluation.html"
 
 
 def show_page(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
-    """Write the evaluation page to the workspace's folder of pages; return its path."""
+    """Write the evaluation page to the workspace's folder of pages, and return the path of its file."""
     target = page_path(ctx, recipe, made.stats["checkpoint"])
     write_bytes(target, ctx.store.read_bytes(made.parts[0].blob))
     return target
 
 
 def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
-    """Yield each asset that has a section on the page, with the function that builds the section."""
+    """Yield each measurement asset that has a section on the evaluation page, with the function that builds the
+    section.
+    """
     for one in measurements(recipe):
         if one.section:
             yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
@@ -247,7 +249,7 @@ def _headline(inputs: Inputs) -> tuple[Fact, ...]:
 
 
 def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:
-    """Yield the curves of held-out slices and probes over training steps, if the run was validated."""
+    """Yield the section with the curves of held-out slices and probes over training steps, if the run was validated."""
     names = sorted({name for look in looks for name in look["slices"]})
     slices = [_curve(name, [(look["step"], look["slices"].get(name)) for look in looks]) for name in names]
     asked = probe_curves.curves(looks)
@@ -265,14 +267,16 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
 
 
 def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
-    """Return a curve of the measured points, without the missing values. The curve may be empty."""
+    """Return the curve of a slice or a probe over training steps. Points without a value are left out, so the curve may
+    be empty.
+    """
     known = [(step, value) for step, value in points if value is not None]
     steps, values = tuple(step for step, _ in known), tuple(value for _, value in known)
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
 
 
 def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
-    """Return suggested commands and, if the checkpoint `compared` has one, a link to its comparison page."""
+    """Return the commands that the page suggests. If the checkpoint has a comparison page, its link comes first."""
     against = f"every slice, item and span compared with {recipe.evaluation.against}"
     pages = (Next(what=against, link=comparison_stage.page_name(recipe, compared)),) if compared else ()
     return (
@@ -295,7 +299,7 @@ RELEASE = Step(name="release", version=VERSION)
 
 
 def release_stages(recipe: Recipe) -> list[Stage]:
-    """Return the candidate stage, and the release stage that runs after approval."""
+    """Return the stage that registers the candidate, and the stage that releases it after approval."""
     if recipe.release is None:
         return []
     owner, name = shared_owner(recipe), recipe.release.name
@@ -370,21 +374,23 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
 
 
 def _scored(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets whose scores MLflow shows next to the model."""
+    """Return the assets whose scores MLflow shows with the model."""
     shown = [one for one in measurements(recipe) if one.scores]
     return tuple(stage.asset for one in shown for stage in one.stages(recipe) if one.has(stage.asset))
 
 
 def _history(recipe: Recipe, ctx: Context) -> str:
-    """Return the digest of all promotions. A promotion or rollback by another process makes this asset stale."""
+    """Return the digest of all promotions. A promotion or rollback by another process changes the digest and makes the
+    asset stale.
+    """
     return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
 
 
 def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    """Promote approved candidates.
+    """Promote every approved candidate, and return the manifest of the latest promotion.
 
     Raises:
-        GateError: there is no release yet, and no candidate can be released.
+        GateError: the model has no release yet, and no candidate passes its gates.
     """
     for promoted in api.promote_if_approved(ctx, recipe):
         say(f"{promoted.model} version {promoted.version}: {promoted.action}")
@@ -402,7 +408,7 @@ def _release(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest
 
 
 def waiting(ctx: Context, recipe: Recipe) -> str:
-    """Describe pending candidates, with the gates that block them."""
+    """Return a line with every pending candidate and the gates that block it."""
     lines = [
         f"version {status.version}: "
         + (status.error or ", ".join(f"{gate.name} {gate.state} ({gate.reason})" for gate in blocking(status.gates)))

@@ -63,7 +63,7 @@ ADDED = Catalogue("plinth.stages", "stages", Stages, {})
 
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return all stages of the recipe, upstream first. A section that is missing in the recipe adds no stages.
+    """Return all stages of the recipe, upstream first. A section that the recipe leaves out adds no stages.
 
     Raises:
         ExtensionError: the stages of another package cannot be loaded, or two stages produce the same asset.
@@ -98,8 +98,8 @@ def _upstream_first(given: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def selected(all_stages: tuple[Stage, ...], names: tuple[str, ...]) -> tuple[Stage, ...]:
-    """Return the named assets with all their upstream assets. `*` in a name matches any characters. If there are no
-    names, return all stages.
+    """Return the stages of the named assets and of all assets upstream of them. `*` in a name matches any characters.
+    Without names, return all stages.
 
     Raises:
         MissingError: a name matches no asset.

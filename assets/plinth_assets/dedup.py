@@ -1,6 +1,7 @@
-"""Deduplication over all buckets, which keeps one document of each cluster: `dedup/exact`, `{bucket}/minhash`,
-`dedup/index` and `dedup/minhash`. If the recipe enables them, `dedup/semantic`, `dedup/lines` and `dedup/substring`
-follow. Each stage reads the survivors of the previous stage; `survivors` names the last one.
+"""Deduplication over all buckets, which keeps one document of each cluster. The assets are `dedup/exact`,
+`{bucket}/minhash`, `dedup/index` and `dedup/minhash`. If the recipe enables them, `dedup/semantic`, `dedup/lines` and
+`dedup/substring` follow. Each stage reads the documents that the previous stage kept. `survivors` returns the last
+stage.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from plinth_assets.framework.present import markdown, table
 
 
 def dedup_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stages of exact deduplication, of near duplicates among its survivors, and of the index of all
-    documents.
+    """Return the stages that find exact duplicates and near duplicates, and the stage that indexes all documents for
+    search.
 
     Raises:
-        RecipeError: the survivor rule names an unknown bucket or annotation.
+        RecipeError: the rule that chooses the kept document names an unknown bucket or annotation.
     """
     _require(recipe.corpus.dedup.prefer, recipe.corpus.buckets, "corpus.dedup.prefer", "bucket")
     _require(_quality(recipe), recipe.corpus.annotate, "corpus.dedup.quality", "annotation")
@@ -153,7 +154,7 @@ SPAN_KINDS = {
         semantic.ASSET,
         semantic.VERSION,
         semantic.run,
-        "Semantic duplicates in chosen buckets: reordered or slightly paraphrased, by cosine similarity.",
+        "Semantic duplicates in chosen buckets: reordered or slightly paraphrased documents, by cosine similarity.",
     ),
     "lines": _SpanKind(
         lines.ASSET,
@@ -165,7 +166,7 @@ SPAN_KINDS = {
         substring.ASSET,
         substring.VERSION,
         substring.run,
-        "Spans to cut: passages that repeat in other documents, each verified word by word.",
+        "Spans to cut: passages that also occur in other documents. Each passage is compared word by word.",
     ),
 }
 
@@ -177,7 +178,7 @@ def switched_on(recipe: Recipe) -> dict[str, Frozen]:
 
 
 def survivors(recipe: Recipe) -> str:
-    """Return the key of the asset with the survivors of deduplication, which is its last stage."""
+    """Return the key of the last deduplication asset, which lists the documents that deduplication keeps."""
     return ["dedup/minhash", *(SPAN_KINDS[name].asset for name in switched_on(recipe))][-1]
 
 

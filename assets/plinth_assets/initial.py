@@ -1,5 +1,5 @@
-"""`initial` and `teacher`: initial weights and distillation teacher, verified and hashed before training.
-`{bucket}/teacher` and `{bucket}/sampled`: a model, and the text sampled from it for a bucket.
+"""The assets `initial` and `teacher`: initial weights and distillation teacher, verified and hashed before training.
+The assets `{bucket}/teacher` and `{bucket}/sampled`: a model, and the text sampled from it for a bucket.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def initial_weights(recipe: Recipe) -> dict[str, InitialWeights]:
 
 
 def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
-    """Return the stage of an existing model."""
+    """Return the stage that verifies an existing model and builds its manifest."""
     use = "Initial weights" if asset == initial.ASSET else "Weights of the teacher"
     return Stage(
         asset=asset,
@@ -56,7 +56,7 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         version=initial.VERSION,
         params={"licence": params.licence},
         group="training",
-        description=f"{use}, identified by content; lineage continues through their parent.",
+        description=f"{use}, identified by their digest. Their lineage includes the model that they come from.",
         owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
         present=_present_initial,
@@ -94,10 +94,10 @@ def _release(ctx: Context, target: str) -> Manifest:
 
 
 def vocabulary(ctx: Context, params: InitialWeights) -> int:
-    """Return the number of embedding rows of the recipe's weights, for plans. The weights are not verified.
+    """Return the number of embedding rows of the recipe's weights, for training plans. The weights are not verified.
 
     Raises:
-        MissingError: there is no such release.
+        MissingError: the named release does not exist.
     """
     if params.folder:
         with open_file(_folder(ctx, params.folder), CONFIG) as stream:
@@ -127,7 +127,7 @@ def require_checkpoint(ctx: Context, target: str) -> None:
     """Check that a target names a stored checkpoint before training starts from it.
 
     Raises:
-        MissingError: no run or kept checkpoint has that name.
+        MissingError: the target names no run and no kept checkpoint.
     """
     if _mean(ctx, target) is None:
         manifests.committed_step(*_run(ctx, target))
@@ -174,8 +174,8 @@ def _folder(ctx: Context, given: str) -> Path:
 
 
 def _outside(params: InitialWeights, ctx: Context) -> str:
-    """Return a value that changes if the name refers to other weights, or if taints change; `make` verifies the
-    weights.
+    """Return a value that changes if the name refers to other weights, or if the taints change. The stage's `make`
+    verifies the weights.
     """
     return fingerprint.digest([_meant(params, ctx), [mark.target for mark in taint.records(ctx)]])
 
@@ -210,7 +210,9 @@ def sampled_stages(recipe: Recipe) -> list[Stage]:
 
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
-    """Return the asset key of a bucket's text that was sampled from a model; empty if its source is not a model."""
+    """Return the key of the asset with a bucket's sampled text. The result is empty if the bucket's source is not a
+    model.
+    """
     return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
 
 

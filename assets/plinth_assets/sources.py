@@ -1,5 +1,5 @@
-"""`{bucket}/sources`, `lists/{name}` and `{bucket}/documents`: source files by content; the user's lists; documents,
-extracted and normalized. Exclusions and damaged records are counted as rejects.
+"""The assets `{bucket}/sources`, `lists/{name}` and `{bucket}/documents`: inventories of source files with their
+digests, the user's lists, and extracted, normalized documents. Excluded and damaged records are counted as rejects.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ READ_FIRST = 1
 
 
 def source_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per bucket, which makes the inventory of its source files."""
+    """Return the stages that list the source files of each bucket."""
     return [
         Stage(
             asset=f"{name}/sources",
@@ -73,7 +73,9 @@ def _outside_sources(bucket: Bucket, ctx: Context) -> str:
 
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
-    """Return the inventory of a bucket: files that its sources name, or files with text sampled from a model."""
+    """Return the inventory of a bucket: the files that its sources name, or the files with text that was sampled from a
+    model.
+    """
     for key, made in inputs.items():
         if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)
@@ -102,8 +104,8 @@ def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: 
 
 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
-    """Log when the newest file of a bucket arrived, if its sources state a time. Freshness of its documents is measured
-    from this time.
+    """Log the arrival time of a bucket's newest file, if its sources state a time. The freshness of its documents is
+    measured from this time.
     """
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
@@ -112,7 +114,7 @@ def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    """Return what the recipe declares about a source, without its location."""
+    """Return the recipe's declaration of a source, without the location of its files."""
     return source.model_dump(mode="json", exclude={"path"})
 
 
@@ -128,7 +130,7 @@ def _suite_sources(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def list_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per list of the recipe."""
+    """Return the stages that publish the recipe's lists, one stage per list."""
     return [
         Stage(
             asset=f"lists/{name}",
@@ -157,7 +159,7 @@ def _suite_lists(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def document_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per bucket, which reads its documents."""
+    """Return the stages that read documents, one stage per bucket."""
     params, gate = recipe.corpus.documents, recipe.corpus.illegal
     stops = (f"lists/{gate.lists}",) if gate.lists is not None else ()
     return [
@@ -172,7 +174,7 @@ def document_stages(recipe: Recipe) -> list[Stage]:
             | _readers(bucket),
             libraries=documents.libraries(bucket, params),
             group="documents",
-            description=f"Documents of {name}, one row each, with source and license.",
+            description=f"Documents of {name}, one row per document, with source and license.",
             owner=bucket.owner,
             kinds=("parquet", params.extraction.engine if _has_pages(bucket) else "python"),
             schema=DOCUMENT_SCHEMA,
@@ -189,7 +191,7 @@ def _has_pages(bucket: Bucket) -> bool:
 
 
 def _readers(bucket: Bucket) -> dict[str, Any]:
-    """Return the packages that provide the bucket's readers; empty if all readers are built in."""
+    """Return the packages that provide the bucket's readers. The result is empty if all readers are built in."""
     found = {source.kind: identity(source.kind) for source in bucket.sources}
     installed = {kind: package for kind, package in sorted(found.items()) if package}
     return {"readers": installed} if installed else {}
@@ -245,7 +247,7 @@ def _present_documents(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of records that the illegal-content gate stopped, by list and by kind of hit. `plinth corpus
+    """Return the number of records that the illegal-content gate stopped, by list and by kind of match. `plinth corpus
     quarantine` lists these records.
     """
     rows = [["list", name, count] for name, count in counts["lists"].items()]

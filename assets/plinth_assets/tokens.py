@@ -1,5 +1,5 @@
-"""`tokenizer`, `tokenizer/audit`, `{bucket}/shards`, `{bucket}/packed`, `canaries/…` and `mixture`: from text to
-tokens, and the exact number of sequences that a run reads from each stream in each phase.
+"""The assets `tokenizer`, `tokenizer/audit`, `{bucket}/shards`, `{bucket}/packed`, `canaries/…` and `mixture`. These
+assets turn text into tokens and compute the exact number of sequences that a run reads from each stream in each phase.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ KEPT_TOKENIZERS = {"initial": "the initial weights", "teacher": "the teacher"}
 
 
 def tokenizer_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stages of the tokenizer, trained on curated text, and of its audit, which later stages depend on."""
+    """Return the stage that trains the tokenizer on curated text, and the stage that audits it. Later stages depend on
+    the audit.
+    """
     params, owner = recipe.tokenizer, shared_owner(recipe)
     return [
         _kept_tokenizer(params.kind, owner) if params.kind in KEPT_TOKENIZERS else _trained_tokenizer(recipe, owner),
@@ -110,7 +112,7 @@ def _make_audit(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manif
 
 
 def _suite_tokenizer(made: Manifest, inputs: Inputs) -> Suite:
-    """Check the audit of the tokenizer. A bucket without text is not measured, which is a warning."""
+    """Check the audit of the tokenizer. A bucket without text is not measured, which causes a warning."""
     stats = made.stats
     common = {"failures": len(stats["failures"]), "unjudged": len(stats["unjudged"])}
     rows = [{"bucket": name, **facts, **common} for name, facts in stats["buckets"].items() if facts["tokens"]]
@@ -145,12 +147,12 @@ def _present_tokenizer(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def shard_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per bucket, which writes its shards."""
+    """Return the stages that write token shards, one stage per bucket."""
     return [shards_of(name, recipe.shards, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
 
 
 def shards_of(name: str, params: Shards, owner: str) -> Stage:
-    """Return the stage that writes the shards of one bucket."""
+    """Return the stage that writes the token shards of one bucket."""
     return Stage(
         asset=f"{name}/shards",
         deps=("tokenizer", "tokenizer/audit", f"{name}/curated", *_sides(name, params).values()),
@@ -173,8 +175,8 @@ def _make_shards(name: str, params: Shards, ctx: Context, inputs: Inputs, say: S
 
 
 def _sides(name: str, params: Shards) -> dict[str, str]:
-    """Return the sidecars whose axes divide a bucket into streams, as stage -> asset. The result is empty if there are
-    no axes.
+    """Return the sidecars by which a bucket is divided into streams, as stage -> asset. The result is empty if the
+    recipe names no axes.
     """
     return {side: f"{name}/{side}" for side in sidecars_of(params.axes)}
 
@@ -198,7 +200,9 @@ def _suite_shards(made: Manifest, inputs: Inputs) -> Suite:
 
 
 def _shard_rows(made: Manifest, stream: Stream, width: int) -> list[dict[str, int]]:
-    """Return a row per shard of a stream; `even` is the shard's size in bytes above the smallest shard."""
+    """Return one row per shard of a stream. `even` is the number of bytes by which the shard exceeds the smallest
+    shard.
+    """
     sizes = [part.blob.bytes for part in made.named(f"{stream.folder}shard-")]
     return [
         {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - min(sizes)}
@@ -216,8 +220,8 @@ MOST_PADDING = 0.01
 
 
 def packing_stages(recipe: Recipe) -> list[Stage]:
-    """Return one packing stage per bucket. The result is empty if documents are concatenated, since positions are then
-    computed without an index.
+    """Return one packing stage per bucket. The result is empty if documents are concatenated, because positions are
+    then computed without an index.
     """
     if recipe.mixture is None or recipe.mixture.packing == "concatenate":
         return []
@@ -270,7 +274,9 @@ def _present_packing(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def canary_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stages of the planted copies and their tokens; empty if the recipe has no canaries."""
+    """Return the stages that generate the canary texts and tokenize them. The result is empty if the recipe has no
+    canaries.
+    """
     if recipe.corpus.canaries is None:
         return []
     owner = shared_owner(recipe)
@@ -282,8 +288,8 @@ def canary_stages(recipe: Recipe) -> list[Stage]:
         params=recipe.corpus.canaries.model_dump(mode="json") | _canary_rows(recipe),
         libraries=fingerprint.libraries("tokenizers"),
         group="curated",
-        description="Generated texts at fixed repetitions, randomly included or excluded, that measure memorization; "
-        "not part of the corpus or its counts.",
+        description="Generated texts that measure memorization, each with a fixed number of copies and randomly "
+        "included or excluded. They are not part of the corpus or its counts.",
         owner=owner,
         kinds=("parquet",),
         schema=DOCUMENT_SCHEMA,
@@ -332,7 +338,7 @@ NO_TOKENS = "bucket {} has no tokens; its weight goes to the other buckets"
 
 
 def mixture_stages(recipe: Recipe) -> list[Stage]:
-    """Return the mixture stage."""
+    """Return the stage that computes the mixture of buckets."""
     params, begun = recipe.required_mixture(), recipe.training.initial
     replays = bool(begun and begun.replay)
     return [
@@ -375,7 +381,7 @@ def _make_mixture(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Man
 
 
 def _kinds(recipe: Recipe) -> tuple[str, ...]:
-    """Return the kinds of inputs that the mixture reads from every bucket."""
+    """Return the names of the stages in every bucket that the mixture reads."""
     return ("shards",) if recipe.required_mixture().packing == "concatenate" else ("shards", "packed")
 
 

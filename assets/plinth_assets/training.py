@@ -1,7 +1,8 @@
-"""`run` and `checkpoint`. The asset submits a detached training job, or finds its running job, and follows it.
+"""The assets `run` and `checkpoint`. The asset `run` submits a detached training job, or finds its running job, and
+follows it.
 
-The job outlives the orchestrator. Events of its timeline are relayed to the step's log, to MLflow in batches, and to
-plots at the end.
+The job outlives the orchestrator. The events of its timeline are relayed to the step's log, to MLflow in batches, and
+to plots at the end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ LOGGED_EVENTS = frozenset(
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stages of the run and of its final checkpoint."""
+    """Return the stages of the training run and of its final checkpoint."""
     owner = shared_owner(recipe)
     kinds = ("deepspeed", "pytorch")
     model, parallel = recipe.training.model, recipe.training.parallel
@@ -77,8 +78,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=config.VERSION,
             params=_average(recipe),
             group="training",
-            description="Weights, configuration, state and resume proof of the final committed checkpoint, or of an "
-            "averaged one.",
+            description="Final committed checkpoint, or an averaged checkpoint: weights, configuration, state, and the "
+            "proof that training can be resumed.",
             owner=owner,
             kinds=kinds,
             present=_present_checkpoint,
@@ -96,8 +97,8 @@ def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
 
 
 def _average(recipe: Recipe) -> dict[str, Any]:
-    """Return the checkpoint averaging of the recipe, as parameters of the asset `checkpoint`; empty if it is not
-    configured.
+    """Return the recipe's settings for averaging checkpoints, as parameters of the asset `checkpoint`. The result is
+    empty if the recipe averages nothing.
     """
     average = recipe.training.checkpoints.average
     return {} if average is None else {"average": average.model_dump(mode="json")}
@@ -113,17 +114,17 @@ def _prepared(recipe: Recipe, ctx: Context, inputs: Inputs) -> RunConfig:
 
 
 def _canaries(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets of the canaries, which the run must read in full."""
+    """Return the assets of the canary texts, which the run must read in full."""
     return planted(recipe, "curated", "shards")
 
 
 def _heldout(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets with held-out text, if the run is validated."""
+    """Return the assets with held-out text, if the run is validated on it."""
     return each(recipe, "curated") if recipe.training.validation is not None else ()
 
 
 def _probes(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets with probe items and with their comparison to training text, if the run scores probes."""
+    """Return the assets with the probe items and their comparison with training text, if the run scores probes."""
     validation = recipe.training.validation
     scores = recipe.probes is not None and validation is not None and validation.probes_share
     return (probe_sets.ASSET, protected.ASSET) if scores else ()
@@ -174,7 +175,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def run_params(prepared: RunConfig) -> dict[str, Any]:
-    """Return the parameters by which users sort and compare runs in MLflow."""
+    """Return the parameters by which users sort and compare training runs in MLflow."""
     model, optimizer = prepared.model, prepared.optimizer
     return {
         "layers": model.layers,
@@ -195,7 +196,7 @@ def run_params(prepared: RunConfig) -> dict[str, Any]:
 
 
 def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
-    """Return the tags of a run that MLflow itself shows: user, source with its commit, and a description that defines
+    """Return the tags that MLflow shows on a run: the user, the source with its commit, and a description that defines
     the metrics.
     """
     hosts = [host for one in attempts.known(prepared.directory) for host in
@@ -212,8 +213,8 @@ def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, st
 
 
 class TimelineRelay:
-    """Relay of events to MLflow in batches, in a thread. A slow or absent server delays the metrics, but neither the
-    training nor its log.
+    """Thread that sends timeline events to MLflow in batches. A slow or absent server delays the metrics, but neither
+    the training nor its log.
     """
 
     def __init__(
@@ -233,7 +234,7 @@ class TimelineRelay:
             self._send()
 
     def finish(self, files: list[Path]) -> None:
-        """Send the remaining events and the files of the run.
+        """Send the remaining events and the given files of the run to MLflow.
 
         Raises:
             RegistryError: the server is unreachable; the next materialization of the asset sends them.
@@ -256,7 +257,9 @@ class TimelineRelay:
         thread.start()
 
     def drain(self) -> None:
-        """Wait for the current batch. Expected errors are only logged, since the next batch sends the events again."""
+        """Wait until the current batch of events is sent. Expected errors are only logged, because the next batch sends
+        the events again.
+        """
         if self._under_way is None:
             return
         (thread, errors, count), self._under_way = self._under_way, None
@@ -264,7 +267,7 @@ class TimelineRelay:
         if not errors:
             del self.waiting[:count]
         elif isinstance(errors[0], PlinthError):
-            self.say(f"MLflow did not accept {count} events and will be retried: {errors[0].what}")
+            self.say(f"MLflow did not accept {count} events, which will be sent again: {errors[0].what}")
         else:
             raise errors[0]
 
@@ -317,7 +320,7 @@ def _present_run(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]
 
 
 def _page(ctx: Context, prepared: RunConfig) -> Path:
-    """Write the page of the run with the price from the spending ledger; return its path."""
+    """Write the run's page with the price from the spending ledger, and return the path of its file."""
     from plinth.operation import spending
     from plinth.report import run_page
 
@@ -326,7 +329,7 @@ def _page(ctx: Context, prepared: RunConfig) -> Path:
 
 
 def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
-    """Return the cost and energy of the run's jobs; empty if there is no spending ledger."""
+    """Return the cost and energy of the run's jobs. The result is empty if there is no spending ledger."""
     from plinth.operation import settlement
     from plinth.operation.settlement import Energy
 
@@ -348,7 +351,9 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
-    """Return a table with the last evaluation of each probe and its role in decisions; empty if there are no probes."""
+    """Return a table with the last evaluation of each probe, and whether the probe may stop the run or decide a gate.
+    The result is empty if there are no probes.
+    """
     from plinth.report import run_sections as sections
     from plinth.report.run_metrics import run_metrics
 

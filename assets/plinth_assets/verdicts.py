@@ -1,5 +1,5 @@
-"""From columns to curated text: `removal_rates` and `{bucket}/policy`; `holdout`, `contamination` and `protected`;
-`{bucket}/verdicts` and `{bucket}/curated`.
+"""Assets from columns to curated text: `removal_rates` and `{bucket}/policy`; `holdout`, `contamination` and
+`protected`; `{bucket}/verdicts` and `{bucket}/curated`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
-    """Return the model-based rules in the policies of the recipe's buckets."""
+    """Return the rules based on models in the policies of the recipe's buckets."""
     corpus = recipe.corpus
     used = {bucket.policy for bucket in corpus.buckets.values()}
     policies = {name: policy for name, policy in corpus.policies.items() if name in used}
@@ -50,18 +50,20 @@ def rules_in_use(recipe: Recipe) -> tuple[LearnedRule, ...]:
 
 
 def sidecars(rules: tuple[LearnedRule, ...]) -> tuple[str, ...]:
-    """Return the annotators whose columns the rules read."""
+    """Return the annotators with columns that the rules read."""
     columns = {column.partition(".")[0] for rule in rules for column in rule.expression.columns}
     return tuple(sorted(columns - {DOCUMENTS}))
 
 
 def reference_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the buckets that are trusted as reference text."""
+    """Return the buckets that the recipe trusts as reference text."""
     return trusted(recipe.corpus.reference_buckets, recipe.corpus.models)
 
 
 def removal_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage that measures removal rates of model-based rules; empty if there are no such rules."""
+    """Return the stage that measures the removal rates of rules based on models. The result is empty if there are no
+    such rules.
+    """
     rules = rules_in_use(recipe)
     if not rules:
         return []
@@ -97,7 +99,7 @@ def _make_removal(recipe: Recipe, rules: tuple[LearnedRule, ...], ctx: Context, 
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Warn, without blocking, about a rule that removes a large share of a bucket."""
+    """Warn about each rule that removes a large share of a bucket. The warning does not block publication."""
     rows = [
         {"rule": row["reason"], "bucket": bucket, "share": removal_rates.shares(counts)[0]}
         for row in made.stats["rules"]
@@ -118,7 +120,7 @@ def _present_removal(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def policy_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per bucket, which applies the bucket's policy to its documents."""
+    """Return the stages that apply each bucket's policy to its documents."""
     annotators, learned = tuple(recipe.corpus.annotate), {rule.policy for rule in rules_in_use(recipe)}
     return [
         Stage(
@@ -145,7 +147,7 @@ def policy_stages(recipe: Recipe) -> list[Stage]:
 
 
 def _measured(recipe: Recipe, bucket: Bucket) -> tuple[str, ...]:
-    """Return the measured gates that this bucket's policy uses. A gate that fails its thresholds decides nothing."""
+    """Return the measured gates that the bucket's policy uses. A gate that fails its own thresholds has no effect."""
     named = recipe.corpus.slices.items()
     return tuple(f"slices/{gate}" for gate, params in named if params.policy == bucket.policy)
 
@@ -170,7 +172,7 @@ def _present_policy(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def holdout_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage that selects held-out documents over all buckets."""
+    """Return the stage that selects the held-out documents of all buckets."""
     return [
         Stage(
             asset="holdout",
@@ -219,7 +221,9 @@ def _make_contamination(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def protected_stages(recipe: Recipe) -> list[Stage]:
-    """Return one stage per protected set, and the comparison stage; empty if there are no sets."""
+    """Return one stage per protected set, and the stage that compares the sets with training text. The result is empty
+    if there are no sets.
+    """
     given = recipe.corpus.protected.sets
     compared = [_comparison(recipe)] if compares(recipe) else []
     return [*(_set(recipe, name, one) for name, one in given.items()), *compared]
@@ -260,7 +264,7 @@ def _comparison(recipe: Recipe) -> Stage:
 
 
 def sets_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the assets with protected items: the recipe's sets and the probes of its run."""
+    """Return the assets with protected items: the recipe's protected sets and the probes of its run."""
     probes = [protected.PROBES] if recipe.probes else []
     return (*(f"protected/{name}" for name in recipe.corpus.protected.sets), *probes)
 
@@ -291,7 +295,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def curate_stages(recipe: Recipe) -> list[Stage]:
-    """Return the verdicts stage and the curated text stage of each bucket."""
+    """Return the stages that decide on the documents of each bucket and write its curated text."""
     return [
         stage
         for name, bucket in recipe.corpus.buckets.items()

@@ -15,8 +15,8 @@ from plinth_registry import api
 
 
 def elsewhere(count: int) -> str:
-    """Describe the number of assets that are not sealed by this workspace. This happens if the workspace moves without
-    its trust folder.
+    """Return a message with the number of assets that this workspace did not seal, which happens if the workspace is
+    moved without its trust folder.
     """
     return (
         f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or without a seal, "
@@ -26,8 +26,8 @@ def elsewhere(count: int) -> str:
 
 
 def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
-    """Return every asset with its state. `own` is False if the seal of another workspace published the asset. `error`
-    is the reason if the published manifest cannot be read.
+    """Return a row for every asset of the recipe, with its state. `own` is False if another workspace sealed the asset.
+    `error` is the reason if the published manifest cannot be read.
     """
     catalog = stages(recipe)
     try:
@@ -59,8 +59,8 @@ def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
-    """Return the keys of due runs of the release job: one per approved candidate, or one run if the asset `release`
-    shows an outdated record.
+    """Return the keys of the due runs of the release job, one per approved candidate. If no candidate is approved and
+    the asset `release` shows an outdated record, return one key for this record.
 
     Raises:
         PlinthError: the candidates or the history cannot be read.
@@ -72,8 +72,8 @@ def requests(ctx: Context, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _unshown(ctx: Context, recipe: Recipe) -> str:
-    """Return a key of the signed history if the asset `release` shows an older record. If the asset is current, return
-    an empty string.
+    """Return a key of the newest record of the signed history if the asset `release` shows an older record. If the
+    asset is current, return an empty string.
 
     `plinth release promote`, `plinth release rollback` and other machines write the history without Dagster.
     """

@@ -1,8 +1,8 @@
 """Process of the Dagster pages: `python -m plinth_jobs.dagster_pages WORKSPACE_FILE PORT [ORIGIN ...]`.
 
-Dagster's web server answers requests for any host name, and executes mutations that are sent as simple requests. So a
-page of any site could start runs through a browser on this machine. Here, a request must name this server
-(`RequestGuard`).
+Dagster's web server answers requests for any host name, and executes mutations that are sent as simple requests. A page
+of any site could therefore start runs through a browser on this machine. `RequestGuard` prevents this: a request must
+name this server.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RequestGuard:
         self._origins = {*(f"http://{host}" for host in own), *(origin.lower().rstrip("/") for origin in origins)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a valid request to the app; answer any other request with an error."""
+        """Forward a valid request to the app, and answer any other request with an error."""
         why = self._refusal(scope) if scope["type"] in ("http", "websocket") else ""
         if not why:
             await self._app(scope, receive, send)
@@ -53,7 +53,7 @@ class RequestGuard:
             await send({"type": "http.response.body", "body": f"refused: {why}\n".encode()})
 
     def _refusal(self, scope: Scope) -> str:
-        """Return the reason to reject a request, or an empty string if it is valid."""
+        """Return the reason to reject a request, or an empty string if the request is valid."""
         headers = [(name.lower(), value.decode("latin-1").lower()) for name, value in scope["headers"]]
         hosts = [value for name, value in headers if name == b"host"]
         origins = [value for name, value in headers if name == b"origin"]
@@ -67,8 +67,8 @@ class RequestGuard:
 
 
 def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
-    """Return the reason to reject a GraphQL query, or an empty string. Browsers send simple requests to any site, and
-    Dagster would execute their mutations.
+    """Return the reason to reject a GraphQL query, or an empty string if the query is valid. Browsers send simple
+    requests to any site, and Dagster would execute the mutations in them.
     """
     if method == "POST":
         kind = headers.get(b"content-type", "").partition(";")[0].strip()

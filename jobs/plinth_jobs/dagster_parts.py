@@ -37,12 +37,12 @@ ROUNDED_S = 1.0
 
 
 def host() -> str:
-    """Return this machine's name as it is written to the tags of Dagster runs."""
+    """Return the name of this machine, as it is written to the tags of Dagster runs."""
     return socket.gethostname()
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
-    """Launcher that detects runs on this machine whose process has died."""
+    """Launcher that detects if the process of a run on this machine has died."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -57,8 +57,8 @@ class WatchedRunLauncher(DefaultRunLauncher):
             self._instance.add_run_tags(run.run_id, {HOST: host()})
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Check that the process that reported the run's start is alive. A process that was created later has only
-        reused the process ID.
+        """Check that the process that reported the run's start is alive. A process that was created later does not
+        count, because it only reuses the process ID.
         """
         if run.tags.get(HOST) != host():
             return CheckRunHealthResult(WorkerStatus.RUNNING, "not checked: the process is on another machine")
@@ -84,19 +84,21 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
 @lru_cache(maxsize=32)
 def _idle_engine(database: str) -> Engine:
-    """Return the engine of a database. It keeps no connection open, so forks and deleted files do not break it."""
+    """Return a database engine that keeps no connection open, so that forks and deleted files do not break it."""
     return create_engine(database, poolclass=NullPool, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_SECONDS})
 
 
 class _Kept:
-    """Engines by database that keep their connections open during `kept_connections`."""
+    """Database engines that keep their connections open during `kept_connections`."""
 
     engines: ClassVar[dict[str, Engine] | None] = None
 
 
 @contextmanager
 def kept_connections() -> Iterator[None]:
-    """Keep connections open during a run: SQLite checkpoints its log when the last connection closes."""
+    """Keep database connections open during a run, because SQLite checkpoints its log whenever the last connection
+    closes.
+    """
     if _Kept.engines is not None:  # another thread keeps the connections open
         yield
         return
@@ -123,7 +125,7 @@ _MIGRATIONS = dict[str | None, ScriptDirectory]()
 
 
 def _read_once(config: Config) -> ScriptDirectory:
-    """Return the migrations that an Alembic configuration names."""
+    """Return the migrations that an Alembic configuration names, which are read once per process."""
     place = config.get_main_option("script_location")
     return _MIGRATIONS[place] if place in _MIGRATIONS else _MIGRATIONS.setdefault(place, _read(config))
 
@@ -151,7 +153,7 @@ class SqliteRuns(SqliteRunStorage):
 
 
 class SqliteStorage(DagsterSqliteStorage):
-    """SQLite databases of runs, events and schedules in a folder."""
+    """SQLite databases in a folder, with Dagster's runs, events and schedules."""
 
     def __init__(self, base_dir: str, inst_data: Any = None) -> None:
         super().__init__(base_dir, inst_data)

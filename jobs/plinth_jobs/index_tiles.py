@@ -153,7 +153,7 @@ def _incidents(ctx: Context) -> StateTile:
 
 
 def _checks(ctx: Context) -> StateTile:
-    """Return the tile with the last check result of each asset. Assets with failed checks are not published."""
+    """Return the tile with the result of each asset's last checks. Assets with failed checks are not published."""
     last = {
         str(event["asset"]): event
         for event in workspace_files.read(ctx.workspace, time.time())
@@ -217,5 +217,5 @@ def page_link(ctx: Context, name: str) -> str:
 
 
 def some(names: Sequence[str], shown: int = 3) -> str:
-    """Join the first names to a text, and add the number of remaining names."""
+    """Join the first `shown` names into a text, and add the number of the remaining names."""
     return ", ".join(names[:shown]) + (f" and {len(names) - shown:,} more" if len(names) > shown else "")

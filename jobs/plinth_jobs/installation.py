@@ -56,8 +56,9 @@ class Certificate(NamedTuple):
 
 
 def make_certificate(folder: Path) -> Certificate:
-    """Create a certificate authority and a `localhost` certificate signed by it, valid for 30 days. The authority's key
-    is discarded."""
+    """Create a certificate authority and a `localhost` certificate signed by it, both valid for 30 days. The
+    authority's key is discarded.
+    """
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Plinth trial")])
     authority = (
@@ -126,7 +127,7 @@ def program(name: str) -> str:
 
 @contextmanager
 def postgres(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]:
-    """Run a PostgreSQL server with empty databases; yield the environment variables with which libpq connects.
+    """Run a PostgreSQL server with empty databases, and yield the environment variables with which libpq connects.
 
     Raises:
         MissingError, StorageError: PostgreSQL is not installed, or does not start.
@@ -156,7 +157,7 @@ def postgres(folder: Path, certificate: Certificate) -> Iterator[dict[str, str]]
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a PostgreSQL program as an unprivileged user, since PostgreSQL does not run as root.
+    """Run a PostgreSQL program as an unprivileged user, because PostgreSQL does not run as root.
 
     Raises:
         StorageError: the program fails.
@@ -224,7 +225,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class Front(NamedTuple):
-    """Public addresses of the pages, and the account for logging in."""
+    """Public addresses of the pages, and the account with which a person logs in."""
 
     dagster: str
     mlflow: str
@@ -233,7 +234,7 @@ class Front(NamedTuple):
 
 
 def planned(person: str) -> Front:
-    """Choose free ports of this machine for the proxy, and a new password."""
+    """Choose free ports of this machine for the proxy, and a new password for the person."""
     dagster, mlflow = (f"https://localhost:{free_port()}" for _ in range(2))
     return Front(dagster, mlflow, person, secrets.token_urlsafe(12))
 
@@ -242,7 +243,7 @@ def planned(person: str) -> Front:
 def apache(
     folder: Path, certificate: Certificate, front: Front, dagster: str, mlflow: str, secret: str
 ) -> Iterator[None]:
-    """Run Apache as a proxy for the addresses `dagster` and `mlflow` until the block ends.
+    """Run Apache as a proxy for the addresses `dagster` and `mlflow` until the `with` block ends.
 
     Args:
         secret: shared secret that Apache sends to MLflow with the person's name.
@@ -284,7 +285,7 @@ def apache(
 
 
 def _account(front: Front) -> bytes:
-    """Format the line of an htpasswd file, with the bcrypt hash of the password."""
+    """Return the line of an htpasswd file for the account, with the bcrypt hash of its password."""
     program = shutil.which("htpasswd")
     if program is None:
         raise MissingError("no htpasswd on this machine", remedy="install htpasswd (Debian: apache2-utils)")
@@ -296,7 +297,7 @@ def _account(front: Front) -> bytes:
 
 
 def _await(process: subprocess.Popen[bytes], started: Path, log: Path) -> None:
-    """Wait until Apache writes the file with its process ID, which it does when it listens."""
+    """Wait until Apache listens, which is when it writes the file with its process ID."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
         if started.exists():
@@ -311,7 +312,7 @@ PERSON: Final = "demo-approver@example.org"
 
 @contextmanager
 def services(folder: Path) -> Iterator[dict[str, str]]:
-    """Run PostgreSQL and S3 in a folder; yield the environment variables for commands that use them.
+    """Run PostgreSQL and S3 in a folder, and yield the environment variables for commands that use them.
 
     Raises:
         MissingError, StorageError: a program is not installed, or does not start.
@@ -368,7 +369,7 @@ def up(recipe_path: Path, dagster_port: int, pages_port: int) -> int:
 
 
 def _end_users(folder: Path) -> None:
-    """End processes that still run with the trial's environment, because they would write into its folder."""
+    """End the processes that still run with the trial's environment, because they would write into its folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -406,7 +407,7 @@ def _object_store(folder: Path, certificate: Certificate) -> Iterator[dict[str, 
 
 
 def _log_in(workspace: Workspace, recipe_path: Path, front: Front) -> str:
-    """Create a demo root of trust, and put MLflow behind the proxy's login; return the proxy's secret."""
+    """Create a demo root of trust, put MLflow behind the proxy's login, and return the secret of the proxy."""
     from plinth.trust import enrolment
     from plinth_jobs.recipes import load
     from plinth_registry.candidate import model_name

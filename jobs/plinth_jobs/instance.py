@@ -32,15 +32,15 @@ HEARTBEAT = "heartbeat"
 
 
 def record_failure(workspace: Path, run_id: str, job: str, message: str | None) -> None:
-    """Append a failure to the alerts of a workspace, as one line."""
+    """Append a failure to the `alerts.jsonl` of a workspace, as one line."""
     line = json.dumps({"time": time.time(), "run": run_id, "job": job, "message": message})
     with append_to(workspace / ALARMS) as stream:
         stream.write(f"{line}\n".encode())
 
 
 def settings_file() -> Path:
-    """Return the path of `dagster.yaml`: the file named in PLINTH_DAGSTER_YAML, or else the file in the checkout or
-    installed package.
+    """Return the path of `dagster.yaml`: the file named in PLINTH_DAGSTER_YAML. If the variable is not set, return the
+    file in the checkout or installed package.
     """
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
@@ -50,10 +50,10 @@ def settings_file() -> Path:
 
 
 def home(workspace: Workspace) -> Path:
-    """Return DAGSTER_HOME for a workspace, which is a private folder with the current settings.
+    """Return DAGSTER_HOME of a workspace, which is a private folder with the current settings.
 
-    The settings name classes that Dagster imports and calls, so they are not read from the workspace, where other users
-    may have write access. The databases stay in the workspace.
+    The settings name classes that Dagster imports and calls. They are therefore not read from the workspace, where
+    other users may have write access. The databases stay in the workspace.
     """
     folder = recipes.notes_folder(workspace.root) / "dagster"
     target, wanted = folder / "dagster.yaml", yaml.safe_dump(_settings(workspace.dagster)).encode()
@@ -93,7 +93,7 @@ LOCATION, REPOSITORY = "plinth_jobs.definitions", "__repository__"
 def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstance:
     """Record the runs that this process executes as runs of a job in the code location.
 
-    Dagster's pages list runs by the origin of their job (timeline, job, asset), but `execute_in_process` records no
+    Dagster's pages (timeline, job, asset) list runs by the origin of their job, but `execute_in_process` records no
     origin.
     """
     from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
@@ -106,10 +106,10 @@ def of_code_location(instance: dg.DagsterInstance, job: str) -> dg.DagsterInstan
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM interrupt the Dagster runs of this process; restore their handlers afterward.
+    """Let SIGINT and SIGTERM interrupt the Dagster runs of this process, and restore their handlers afterward.
 
-    Dagster permanently gives SIGTERM the handler of SIGINT, and a shell starts background jobs with SIGINT ignored.
-    Such a job could not be stopped, and its children would ignore SIGTERM too.
+    Dagster permanently gives SIGTERM the handler of SIGINT, and a shell starts background jobs with SIGINT ignored. A
+    background job could therefore not be stopped, and its children would also ignore SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,11 +1,12 @@
 """Process of the trial installation's S3 server: `python -m plinth_jobs.object_store FOLDER PORT BUCKET`.
 
-moto's server over HTTPS, made realistic: every request must be signed by a known account and permitted by the account's
-policy; conditional writes are atomic; the bucket encrypts by default. Objects are in memory and are lost when the
-process ends. Unlike Amazon S3, moto does not evaluate policy conditions (`s3:prefix` of lists).
+The process runs moto's server over HTTPS, with rules like those of a real server. Every request must be signed by a
+known account and permitted by the account's policy. Conditional writes are atomic. The bucket encrypts by default.
+Objects are in memory and are lost when the process ends. Unlike Amazon S3, moto does not evaluate policy conditions
+(`s3:prefix` of lists).
 
-The policies come from `infra/s3`. Their files name the bucket `plinth`, its prefix `workspace` and the backup bucket
-`plinth-backups`; `policy` replaces these names.
+The policies come from `infra/s3`. The policy files name the bucket `plinth`, its prefix `workspace` and the backup
+bucket `plinth-backups`; `policy` replaces these names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BUCKET, PREFIX = "plinth", "workspace"
 
 
 def roles() -> tuple[str, ...]:
-    """Return the names of the roles that have a policy."""
+    """Return the names of the roles that have an IAM policy."""
     return tuple(sorted(path.stem for path in (infra("s3") / "policies").glob("*.json")))
 
 
@@ -34,7 +35,7 @@ def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, A
     """Return the IAM policy of a role for a workspace at `s3://BUCKET/PREFIX`.
 
     Raises:
-        MissingError: no policy has that name.
+        MissingError: no policy has the role's name.
     """
     path = infra("s3") / "policies" / f"{role}.json"
     if role not in roles():
@@ -45,7 +46,7 @@ def policy(role: str, bucket: str = BUCKET, prefix: str = PREFIX) -> dict[str, A
 
 
 def backup_bucket(bucket: str = BUCKET) -> str:
-    """Return the name of the backup bucket for a workspace's bucket, as used in the policies."""
+    """Return the name that the policies give to the backup bucket of a workspace's bucket."""
     return f"{bucket}-backups"
 
 
@@ -102,7 +103,9 @@ WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def atomic_conditions(app: WsgiApp) -> WsgiApp:
-    """Wrap the server's app so that conditional writes run one at a time, because S3 compares and writes atomically."""
+    """Wrap the server's app so that conditional writes run one at a time, because S3 compares and writes in one atomic
+    step.
+    """
     lock = threading.Lock()
 
     def serialised(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:
@@ -115,7 +118,7 @@ def atomic_conditions(app: WsgiApp) -> WsgiApp:
 
 
 def prepare(endpoint: str, authority: Path | None, bucket: str, prefix: str) -> dict[str, dict[str, str]]:
-    """Create a bucket that encrypts by default, and an account for each role; return their keys.
+    """Create a bucket that encrypts by default and an account for each role, and return the accounts' keys.
 
     After this call, the server authenticates and authorizes every request in this process.
     """

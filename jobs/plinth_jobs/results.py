@@ -1,8 +1,8 @@
 """Results pages, `reports/<recipe>-candidate-<version>.html`: funnel, mixture, loss, bits per byte, gates, release.
 
-The subject of a page is a candidate, a checkpoint or a corpus. A page shows only data of its subject;
-data of other subjects, such as the champion at the time, is labeled. File name and title contain the subject, so a
-later candidate never overwrites an earlier page.
+The subject of a page is a candidate, a checkpoint or a corpus. A page shows data of its subject. Data of other
+subjects, such as the champion at that time, is labeled. File name and title contain the subject, so a later candidate
+never overwrites an earlier page.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SHOWN = (
 
 
 class Subject(NamedTuple):
-    """Candidate, checkpoint or corpus that a page is about: `name` for the file name, `title` for the page, and the
-    `version` of a candidate.
+    """Subject of a results page: a candidate, a checkpoint or a corpus. `name` is used in the file name and `title` on
+    the page. `version` is the version of a candidate.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Subject(NamedTuple):
 
 
 def path(ctx: Context, recipe: Recipe, subject: str) -> Path:
-    """Return the path of the results page of a subject, given by its name, such as `candidate-2`."""
+    """Return the path of the results page of a subject with this name, such as `candidate-2`."""
     return ctx.workspace.reports / file_name(recipe, subject)
 
 
 def write(ctx: Context, recipe: Recipe, version: str | None = None) -> Path:
-    """Write the results page of a candidate, or by default of the newest subject, and return its path.
+    """Write the results page of a candidate, and return its path. By default, write the page of the newest subject.
 
     Raises:
         MissingError: there is no funnel yet, or the candidate does not exist.
@@ -112,8 +112,8 @@ def current(ctx: Context, recipe: Recipe) -> Path | None:
 
 
 def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
-    """Rewrite the pages of candidates that were promoted, rolled back or withdrawn after the page was written. Return
-    their paths, in the order of version numbers.
+    """Rewrite the results page of each candidate that was promoted, rolled back or withdrawn after the page was
+    written. Return the paths of these pages, in the order of version numbers.
     """
     if recipe.release is None:
         return ()
@@ -176,7 +176,7 @@ def _is_of(record: ReleaseRecord, about: Subject) -> bool:
 
 
 def _movement(last: ReleaseRecord) -> dict[str, str]:
-    """Describe the last promotion or rollback that gave this candidate an alias."""
+    """Return the facts about the last promotion or rollback that gave this candidate an alias."""
     return {
         "promoted by": last.by,
         "reason": last.reason,
@@ -219,8 +219,8 @@ def _shown(value: object) -> str:
 
 
 def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
-    """Return the lineage of an evaluation by kind of manifest: the number of manifests of each kind, or the digest if
-    there is only one.
+    """Return the lineage of an evaluation by kind of manifest. A kind with one manifest shows its digest, and any other
+    kind shows the number of manifests.
     """
     kinds: Counter[str] = Counter()
     digests: dict[str, str] = {}
@@ -262,8 +262,8 @@ def _next(ctx: Context, recipe: Recipe, about: Subject) -> tuple[report.Next, ..
 
 
 def newest(ctx: Context, recipe: Recipe) -> Subject:
-    """Return the published candidate. If the published checkpoint is not the candidate's, return the checkpoint; if
-    there is neither, return the corpus.
+    """Return the subject of the published candidate. If the published checkpoint differs from the candidate's, return
+    the checkpoint. If nothing is published, return the corpus.
 
     Raises:
         MissingError: there is no funnel yet.

@@ -34,7 +34,9 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Request the release job for each approved candidate, or to show a promotion or rollback."""
+        """Request the release job for each approved candidate, or if the asset `release` does not show the last
+        promotion or rollback.
+        """
         try:
             keys = requests(Context(Workspace(workspace)), recipe)
         except PlinthError as error:
@@ -47,7 +49,9 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 
 def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that syncs MLflow from the signed history. It undoes manual changes and raises an alert."""
+    """Build the sensor that syncs MLflow from the signed history. The sensor undoes manual changes of aliases and
+    raises an alert.
+    """
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -126,8 +130,8 @@ def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
 def _alarm_once(
     context: dg.SensorEvaluationContext, workspace: Path, name: str, found: list[str], seen: str, before: str
 ) -> None:
-    """Raise an alert when the findings change, and not at each tick. The cursor stores `seen` and the digest of the
-    findings.
+    """Raise an alert if the findings have changed since the last tick. The sensor's cursor stores `seen` and the digest
+    of the findings.
     """
     now = fingerprint.digest(found) if found else ""
     if found and now != before:
@@ -141,8 +145,8 @@ ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
 def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that adds taints and release changes to the feed, delivers the feed, raises alerts and shows
-    entries on the assets. It rolls back a tainted champion if the release's policy requires that.
+    """Build the sensor that adds taints and release changes to the signed feed, delivers the feed, raises alerts and
+    shows entries on the assets. The sensor rolls back a tainted champion if the release's policy requires this.
     """
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
@@ -233,14 +237,16 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
 
 def _changed(recipe: Recipe, ctx: Context) -> list[str]:
-    """Return the stale assets that read data from outside the workspace. Sources are named by their bucket."""
+    """Return the stale assets that read data from outside the workspace. The assets of sources are named by their
+    bucket.
+    """
     roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
     return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
 
 
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
-    """Return the names, sizes and times of source files. Reading these every minute is cheap; content is hashed only
-    when they change.
+    """Return the names, sizes and times of source files. Reading these every minute has a low cost; content is hashed
+    only when they change.
     """
     corpus, folder = recipe.corpus, ctx.workspace.input
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
@@ -287,8 +293,9 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 
 
 def automation(all_stages: Iterable[Stage]) -> dg.AutomationConditionSensorDefinition:
-    """Build the sensor of automation conditions. It starts an asset when its inputs are new and their blocking checks
-    passed. It covers only Plinth's assets; Dagster's default sensor covers the other assets of a project.
+    """Build the sensor of automation conditions. The sensor starts an asset when the asset's inputs are new and their
+    blocking checks passed. The sensor covers only Plinth's assets; Dagster's default sensor covers the other assets of
+    a project.
     """
     own = dg.AssetSelection.assets(*(asset_key(stage.asset) for stage in all_stages))
     return dg.AutomationConditionSensorDefinition(
@@ -338,7 +345,7 @@ def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChe
 
 
 def concerned(ctx: Context, entries: Iterable[Any]) -> frozenset[str]:
-    """Return the published assets whose taints changed in these feed entries."""
+    """Return the published assets with taints that changed in these feed entries."""
     from plinth_registry import taint
 
     records = {one.number: one.mark for one in taint.statements(ctx)}

@@ -40,7 +40,7 @@ LOCATION = "plinth_jobs.definitions"
 
 
 def environment(workspace: Workspace, recipe_path: Path, mlflow_uri: str, pages: str) -> dict[str, str]:
-    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow, address of the pages."""
+    """Return the environment variables of Dagster's processes: recipe, workspace, MLflow, and the pages' address."""
     # Dagster takes the first entry of the path for the working directory, and imports nothing from there.
     path = [str(processes.elsewhere()), *processes.imports().values()]
     return {
@@ -61,7 +61,7 @@ def up(
     pages_port: int = 3001,
     origins: Sequence[str] = (),
 ) -> int:
-    """Serve a workspace until interrupted. Schedules and sensors run during that time.
+    """Serve a workspace until interrupted. Schedules and sensors are active while the servers run.
 
     Args:
         origins: public addresses of a proxy in front of Dagster.
@@ -110,7 +110,7 @@ def up(
 
 @contextmanager
 def _supervised(space: Workspace, parts: Sequence[ServerPart], progress: Progress) -> Iterator[PartSupervisor]:
-    """Start the servers, and stop them when the block ends. A signal ends the `run` of the yielded supervisor."""
+    """Start the servers, and stop them when the `with` block ends. A signal ends `run` of the yielded supervisor."""
     supervisor = PartSupervisor(parts, supervised.record_path(space), _say)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: supervisor.request_stop())
@@ -166,7 +166,7 @@ def _start(log: Path, command: Sequence[str], own: dict[str, str], *needs: str) 
 
 
 def _answers(place: Path) -> bool:
-    """Return True if a process listens on a Unix socket."""
+    """Return True if a process listens on the Unix socket at this path."""
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.connect(str(place))
         return True
@@ -179,7 +179,7 @@ def _listens(port: int) -> bool:
 
 
 def _mlflow(space: Workspace) -> SharedProcess:
-    """Return the MLflow server, and start it if it is not running. Other commands also use this server."""
+    """Return the MLflow server of the workspace, after starting it if needed. Other commands also use this server."""
     ensure_server(space)
     found = find_server(space)
     process = found.find() if found else None
@@ -189,7 +189,7 @@ def _mlflow(space: Workspace) -> SharedProcess:
 
 
 def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> ThreadingHTTPServer:
-    """Write the index, serve the pages, and link them from MLflow."""
+    """Write the index of pages, serve the pages, and link them from MLflow."""
     recipe = load(recipe_path)
     workspace_index.refresh(space, lambda sentence: print(sentence, file=sys.stderr))
     with suppress(PlinthError):  # the link is optional
@@ -198,16 +198,16 @@ def _serve_pages(space: Workspace, recipe_path: Path, port: int, url: str) -> Th
 
 
 def _export(log: Path, space: Workspace, recipe_path: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the metrics exporter, which ends when this process ends, even if this process is killed."""
+    """Start the metrics exporter. The exporter ends when this process ends, even if this process is killed."""
     command = processes.python("plinth_jobs.cli", "-w", str(space.root), "-r", str(recipe_path.absolute()))
     return _start(log, [*command, "ops", "metrics", "serve", "--port", str(port), "--with-parent"], {}, *processes.JOB)
 
 
 def _free_from(port: int) -> int:
-    """Return the first free port among ten, since several workspaces may be served on one machine.
+    """Return the first free port of ten, starting at `port`, because several workspaces may be served on one machine.
 
     Raises:
-        PlinthError: no port is free.
+        PlinthError: none of the ten ports is free.
     """
     for each in range(port, port + 10):
         with socket.socket() as probe:

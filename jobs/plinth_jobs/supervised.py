@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class WatchedProcess(Protocol):
-    """Process interface that the supervisor uses."""
+    """Interface of a process that the supervisor uses."""
 
     @property
     def pid(self) -> int: ...
@@ -62,7 +62,7 @@ class ServerPart(NamedTuple):
 
 
 class PartState(Frozen):
-    """State of a part. `ended` describes the part's last exit, and is empty if it never exited."""
+    """State of a part of `plinth up`. `ended` describes the part's last exit, and is empty if the part never exited."""
 
     name: str
     pid: int = 0
@@ -77,7 +77,7 @@ class UpRecord(RunningProcess):
 
 
 class _Watched:
-    """Part with its running process and its restarts."""
+    """Part of `plinth up` with its running process and its restarts."""
 
     def __init__(self, part: ServerPart) -> None:
         self.part, self.state = part, PartState(name=part.name)
@@ -87,7 +87,7 @@ class _Watched:
 
 
 class PartSupervisor:
-    """Supervisor that keeps parts running until it is stopped.
+    """Supervisor that keeps the parts of `plinth up` running until it is stopped.
 
     Args:
         record: file to which the state is written.
@@ -106,7 +106,7 @@ class PartSupervisor:
         self._stopping = False
 
     def start(self, meter: Meter | None = None) -> None:
-        """Start every part. Wait for each part until it is ready, has exited, or `READY_S` have passed."""
+        """Start every part in order. Wait for each part until it is ready, it has exited, or `READY_S` have passed."""
         for each in self._parts:
             if meter:
                 meter.advance(1, each.part.name)
@@ -128,7 +128,9 @@ class PartSupervisor:
         self._stopping = True
 
     def check(self) -> None:
-        """Report each part that has exited since the last check, and restart the parts whose delay is over."""
+        """Report each part that has exited since the last check, and restart the parts for which the restart delay is
+        over.
+        """
         for each in self._parts:
             if each.process is not None and (code := each.process.poll()) is not None:
                 self._note_end(each, _words(code))
@@ -176,7 +178,7 @@ class PartSupervisor:
 
 
 class SharedProcess:
-    """Process that was not started by this process, such as the MLflow server."""
+    """Process that another process started, such as the MLflow server."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -186,7 +188,9 @@ class SharedProcess:
         return int(self._process.pid)
 
     def poll(self) -> int | None:
-        """Return None while the process runs, then -1, because only the parent process can read its exit status."""
+        """Return None while the process runs, and -1 after it has ended. Only the parent process can read its exit
+        status.
+        """
         try:
             alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
@@ -201,13 +205,13 @@ class SharedProcess:
 
 
 def record_path(workspace: Workspace) -> Path:
-    """Return the path of the record of the workspace's `plinth up`."""
+    """Return the path of the file that records the workspace's running `plinth up`."""
     return running.folder(workspace) / "up.json"
 
 
 def read(workspace: Workspace) -> UpRecord | None:
-    """Return the record of `plinth up`, or None if it was never started or was stopped. If it was killed, its record
-    remains.
+    """Return the record of `plinth up`, or None if `plinth up` was never started or was stopped. If `plinth up` was
+    killed, its record remains.
     """
     try:
         return UpRecord.model_validate_json(record_path(workspace).read_bytes())
@@ -216,9 +220,7 @@ def read(workspace: Workspace) -> UpRecord | None:
 
 
 def dies_with_parent() -> None:
-    """Prepare a child process: it ends when the parent's thread ends, and handles the signals that background jobs of a
-    shell ignore.
-    """
+    """Prepare a child process: it ends when the parent's thread ends, and SIGINT and SIGTERM are no longer ignored."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -255,8 +257,8 @@ def started(workspace: Workspace) -> list[StartedServer]:
 
 
 def ended(workspace: Workspace) -> list[PartState]:
-    """Return the parts of `plinth up` that have exited since it started, even if they were restarted. If `plinth up`
-    itself was killed, return only that.
+    """Return the parts of `plinth up` that have exited since its start, including restarted parts. If `plinth up`
+    itself was killed, return only one entry for it.
     """
     record = read(workspace)
     if record is None:

@@ -71,7 +71,7 @@ PATHS = ("/", "./", "../", "~")
 
 
 def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
-    """Return the checkpoint that a target names; signed targets are verified first.
+    """Return the checkpoint that a target names. Signed targets are verified first.
 
     Args:
         target: `release`, `canary`, NAME/VERSION, NAME@ALIAS, a folder of weights, a run, RUN:STEP, or the digest of a
@@ -89,7 +89,7 @@ def model(ctx: Context, target: str, release: Callable[[], str]) -> Manifest:
 
 @contextmanager
 def hinted(ctx: Context, target: str, others: Iterable[str] = ()) -> Iterator[None]:
-    """Add a hint to the error if no model has the target's name: the closest model name of the workspace, or all names.
+    """Add a hint to the error if no model has the target's name: the closest model name in the workspace, or all names.
 
     Args:
         others: additional valid names.

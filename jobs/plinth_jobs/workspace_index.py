@@ -1,7 +1,8 @@
 """Index of a workspace's pages, `reports/index.html`, and the server of the pages.
 
 The index shows the current state on one screen (tiles of `index_tiles`), the runs, and links to every page. The pages
-load nothing and their links are relative, so the folder can be opened, copied or served without changes.
+load nothing from the network and their links are relative, so the folder can be opened, copied or served without
+changes.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ WATCHED = ("reports/*.html", "releases/*", "taint/*", "incidents/*", "gamedays/*
 
 
 def path(workspace: Workspace) -> Path:
-    """Return the path of the index page."""
+    """Return the path of the index page of a workspace."""
     return workspace.reports / INDEX
 
 
 def write(ctx: Context, recipe: Recipe | None, watch: RunWatch | None = None) -> Path:
-    """Write the index of the workspace; return its path.
+    """Write the index page of the workspace, and return its path.
 
     Args:
         watch: state of the runs from an earlier check.
@@ -123,8 +124,9 @@ def _servers(ctx: Context) -> Iterator[ServerLink]:
 
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
-    """Rewrite the pages of candidates whose release state changed, then the index, with the recipe last run in the
-    workspace. Failures become warnings."""
+    """Rewrite the pages of candidates with a changed release state, and the index for the recipe last run in the
+    workspace. Failures become warnings.
+    """
     try:
         recipe = load(recall(workspace.root))
     except PlinthError:
@@ -139,7 +141,7 @@ def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch
 
 
 def seen(workspace: Workspace, watch: RunWatch) -> str:
-    """Return a digest of file names, sizes and times. The index must be rewritten when it changes.
+    """Return a digest of the pages' file names, sizes and times. If the digest changes, the index must be rewritten.
 
     Args:
         watch: state of the runs from an earlier check. Finished runs are not read again.
@@ -154,7 +156,7 @@ def seen(workspace: Workspace, watch: RunWatch) -> str:
 
 
 def groups(ctx: Context) -> Iterator[PageGroup]:
-    """Yield the pages next to the index by kind, newest first. Lines of runs link to the pages of the runs."""
+    """Yield the pages next to the index by kind, newest first. The line of a run links to the page of the run."""
     by_kind: dict[str, list[tuple[tuple[int, float], PageLine]]] = {}
     for path in sorted(ctx.workspace.reports.glob("*.html")):
         if path.name != INDEX:
@@ -178,7 +180,9 @@ def _kind(ctx: Context, path: Path) -> str:
 
 
 def _order(path: Path) -> tuple[int, float]:
-    """Return the sort key of a page: newest first, but candidates by version, since their pages are rewritten."""
+    """Return the sort key of a page. Pages are sorted newest first, but pages of candidates by version, because they
+    are rewritten.
+    """
     found = RESULTS.fullmatch(path.name)
     return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
 
@@ -191,12 +195,14 @@ def _title(path: Path) -> str:
 
 
 def utc(seconds: float) -> str:
-    """Format Unix seconds as a date and time in UTC."""
+    """Format Unix seconds as a date and a time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the name and state of each open run. The state must be checked, because a killed job changes no file."""
+    """Return the name and state of each unfinished run. The state must be checked, because a killed job changes no
+    file.
+    """
     found = []
     for run in runs:
         with suppress(PlinthError):
@@ -205,7 +211,7 @@ def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def stat_of(path: Path) -> os.stat_result | None:
-    """Return the size and times of a file, or None if the file does not exist any more."""
+    """Return the size and times of a file, or None if the file no longer exists."""
     try:
         return path.stat()
     except OSError:
@@ -308,8 +314,8 @@ def serve(workspace: Workspace, host: str, port: int) -> ThreadingHTTPServer:
 
 
 def _content(root: Path, place: str, allowed: tuple[Path, ...]) -> bytes | None:
-    """Return the content of a page. It is read from the file that was opened and checked, because other writers of the
-    workspace may replace the path.
+    """Return the content of a page. The content is read from the same open file that was checked, because other users
+    with write access may replace the path.
 
     Args:
         root: resolved path of the workspace.

@@ -87,8 +87,8 @@ def register_candidate(
     measured: Mapping[str, Manifest] = MappingProxyType({}),
     materials: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Candidate, tuple[GateResult, ...]]:
-    """Sign a checkpoint with its provenance, register it and evaluate its gates. Registering the same work again
-    returns the same version.
+    """Sign a checkpoint with its provenance, register it and evaluate its gates. If the same work is registered again,
+    the same version is returned.
 
     Scores of tasks, proxies and probes, and serving speeds (`measured`, by asset), become metrics of the model in
     MLflow. Each fact is attested by the role allowed to state it, with its `materials` (digests by asset).
@@ -128,7 +128,7 @@ def register_candidate(
 
 @connection.named("relay a timeline")
 def relay_timeline(ctx: Context, recipe: Recipe, run_id: str, events: list[dict[str, Any]]) -> int:
-    """Log a run's events to MLflow, each event once. Return the number of new training steps."""
+    """Log a run's events to MLflow, each event once, and return the number of new training steps."""
     return run_metrics.relay(connection.connect(ctx.workspace), recipe.name, run_id, events)
 
 
@@ -143,7 +143,7 @@ def describe_run(
     ctx: Context, recipe: Recipe, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str],
     figures: Mapping[str, float] = MappingProxyType({}),
 ) -> None:  # fmt: skip
-    """Write the parameters, requester, source and metrics of a training run to its MLflow run."""
+    """Write the parameters, requester, source and metrics of a training run to the run in MLflow."""
     run_metrics.describe(
         connection.connect(ctx.workspace), recipe.name, run_id, params=params, tags=tags, figures=figures
     )
@@ -151,8 +151,9 @@ def describe_run(
 
 @connection.named("link the pages")
 def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
-    """Link the workspace's pages from MLflow's experiment and models. Return the names of changed experiments and
-    models."""
+    """Add a link to the workspace's pages to MLflow's experiment and models. Return the names of changed experiments
+    and models.
+    """
     return registration.link_to_pages(connection.connect(ctx.workspace), recipe, url)
 
 
@@ -171,8 +172,8 @@ def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, 
 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
-    """Promote the canary to champion. This requires that the policy allows it without a person, the canary is within
-    the margin, and every gate passes again.
+    """Promote the canary to champion, if the policy allows this without a person, the canary is within the margin of
+    the champion, and every gate passes again.
     """
     try:
         seen = observe(ctx, recipe)
@@ -201,7 +202,8 @@ def watch_canary(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> Canar
     sensor calls this function.
 
     Raises:
-        GateError, SignatureError: see `canary.tick`.
+        GateError: no gate policy is signed.
+        SignatureError: the history or the policy does not verify, or the promoter's key is not usable.
     """
     if history(ctx, recipe).standing.canary is None:
         return None

@@ -40,8 +40,8 @@ Decision = Literal["approved", "rejected"]
 def sign(
     ctx: Context, candidate: Candidate, by: str, reason: str, decision: Decision = "approved", policy: str = ""
 ) -> Path:
-    """Sign one person's decision. Signing the same decision again changes nothing. A later decision replaces an earlier
-    decision.
+    """Sign one person's decision about a candidate. Signing the same decision again changes nothing. A later decision
+    replaces an earlier decision.
 
     Args:
         policy: digest of the current gate policy. The approval does not count under a different policy.
@@ -77,7 +77,8 @@ def statement_path(ctx: Context, candidate: Candidate, person: str) -> Path:
 
 
 def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes | None = None) -> Approval:
-    """Verify and return a signed decision about this candidate, made by the person whom the file name states.
+    """Verify and return a signed decision about this candidate. The decision must be signed by the person in the file
+    name.
 
     Args:
         data: the bytes of the file, if the caller has already read it.
@@ -110,7 +111,7 @@ def verify_statement(ctx: Context, path: Path, candidate: Candidate, data: bytes
 
 
 def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Approval]) -> None:
-    """Require the decisions that a release record names, or later decisions of the same people.
+    """Check that the decisions in a release record, or later decisions of the same people, exist and verify.
 
     Raises:
         SignatureError: a decision is missing or does not verify.
@@ -173,7 +174,9 @@ def collect(
 
 
 def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
-    """Yield decisions of logged-in people, then decisions that are only in tags, and messages about invalid tags."""
+    """Yield the decisions of logged-in people, then the decisions that exist only as tags, and messages about invalid
+    tags.
+    """
     stated = login_decisions(ctx, candidate)
     yield from stated
     known = {(one.by, one.decision) for one in stated}
@@ -184,8 +187,8 @@ def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iter
 
 
 def _outdated(found: Approval, policy: str, after: int) -> str:
-    """Return the reason why an approval does not count for this promotion under the current policy, or an empty string.
-    The result is also empty for an unsigned tag, because the gate rejects it.
+    """Return the reason why an approval does not count for this promotion under the current policy. If the approval
+    counts, return an empty string. The result is also empty for an unsigned tag, because the gate rejects it.
     """
     if found.decision != "approved" or (found.how == "tag" and not found.proxy):
         return ""
@@ -196,8 +199,9 @@ def _outdated(found: Approval, policy: str, after: int) -> str:
 
 
 def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:
-    """Check that every decision is at least as new as the newest decision by the same person that this machine has
-    seen."""
+    """Check that each person's newest decision is at least as new as the newest decision of this person that the
+    machine has seen.
+    """
     trust = Trust.of(ctx.workspace)
     for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
         counted = _counted(ctx, candidate, person)
@@ -214,7 +218,7 @@ def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> N
 
 
 def _number(path: Path) -> int:
-    """Return the sequence number of a person's decision, or 0 if there is no decision."""
+    """Return the sequence number of a person's signed decision, or 0 if there is no decision."""
     try:
         return int(dsse.unverified(dsse.envelope_of(path), str(path))["predicate"].get("number", 1))
     except (SignatureError, KeyError, TypeError, ValueError):
@@ -226,8 +230,8 @@ def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]
 
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
-    """Return the decision in three related tags. Return a message if the tags are invalid, or None if nothing was
-    decided.
+    """Return the decision that three related tags express. Return a message if the tags are invalid, or None if the
+    decision tag is empty.
     """
     value = str(tags[tag]).strip().lower()
     by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
@@ -261,7 +265,8 @@ WRITTEN: Final = re.compile(r"(approval(?:\.\d+)?)(\.by|\.reason)?")
 def write_login(
     ctx: Context, candidate: Candidate, server: str, person: str, tag: str, value: str, policy: str
 ) -> None:
-    """Sign a record that a logged-in person set a tag of a candidate. An empty value records that the tag was removed.
+    """Sign a record that a logged-in person set a tag of a candidate. If the value is empty, the record states that the
+    tag was removed.
 
     Args:
         server: owner of the signing key.
@@ -288,10 +293,10 @@ def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:
 
 
 def login_decisions(ctx: Context, candidate: Candidate) -> tuple[Approval, ...]:
-    """Return the complete decisions about a candidate, for each person and server.
+    """Return the complete decisions about a candidate that people made while logged in, for each person and server.
 
     Raises:
-        SignatureError: see `logins_about`.
+        SignatureError: a record was edited, removed, moved, or not signed by an approver.
     """
     written: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for record in logins_about(ctx, candidate):

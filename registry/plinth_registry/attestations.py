@@ -44,7 +44,7 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class Attestation(Frozen):
-    """Attestation about a checkpoint. `materials` are the digests of the finding's inputs, by name."""
+    """Attestation about a checkpoint. `materials` has the digest of each input of the finding, by name."""
 
     kind: str
     asset: str
@@ -63,7 +63,7 @@ class Attestation(Frozen):
         return self.materials.get(self.asset)
 
     def same_as(self, other: Attestation) -> bool:
-        """Return True if two attestations have the same content, regardless of their time."""
+        """Return True if two attestations have the same content. The times of the attestations are not compared."""
         order = {"at": other.at, "number": other.number, "replaces": other.replaces}
         return self.model_copy(update=order) == other
 
@@ -123,7 +123,7 @@ def attest(
 
 
 def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
-    """Return the current attestation, or None if it does not exist or does not verify."""
+    """Return the current attestation about an asset, or None if it does not exist or does not verify."""
     try:
         return _read_attestations(trust, path, checkpoint)
     except SignatureError:
@@ -131,8 +131,8 @@ def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
 
 
 def _order(path: Path) -> tuple[str, ...]:
-    """Return the names under which this machine tracks attestation numbers: one name for the path with links resolved,
-    and one for the given path.
+    """Return the two names under which this machine tracks attestation numbers: for the path with links resolved, and
+    for the path as given.
     """
     workspace = path.parents[2]
     real = Path(os.path.realpath(workspace), path.relative_to(workspace))
@@ -140,15 +140,13 @@ def _order(path: Path) -> tuple[str, ...]:
 
 
 def _remember(trust: Trust, path: Path, found: Attestation) -> None:
-    """Store the number of an attestation that replaces another attestation. The number of a first attestation is not
-    stored.
-    """
+    """Store the number of an attestation on this machine if it replaces another attestation."""
     if found.number > 1:
         trust.remember(_order(path)[0], found.number)
 
 
 def kind_of(asset: str) -> str:
-    """Return the kind of attestation that a measured asset must have. Attestations of other kinds are ignored.
+    """Return the kind of attestation that a measured asset must have. Attestations of another kind are ignored.
 
     Raises:
         ExtensionError: the asset's measurement cannot be loaded.
@@ -158,13 +156,13 @@ def kind_of(asset: str) -> str:
 
 
 def attest_measurement(ctx: Context, recipe: Recipe, checkpoint: str, made: Manifest) -> Attestation:
-    """Sign an attestation of the manifest with a checkpoint's measurement."""
+    """Sign an attestation of a manifest that measures a checkpoint."""
     materials = {made.asset: made.digest, **made.inputs}
     return attest(ctx, recipe, kind_of(made.asset), made.asset, checkpoint, materials=materials)
 
 
 def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
-    """Return True if this manifest has an attestation by the responsible role that verifies."""
+    """Return True if the responsible role attested this manifest and the attestation verifies."""
     try:
         found = _read_attestations(Trust.of(ctx.workspace), path_of(ctx, checkpoint, made.asset), checkpoint)
     except SignatureError:
@@ -173,7 +171,7 @@ def is_attested(ctx: Context, checkpoint: str, made: Manifest) -> bool:
 
 
 def about(ctx: Context, checkpoint: str) -> Attested:
-    """Return all attestations about a checkpoint.
+    """Return all attestations about a checkpoint, valid and invalid.
 
     Raises:
         SignatureError: no root of trust is pinned.
@@ -234,7 +232,7 @@ def _read_attestations(trust: Trust, path: Path, checkpoint: str) -> Attestation
 
 
 def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attestation]) -> dict[str, Manifest]:
-    """Return the measurements of a checkpoint by asset. Their manifests are signed by the responsible role."""
+    """Return a checkpoint's measurements, which are manifests that the responsible role signed, by asset."""
     found = {}
     for asset, one in attested.items():
         if one.manifest is None:
@@ -247,7 +245,7 @@ def measurements_of(ctx: Context, checkpoint: str, attested: Mapping[str, Attest
 
 
 def by_measurement(found: Mapping[str, Manifest]) -> dict[str, tuple[Measurement, dict[str, Manifest]]]:
-    """Return a checkpoint's manifests by measurement. A measurement that cannot be loaded is left out."""
+    """Return a checkpoint's manifests, grouped by measurement. A measurement that cannot be loaded is left out."""
     sorted_out: dict[str, tuple[Measurement, dict[str, Manifest]]] = {}
     for asset, made in sorted(found.items()):
         with suppress(PlinthError):

@@ -52,13 +52,13 @@ POLICY_PREDICATE: Final = "urn:plinth:gate-policy:v1"
 
 
 def policies(release: str) -> SignedLog:
-    """Return the log of gate policy versions for a release (`policy`)."""
+    """Return the signed log with the gate policies of a release (`policy`)."""
     name, title = f"policies/{release}", f"policies of {release}"
     return SignedLog(name, (POLICY,), kind=POLICY_PREDICATE, title=title, flat=True)
 
 
 def logs_in_head(ctx: Context) -> Iterator[SignedLog]:
-    """Yield the logs whose newest record is named in the head of the release history."""
+    """Yield the logs for which the head of the release history names the newest record."""
     yield from LOGS
     for folder in sorted(ctx.workspace.policies.glob("*/")):
         yield policies(folder.name)
@@ -103,7 +103,8 @@ Outcome = Literal["done", "refused"]
 
 @dataclass
 class AuditedAction:
-    """Requested action. `by` is the name given by the caller, and `owner` is the required key owner, if known.
+    """Action that a person or process requests. `by` is the caller's name, as the caller states it. `owner` is the
+    owner of the key that must sign, if known.
 
     The code that decides can set a more exact subject before the outcome is recorded.
     """
@@ -132,13 +133,13 @@ class AuditEntry(Frozen):
 
     @property
     def who(self) -> str:
-        """Owner of the signing key, with the unverified name given by the caller."""
+        """Owner of the signing key, followed by the unverified name that the caller gave."""
         return self.actor if self.by in self.actor else f"{self.actor} (for {self.by})"
 
 
 class AuditProof(Frozen):
-    """Result of verifying the log: number of entries, SHA-256 of the newest entry, and the signed objects that name an
-    entry.
+    """Result of verifying the audit log: the number of entries, the SHA-256 of the newest entry, and the signed objects
+    that name an entry.
     """
 
     entries: int
@@ -148,8 +149,8 @@ class AuditProof(Frozen):
 
 @contextmanager
 def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterator[AuditedAction]:
-    """Record that the block performed the action, or that the action was refused. Other errors are not decisions and
-    are not recorded.
+    """Record in the audit log that the `with` block performed the action, or that the action was refused. Other errors
+    are not decisions and are not recorded.
 
     Args:
         once: True to skip an entry that repeats the newest entry for this action and subject.
@@ -166,7 +167,8 @@ def audited(ctx: Context, asked: AuditedAction, *, once: bool = False) -> Iterat
 
 
 def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool = False) -> None:
-    """Sign and write one entry. If `refusal` is given, record that the action was refused, with this cause.
+    """Sign and write one entry of the audit log. If `refusal` is given, the entry states that the action was refused,
+    with this cause.
 
     Raises:
         SignatureError: the log does not verify, or there is no key for the action.
@@ -189,7 +191,7 @@ def record(ctx: Context, asked: AuditedAction, refusal: str = "", *, once: bool 
 
 
 def may_record(ctx: Context, action: str) -> bool:
-    """Return True if this machine has the key that signs entries about this action."""
+    """Return True if this machine has the key that signs audit entries about this action."""
     try:
         return _key(Trust.of(ctx.workspace), ROLE_OF[action], None) is not None
     except SignatureError:
@@ -230,8 +232,8 @@ def _acting(ctx: Context, asked: AuditedAction) -> tuple[Signer, str]:
 
 
 def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
-    """Return the signer and the actor of a refusal. The signer is the actor, or else the first role with a key on this
-    machine, or None if there is no key.
+    """Return the signer and the actor of an audit entry about a refusal. If the actor has no key on this machine, the
+    signer is the first role with a key here. The signer is None if there is no key.
     """
     try:
         trust = Trust.of(ctx.workspace)
@@ -250,7 +252,7 @@ def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
 
 
 def _key(trust: Trust, role: str, owner: str | None) -> Signer:
-    """Return this machine's key for a role. If there are several, return the first in order of owners.
+    """Return this machine's key for a role. If there are several keys, return the first key in order of owners.
 
     Raises:
         SignatureError: this machine has no such key.

@@ -99,7 +99,9 @@ class Candidate(Frozen):
 
 
 def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
-    """Return the digests of manifests that measure a checkpoint: given, attested and published manifests."""
+    """Return the digests of the manifests that measure a checkpoint: manifests given as `known`, attested manifests,
+    and published manifests.
+    """
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
         if is_measured(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
@@ -115,13 +117,13 @@ def model_name(recipe: Recipe) -> str:
 
 
 def key_of(checkpoint: str, evaluation: str, facts: Facts) -> str:
-    """Return the identity (key) of a candidate as a digest."""
+    """Return the digest that identifies a candidate, which is its key."""
     return fingerprint.digest({"checkpoint": checkpoint, "evaluation": evaluation, "facts": facts.identity})
 
 
 def ancestry(ctx: Context, checkpoint: str, evaluation: str) -> Chain:
-    """Return the complete chain of a checkpoint's ancestors, after checking that its evaluation belongs to it and is
-    complete.
+    """Return the complete chain of a checkpoint's ancestors. First check that the evaluation is complete and belongs to
+    this checkpoint.
 
     Raises:
         LineageError: a link is missing or changed, or the evaluation belongs to another checkpoint.
@@ -169,8 +171,8 @@ def attest(
     """Sign each fact about a candidate with the key of the role allowed to state it. Facts without evidence are left
     out.
 
-    The resume proof is read again from the signed directory. Its conclusion is recomputed and must be about the
-    parameters of this checkpoint.
+    The proof that training can be resumed is read again from the signed directory. Its conclusion is recomputed and
+    must be about the parameters of this checkpoint.
 
     Raises:
         SignatureError: this machine has no key of the required role.
@@ -191,8 +193,9 @@ def attest(
 
 
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
-    """Return the conclusion of the resume proof in a signed directory. Return None if there is no proof, or if its file
-    does not match the manifest. For an averaged checkpoint, the proof is about the last checkpoint of its run.
+    """Return the conclusion of the proof that training can be resumed, from a signed directory. Return None if there is
+    no proof, or if its file does not match the manifest. For an averaged checkpoint, the proof is about the last
+    checkpoint of its run.
     """
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
@@ -219,7 +222,7 @@ def evidence_path(directory: Path, key: str) -> Path:
 
 
 def read(ctx: Context, version: Any) -> Candidate:
-    """Return the candidate that a version in MLflow stands for. Only signed data is trusted.
+    """Return the candidate that a version in MLflow represents. Only signed data is trusted.
 
     Raises:
         SignatureError: the signed facts are absent, changed, or about another candidate.
@@ -230,7 +233,7 @@ def read(ctx: Context, version: Any) -> Candidate:
 
 
 def source_uri(workspace: Workspace, directory: Path) -> str:
-    """Return the source URI of a model directory in MLflow."""
+    """Return the source URI with which MLflow names a model directory."""
     return f"{SCHEME}/{directory.relative_to(workspace.root).as_posix()}"
 
 
@@ -293,7 +296,7 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
 
 
 def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
-    """Verify the signature and lineage of a candidate now. Return the chain of its ancestors.
+    """Verify the signature and the lineage of a candidate now, and return the chain of its ancestors.
 
     Raises:
         SignatureError: a file of the directory, or a statement about it, was changed.
@@ -304,7 +307,7 @@ def verify_candidate(ctx: Context, candidate: Candidate) -> Chain:
 
 def signed_chain(ctx: Context, candidate: Candidate, provenance: Mapping[str, Any]) -> Chain:
     """Return the ancestors of a candidate from the manifests, after comparing them with the verified provenance. The
-    trainer must have attested how this checkpoint was trained.
+    trainer must have attested the training of this checkpoint.
 
     Raises:
         LineageError: the chain is broken, differs from the signed chain, or has no attestation by the trainer.

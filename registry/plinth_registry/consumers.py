@@ -1,4 +1,6 @@
-"""Consumers of releases, and impact: everything derived from an artifact, up to model versions and their consumers."""
+"""Consumers of releases, and the impact of an artifact: everything derived from it, up to model versions and their
+consumers.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Consumer(Frozen):
-    """Service (`model`, `place`) or derived model (`child`, `parent`). `after` is the number of feed entries before the
-    consumer was enrolled.
+    """Service (`model`, `place`) or derived model (`child`, `parent`) that uses a release. `after` is the number of
+    feed entries when the consumer was enrolled.
     """
 
     name: Name
@@ -92,7 +94,7 @@ def enrol(
 
 
 def leave(ctx: Context, name: str) -> Consumer:
-    """Remove a consumer; its enrollment stays in the log.
+    """Remove a consumer. Its enrollment stays in the log.
 
     Raises:
         MissingError: no consumer has that name.
@@ -120,12 +122,12 @@ def enrolled(ctx: Context) -> tuple[Consumer, ...]:
 
 
 def canary_for(ctx: Context, release: str) -> tuple[Consumer, ...]:
-    """Return the services of a release that opted in to canaries. A canary serves no other services."""
+    """Return the services of a release that opted in to canaries. No other service gets a canary."""
     return tuple(one for one in enrolled(ctx) if one.canary and one.model == release)
 
 
 def require_canary(ctx: Context, release: str, name: str) -> Consumer:
-    """Return the consumer with this name, to which a canary of the release may be served.
+    """Return the consumer with this name, if it may get canaries of the release.
 
     Raises:
         GateError: the consumer is not enrolled for canaries of this release.
@@ -165,8 +167,8 @@ def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
 
 
 def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
-    """Return the versions that a service is allowed to use according to the signed history. If the service opted in and
-    a canary is on trial, the canary is first; the version under the service's alias follows.
+    """Return the versions that a service may use according to the signed history. The last version is the version under
+    the service's alias. If the service opted in and there is a canary, the canary comes first.
     """
     if consumer.model is None:
         return ()
@@ -177,8 +179,8 @@ def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
 
 
 def version_for(ctx: Context, release: str, name: str) -> str:
-    """Return the version of a release that a consumer loads, which is the first of `versions_now`. For a consumer that
-    is not enrolled for this release, return the champion.
+    """Return the version of a release that a consumer loads, which is the first version in `versions_now`. For a
+    consumer that is not enrolled for this release, return the champion.
 
     Raises:
         MissingError: there is no version for the consumer.
@@ -198,7 +200,7 @@ def version_for(ctx: Context, release: str, name: str) -> str:
 
 
 def signing_role(ctx: Context) -> str:
-    """Return the first of the roles promoter and compliance whose key is on this machine.
+    """Return `promoter` if its key is on this machine, otherwise `compliance` if its key is.
 
     Raises:
         SignatureError: neither key is on this machine.
@@ -267,8 +269,8 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
 
 
 class Impact(Frozen):
-    """Everything derived from a target, including versions that were only measured with it. `gaps` lists places that
-    could not be searched. If it is empty, the other lists are complete.
+    """Everything derived from a target, including versions that were only measured with it. `gaps` lists the parts of
+    the workspace that could not be searched. If `gaps` is empty, the other lists are complete.
     """
 
     origin: ImpactOrigin
@@ -285,7 +287,7 @@ def impact(ctx: Context, target: str) -> Impact:
     """Return everything derived from an asset, source, digest, document or commit.
 
     Raises:
-        MissingError: no artifact has that name, or several have it.
+        MissingError: no artifact has that name, or several artifacts have it.
         IntegrityError: a saved manifest cannot be read.
         SignatureError: the history of releases was changed.
     """
@@ -309,14 +311,16 @@ def impact(ctx: Context, target: str) -> Impact:
 
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
-    """Return the checkpoints that these manifests measure. Gates of the checkpoints read the manifests as evidence."""
+    """Return the checkpoints that these manifests measure. The gates of these checkpoints read the manifests as
+    evidence.
+    """
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 
 def affected_versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
-    """Return the model versions derived from these checkpoints, sorted by model and number. Also return the gaps in the
-    search.
+    """Return the model versions derived from these checkpoints, sorted by model and number, and the reasons why the
+    search may be incomplete.
     """
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
@@ -376,7 +380,7 @@ def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
     """Return the versions of these checkpoints in MLflow, with their aliases. Releases are identified by signed
-    records, since tags are not trusted.
+    records, because tags are not trusted.
     """
     client = connection.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}

@@ -39,7 +39,7 @@ from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 
 
 class CandidateStatus(Frozen):
-    """Candidate with the results of its gates."""
+    """Candidate with the current results of its gates."""
 
     model: str
     version: str
@@ -66,15 +66,15 @@ class CandidateStatus(Frozen):
 
 @connection.named("judge the candidates")
 def pending(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
-    """Return the candidates that have not reached their final stage, with gates evaluated now, oldest first."""
+    """Return the candidates that have not reached their final stage, oldest first, with gates evaluated now."""
     client = connection.connect(ctx.workspace)
     return tuple(_status(ctx, client, recipe, version) for version in _unsettled(ctx, client, recipe))
 
 
 @connection.named("judge a candidate")
 def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus:
-    """Return a candidate version with its gates, evaluated now, even if it was already promoted or rolled back. If
-    `version` is None, the newest is used.
+    """Return a candidate version with its gates, evaluated now, even if the version was already promoted or rolled
+    back. If `version` is None, the newest version is used.
 
     Raises:
         MissingError: there is no such candidate.
@@ -84,7 +84,8 @@ def status(ctx: Context, recipe: Recipe, version: str | None) -> CandidateStatus
 
 @connection.named("read a candidate")
 def find_candidate(ctx: Context, recipe: Recipe, version: str | None) -> Candidate:
-    """Return a candidate version with verified signature and lineage. If `version` is None, the newest is used.
+    """Return a candidate version after verifying its signature and lineage. If `version` is None, the newest version is
+    used.
 
     Raises:
         MissingError: there is no such candidate.
@@ -105,7 +106,7 @@ def approve(
     decision: approval.Decision = "approved",
 ) -> Path:
     """Sign a person's decision about a candidate version, and return the statement's path. If `version` is None, the
-    newest is used.
+    newest version is used.
 
     Raises:
         GateError: no gate policy is signed, or the current policy does not let this person approve.
@@ -132,7 +133,7 @@ def waive(
     ctx: Context, recipe: Recipe, version: str | None, gate: str, reason: str, expires: str, owner: str | None = None
 ) -> judgement.Waiver:
     """Sign a waiver that lets a candidate version pass one gate until a date, with the key of the role `policy`. If
-    `version` is None, the newest is used.
+    `version` is None, the newest version is used.
 
     Raises:
         GateError: no policy is signed, or this gate cannot be waived; see `judgement.sign_waiver`.
@@ -152,8 +153,8 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
     """Return the candidates that can be promoted now. Weights are read only for approved candidates.
 
     An approved candidate that a gate blocks is recorded in the audit log, once per reason. If the policy requires a
-    trial, candidates wait until the trial of the current canary has ended. While an incident is open, all candidates
-    wait. If approval tags do not count, the reason is written on their version in MLflow.
+    canary trial, candidates wait until the trial of the current canary has ended. While an incident is open, all
+    candidates wait. If approval tags do not count, the reason is written on their version in MLflow.
     """
     client = connection.connect(ctx.workspace)
     approved = [version for version in _unsettled(ctx, client, recipe) if _is_approved(ctx, client, recipe, version)]
@@ -167,7 +168,9 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 
 
 def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
-    """Describe the next step for a candidate, with a command: what blocks it, what it waits for, or who promotes it."""
+    """Describe the next step for a candidate, with a command: the gate that blocks it, the event for which it waits, or
+    the person who promotes it.
+    """
     if status.error is not None:
         return "find the first broken link with `plinth verify candidate`"
     history = releases.history(ctx, recipe.required_release().name)
@@ -187,7 +190,9 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
 
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
-    """Return the stage to which an approved candidate is promoted next, or None while another canary is on trial."""
+    """Return the stage to which an approved candidate is promoted next, or None while the trial of another canary is
+    running.
+    """
     name = recipe.required_release().name
     try:
         governing = policy.current(ctx, name)
@@ -206,8 +211,8 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 
 
 def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
-    """Return True if approvals do not block a version. If the version has approval tags that do not count, write the
-    reason on it.
+    """Return True if approvals do not block a candidate version. If the version has approval tags that do not count,
+    write the reason on it.
     """
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
@@ -222,8 +227,8 @@ def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> boo
 
 
 def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
-    """Describe why the approval tags of a version do not count, and what to do. If all tags count, return an empty
-    string.
+    """Return a text with the reason why a version's approval tags do not count, and the command to use. If all tags
+    count, return an empty string.
     """
     wanted = {value.strip().lower() for tag, value in version.tags.items() if approval.TAG.fullmatch(tag)} - {""}
     uncounted = not_counted(asked, known)
@@ -241,7 +246,9 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
 
 
 def _answer(client: Any, version: Any, text: str) -> None:
-    """Show on a version in MLflow why its approval tags do not count, or remove this text. Only changes are written."""
+    """Show the reason why approval tags do not count on a version in MLflow. If all tags count, remove the text.
+    Nothing is written if the text is unchanged.
+    """
     if version.tags.get(ANSWER, "") == text:
         return
     if text:
@@ -253,8 +260,8 @@ def _answer(client: Any, version: Any, text: str) -> None:
 
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
-    """Return the status of a version. If a version cannot be read, its status contains the error, so that others are
-    shown.
+    """Return the status of a candidate version. If the version cannot be read, its status contains the error, so that
+    other versions are still shown.
     """
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
@@ -269,12 +276,12 @@ def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, w
 
 
 def _named(recipe: Recipe, version: str | None) -> str:
-    """Describe a candidate that has not been looked up yet."""
+    """Return the name of a candidate for a message, before the candidate is looked up."""
     return f"{candidate.model_name(recipe)} version {version or 'newest'}"
 
 
 def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
-    """Return a candidate's version in MLflow. If `version` is None, the newest is used.
+    """Return a candidate's version in MLflow. If `version` is None, the newest version is used.
 
     Raises:
         MissingError: there is no such candidate.
@@ -295,10 +302,12 @@ def version_of(client: Any, recipe: Recipe, version: str | None) -> Any:
 def promote(
     ctx: Context, recipe: Recipe, version: str | None, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Promote a candidate version after verifying everything again. If `version` is None, the newest is used.
+    """Promote a candidate version after verifying everything again. If `version` is None, the newest version is used.
 
     Raises:
-        SignatureError, LineageError, GateError, MissingError: see `promotion.promote`.
+        SignatureError, LineageError: a file, a statement or the chain was changed.
+        GateError: gates did not pass, or an incident is open.
+        MissingError: there is no such candidate.
     """
     client = connection.connect(ctx.workspace)
     found = version_of(client, recipe, version)
@@ -307,13 +316,13 @@ def promote(
 
 @connection.named("roll back")
 def rollback(ctx: Context, recipe: Recipe, by: str, reason: str, withdraw: bool = False) -> ReleaseRecord:
-    """Roll back to the most recent good champion; see `promotion.rollback`."""
+    """Roll the release back to the most recent good champion; see `promotion.rollback`."""
     return promotion.rollback(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason, withdraw=withdraw)
 
 
 @connection.named("withdraw a canary")
 def return_canary(ctx: Context, recipe: Recipe, by: str, reason: str) -> ReleaseRecord:
-    """Roll back the canary; see `promotion.return_canary`."""
+    """Roll back the canary of the release; see `promotion.return_canary`."""
     return promotion.return_canary(ctx, connection.connect(ctx.workspace), recipe, by=by, reason=reason)
 
 

@@ -1,10 +1,10 @@
-"""Evidence for the gates, gathered from tamper-evident sources, with its figures recomputed.
+"""Evidence for the gates, gathered from tamper-evident sources, with its numbers recomputed.
 
 Numbers come from manifests signed by the evaluator, facts from statements of the responsible role
 (`plinth_registry.attestations`), taints from the signed log, the champion from the signed history, decisions from
 signatures and tags. Missing evidence is None, and the gate that needs it fails. A signature does not replace
-recomputation: figures must match their tables. Model outputs per item are taken from the table, since recomputing them
-needs the model. Events and cost of a run have no table and are accepted as signed.
+recomputation: numbers must match their tables. Model outputs per item are taken from the table, because recomputing
+them needs the model. Events and cost of a run have no table and are accepted as signed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from plinth_registry.gates.settings import release_gates
 def gather(
     ctx: Context, recipe: Recipe, candidate: Candidate, tags: Mapping[str, Any], *, whole: bool = True
 ) -> Evidence:
-    """Return all current evidence about a candidate. Figures of measurements are recomputed from their tables.
+    """Return all current evidence about a candidate. The numbers of measurements are recomputed from their tables.
 
     Args:
         tags: the candidate version's tags in MLflow, where people leave decisions.
@@ -77,8 +77,8 @@ def gather(
 
 
 def _trained_on(ancestry: Chain | None) -> frozenset[str] | None:
-    """Return the digests of the curated text that a checkpoint was trained on. Canaries are left out because they are
-    generated. Text behind the initial weights is left out because it is judged with those weights.
+    """Return the digests of the curated text that a checkpoint was trained on. Canary texts are left out because they
+    are generated. The text behind the initial weights is left out because it is judged with those weights.
     """
     if ancestry is None:
         return None
@@ -93,8 +93,8 @@ def _miscounted(
     stated: Mapping[str, Attestation],
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the figures that differ from their tables. Figures about training text are checked only if the chain is
-    given.
+    """Return the numbers that differ from their tables, by kind of evidence. Numbers about training text are checked
+    only if `chain` is given.
     """
     wrong = miscounted_measurements(ctx, found)
     if chain is not None:
@@ -107,7 +107,7 @@ def _miscounted(
 
 
 def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
-    """Yield the facts about the run and its data that the responsible role signed. Facts that cannot be read are
+    """Yield the facts that the responsible role signed about the run and its data. Facts that cannot be read are
     skipped.
     """
     made: dict[str, Callable[..., Any]] = {
@@ -125,8 +125,8 @@ def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
 
 
 def _with_faults(found: CheckResult, faults: tuple[str, ...]) -> CheckResult:
-    """Return a failed check if attestations about the checkpoint are invalid, as if a file of the candidate was
-    changed.
+    """Return the check's result, changed to failed if attestations about the checkpoint are invalid. An invalid
+    attestation counts like a changed file of the candidate.
     """
     return CheckResult(holds=False, detail="; ".join((found.detail, *faults))) if faults else found
 
@@ -156,8 +156,8 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
 
 
 def _own(ctx: Context, release: str) -> dict[str, Any]:
-    """Return the evidence that gates look up themselves, by gate. Evidence is left out if the policy or its source
-    cannot be read.
+    """Return the evidence that gates look up themselves, by gate. Evidence is left out if the policy or the evidence's
+    source cannot be read.
     """
     found: dict[str, Any] = {}
     with suppress(PlinthError):
@@ -171,8 +171,8 @@ def _own(ctx: Context, release: str) -> dict[str, Any]:
 
 
 def _parent(chain: Chain | None) -> str | None:
-    """Return the digest of the checkpoint that the run started from. The result is empty for random weights, and None
-    if the chain does not verify.
+    """Return the digest of the checkpoint that the run started from. Return an empty string for random weights, and
+    None if the chain does not verify.
     """
     if chain is None:
         return None
@@ -222,7 +222,7 @@ LISTED: Final = 3
 
 
 def differences(stated: Any, counted: Any) -> tuple[str, ...]:
-    """Return a sentence for each figure that differs from the recomputed figure. Beyond a limit, further differences
+    """Return a sentence for each number that differs from the recomputed number. Beyond a limit, further differences
     are only counted.
 
     Args:
@@ -263,7 +263,7 @@ MOST_KNOWN: Final = 4096
 
 
 def miscounted_measurements(ctx: Context, found: Mapping[str, Manifest]) -> dict[str, tuple[str, ...]]:
-    """Return the wrong figures of each measurement. Measurements without a wrong figure are omitted.
+    """Return the wrong numbers of each measurement. Measurements without a wrong number are omitted.
 
     Args:
         found: manifests by asset, signed by the responsible role.
@@ -302,7 +302,8 @@ _COUNTED_TEXT: dict[tuple[str, ...], Any] = {}
 
 
 def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chain) -> dict[str, tuple[str, ...]]:
-    """Return errors in attestations about training text, by kind of evidence. Attestations without errors are omitted.
+    """Return the errors in attestations about training text, by kind of evidence. Attestations without errors are
+    omitted.
 
     Args:
         stated: valid attestations, by kind.
@@ -328,8 +329,8 @@ def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chai
 
 
 def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
-    """Return the materials that the checkpoint's ancestry lacks or has in another version, and the training text that
-    the materials lack.
+    """Return errors in the materials of an attestation: materials with another version in the checkpoint's ancestry,
+    and training text that the materials lack.
     """
     versions = chain.data_versions
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
@@ -381,8 +382,8 @@ def _by_bucket(ctx: Context, one: Attestation, stage: str) -> dict[str, Manifest
 
 
 def _once(key: tuple[str, ...], count: Callable[[], Any]) -> Any:
-    """Compute a value once per process, and return the cached value later. Caching is safe because manifests name their
-    files by digest.
+    """Compute a value once per process, and return the cached value in later calls. Caching is safe because manifests
+    name their files by digest.
     """
     if key not in _COUNTED_TEXT:
         _COUNTED_TEXT[key] = count()

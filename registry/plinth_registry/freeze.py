@@ -1,4 +1,4 @@
-"""Signed feed of consumers, and the freeze that follows a taint. The freeze lists everything derived from the tainted
+"""Signed feed for consumers, and the freeze that follows a taint. The freeze lists everything derived from the tainted
 artifact, shows it in MLflow and notifies the consumers.
 """
 
@@ -48,8 +48,8 @@ ASSETS = 50
 
 
 class FeedEntry(Frozen):
-    """Verified entry of the feed. `of` names the log of the reported record, `taint` or `releases`; `record` is its
-    number.
+    """Verified entry of the consumers' feed. `of` is the log with the reported record (`taint` or `releases`), and
+    `record` is the number of the record.
     """
 
     number: int
@@ -68,7 +68,7 @@ class FeedEntry(Frozen):
 
     @property
     def sentence(self) -> str:
-        """Description of the entry as one sentence."""
+        """The feed entry as one sentence."""
         concerned = ", ".join(f"{name} ({owner})" for name, owner in self.consumers.items()) or "no registered consumer"
         versions = ", ".join(self.versions) or "no version"
         return f"{self.event}: {self.target}, by {self.by}: {self.reason}. Affected: {versions}; {concerned}."
@@ -84,12 +84,12 @@ def feed_entries(ctx: Context, after: int = 0) -> tuple[FeedEntry, ...]:
 
 
 def received(ctx: Context, data: bytes, before: LogRecord | None) -> tuple[FeedEntry, LogRecord]:
-    """Verify an entry that a consumer received, given the bytes of its file and the previous entry (None for the first
-    entry).
+    """Verify an entry that a consumer received, from the bytes of its file and the previous entry. The previous entry
+    is None for the first entry.
 
     Raises:
-        SignatureError: the entry was not signed by an allowed role, was changed, or is not the next entry, which means
-            that the consumer missed an entry.
+        SignatureError: the entry was not signed by an allowed role or was changed, or the consumer missed an earlier
+            entry.
     """
     record = FEED.next(Trust.of(ctx.workspace), data, "the entry received", before)
     return _entry(record), record
@@ -197,7 +197,9 @@ SEQUENCE, KEY, SIGNATURE = "X-Plinth-Sequence", "Idempotency-Key", "X-Plinth-Sig
 
 
 class Delivery(Frozen):
-    """Result of delivery to one consumer. `error` is the reason why the remaining entries were not delivered."""
+    """Result of delivering the feed to one consumer. `error` is the reason why the remaining entries were not
+    delivered.
+    """
 
     consumer: str
     sent: int
@@ -206,7 +208,7 @@ class Delivery(Frozen):
 
 
 def make_secret(ctx: Context, name: str) -> str:
-    """Create and store a new webhook secret of a consumer, whose owner needs the secret to verify deliveries."""
+    """Create and store a new webhook secret for a consumer. The consumer's owner verifies deliveries with it."""
     secret = secrets.token_hex(32)
     path = _secret_path(Trust.of(ctx.workspace), name)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -215,8 +217,8 @@ def make_secret(ctx: Context, name: str) -> str:
 
 
 def deliver(ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None] = time.sleep) -> tuple[Delivery, ...]:
-    """Send every consumer the entries that it has not accepted, oldest first. A failed delivery stops only this
-    consumer.
+    """Send every consumer the entries that it has not accepted, oldest first. A failed delivery stops only the delivery
+    to this consumer.
 
     Args:
         attempts: number of attempts per entry and call.
@@ -230,13 +232,13 @@ def deliver(ctx: Context, attempts: int = ATTEMPTS, wait: Callable[[float], None
 
 
 def delivery_signature(secret: str, at: int, body: bytes) -> str:
-    """Return the value of the signature header for a request."""
+    """Return the value of the signature header for a webhook request."""
     mac = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={mac}"
 
 
 def verified_delivery(secret: str, header: str, body: bytes, now: float, within_s: float = 300.0) -> bool:
-    """Return True if a consumer may trust a request: its HMAC verifies, and its time is recent."""
+    """Return True if a consumer may trust a webhook request: its HMAC verifies, and its time is recent."""
     at = header.partition(",")[0].removeprefix("t=")
     if not at.isascii() or not at.isdigit() or abs(now - int(at)) > within_s:
         return False
@@ -305,7 +307,7 @@ TAG = "taint"
 
 
 class Tainted(Frozen):
-    """Taints, with the affected manifests, runs, versions and aliases. `gaps` lists what could not be checked or
+    """Taints with the affected manifests, runs, versions and aliases. `gaps` lists what could not be checked or
     delivered.
     """
 
@@ -319,7 +321,7 @@ class Tainted(Frozen):
 
 
 def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
-    """Taint an asset (its published version), a bucket, a digest or its beginning, a document or a commit.
+    """Taint an asset (its published version), a bucket, a digest or a prefix of it, a document or a commit.
 
     From then on, the gate `taint` fails for everything derived from the target or measured with it, and loaders reject
     it. Nothing is rolled back automatically.
@@ -334,7 +336,7 @@ def mark_tainted(ctx: Context, target: str, by: str, reason: str) -> Tainted:
 
 
 def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintStatement:
-    """Lift the taint on a target. Versions in MLflow that no other taint freezes lose their taint tag.
+    """Lift the taint on a target. A version in MLflow loses its taint tag, unless another taint freezes it.
 
     Raises:
         MissingError: no active taint has that target.
@@ -351,9 +353,9 @@ def lift_taint(ctx: Context, target: str, by: str, reason: str) -> taint.TaintSt
 
 
 def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> ReleaseRecord | None:
-    """Roll a release back to its last good version, or withdraw it, if the signed policy requires this for a tainted
+    """Roll back a release to its last good version, or withdraw it, if the signed policy requires this for a tainted
     champion. The feed entry must report that the champion is tainted, and the taint must still be active. Return None
-    if there is nothing to do.
+    if nothing is to be done.
 
     Raises:
         SignatureError: a log does not verify, or the promoter's key is not on this machine.
@@ -373,7 +375,7 @@ def champion_gives_way(ctx: Context, recipe: Recipe, entry: FeedEntry) -> Releas
 
 
 def _targets(ctx: Context, target: str) -> tuple[str, ...]:
-    """Return the targets to taint: digests, or a document ID."""
+    """Return the digests or the document ID to taint for a target."""
     published = ctx.refs.ref(target)
     if published is not None:
         return (published.digest,)
@@ -391,13 +393,15 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
 
 
 def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
-    """Return the digests that a taint freezes, including the checkpoints that were measured with tainted data."""
+    """Return the digests that a taint freezes: the tainted manifests, everything derived from them, and the checkpoints
+    that were measured with any of these.
+    """
     found = taint.affected(ctx, mark)
     return frozenset(each.digest for each in found) | consumers.measured(ctx, found)
 
 
 def _concerned(ctx: Context, marks: tuple[taint.Taint, ...], words: str) -> Tainted:
-    """Return everything that the taints freeze. Affected versions are tagged in MLflow if it can be reached."""
+    """Return everything that the taints freeze. If MLflow can be reached, affected versions are tagged in MLflow."""
     starts = [one for mark in marks for one in ((mark.target,) if mark.kind == "manifest" else mark.holders)]
     found = descent(ctx, starts)
     checkpoints = found.digests | consumers.measured(ctx, found.manifests)
@@ -433,8 +437,8 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
 
 
 def _tell(ctx: Context) -> tuple[str, ...]:
-    """Add entries to the feed, deliver the feed, and update the head of the release history. Return the deliveries that
-    failed, with reasons.
+    """Add entries to the feed, deliver the feed, and update the head of the release history. Return the failed
+    deliveries with their reasons.
     """
     catch_up_feed(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head

@@ -31,7 +31,7 @@ IncidentAction = Literal["open", "note", "close"]
 
 
 class IncidentRecord(Frozen):
-    """Verified record of the log: the statement, its signer and its time."""
+    """Verified record of the incident log: the statement, its signer and its time."""
 
     number: int
     incident: int
@@ -55,7 +55,7 @@ class Incident(Frozen):
 
 
 def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets: Iterable[str] = ()) -> Incident:
-    """Open an incident. Promotions are frozen from now on.
+    """Open an incident, which freezes promotions from now on.
 
     Args:
         runs: names of affected training runs.
@@ -78,7 +78,7 @@ def note(ctx: Context, number: int, text: str, by: str) -> Incident:
     Raises:
         MissingError: there is no such incident.
         RequestError: the text is empty.
-        SignatureError: see `declare`.
+        SignatureError: no key of compliance or promoter is on this machine, or the log does not verify.
     """
     found = find(ctx, number)
     if not text.strip():
@@ -99,7 +99,7 @@ def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
     with audit_log.audited(ctx, AuditedAction("close incident", f"incident {number}", by, reason)):
         found = find(ctx, number)
         if found.closed is not None:
-            raise MissingError(f"incident {number} is already closed since {found.closed}")
+            raise MissingError(f"incident {number} was closed at {found.closed}")
         if not reason.strip():
             raise RequestError("closing an incident needs a reason", remedy="state the fix and how it was verified")
         _append(ctx, {"action": "close", "incident": number, "text": reason.strip(), "by": by}, COMPLIANCE)
@@ -135,14 +135,14 @@ def open_ones(ctx: Context) -> tuple[Incident, ...]:
     """Return all open incidents, oldest first.
 
     Raises:
-        SignatureError: see `incidents`.
+        SignatureError: a record was edited, removed or forged, or a role other than compliance closed an incident.
     """
     return tuple(one for one in incidents(ctx) if one.closed is None)
 
 
 def find(ctx: Context, number: int | None) -> Incident:
-    """Return an incident by number. If the number is None, return the newest open incident, or the newest if none is
-    open.
+    """Return an incident by number. If the number is None, return the newest open incident. If none is open, return the
+    newest incident.
 
     Raises:
         MissingError: there is no such incident.

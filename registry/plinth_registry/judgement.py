@@ -1,5 +1,5 @@
-"""Evaluation of a candidate's gates by the current signed policy, on evidence that is read each time, with signed
-waivers.
+"""Evaluation of a candidate's gates by the current signed policy, with signed waivers. The evidence is read again for
+each evaluation.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Waiver(Frozen):
 
     @property
     def said(self) -> str:
-        """Description of the waiver, for the result of its gate."""
+        """Text about the waiver, which is part of its gate's result."""
         return f"waived by {self.by} until {self.expires}: {self.reason}"
 
 
 class Waivers(NamedTuple):
-    """Valid waivers of a candidate, by gate, and the reasons why other waivers are invalid."""
+    """Valid waivers of a candidate by gate, and the reasons why other waivers are invalid."""
 
     valid: Mapping[str, Waiver]
     faults: tuple[str, ...]
@@ -112,7 +112,7 @@ def sign_waiver(
 
 
 def waivers_of(ctx: Context, policy: SignedPolicy, candidate: str, at: datetime | None = None) -> Waivers:
-    """Return the waivers of a candidate under the current policy.
+    """Return the valid waivers of a candidate under the current policy, and the reasons why other waivers are invalid.
 
     Args:
         at: time of the verdict, by default now.
@@ -159,7 +159,9 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
-    """Return a message if this machine has seen a later waiver of the same gate and candidate, else an empty string."""
+    """Return a message if this machine has seen a later waiver of the same gate and candidate, or an empty string if
+    not.
+    """
     if _second(found) < trust.seen(*_counted(ctx, found)):
         return "replaced by a later waiver"
     trust.remember(_counted(ctx, found)[0], _second(found))
@@ -219,7 +221,7 @@ def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, who
 
 
 def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
-    """Write the signed verdict next to the candidate, even if the promotion is refused."""
+    """Write the candidate's signed verdict next to its directory, even if the promotion is refused."""
     if judged.policy is None:
         return
     found, release = judged.candidate, recipe.required_release().name
@@ -232,7 +234,7 @@ def write_verdict(ctx: Context, recipe: Recipe, judged: Judgement) -> None:
 
 
 def require_open(judged: Judgement) -> None:
-    """Check that no gate blocks promotion.
+    """Check that no gate blocks the promotion of a candidate.
 
     Raises:
         SignatureError, LineageError, GateError: a gate blocks; the error lists all blocking gates with reasons.
@@ -309,7 +311,7 @@ def verdict_predicate(
     at: datetime,
     faults: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Build the verification summary of a candidate (SLSA VSA).
+    """Build the verification summary of a candidate (SLSA VSA) from its gate results.
 
     Args:
         inputs: SHA-256 of the signed statements that were read, by URI.
@@ -337,7 +339,7 @@ def verdict_predicate(
 
 
 def levels(results: Sequence[GateResult]) -> tuple[str, ...]:
-    """Return the levels that a candidate was verified to reach: the SLSA build level, and if it passed its gates."""
+    """Return the verified levels of a candidate: the SLSA build level, and a level for passed gates."""
     by_name = {result.name: result.passed for result in results}
     found = ["SLSA_BUILD_LEVEL_1"] if by_name.get("signature") and by_name.get("lineage") else []
     if not is_open(results):
@@ -354,8 +356,8 @@ def sign_verdict(
     inputs: Sequence[Path],
     faults: Sequence[str] = (),
 ) -> Path:
-    """Sign the verdict next to the candidate's directory. The newest verdict replaces the earlier one, but a failing
-    verdict never replaces a passing one, because exports of the release need it.
+    """Sign the verdict next to the candidate's directory. The newest verdict replaces the earlier verdict. However, a
+    failing verdict never replaces a passing verdict, because exports of the release need the passing verdict.
 
     Raises:
         SignatureError: no `promoter` key is on this machine.

@@ -1,8 +1,8 @@
-"""Gate policy of a release: a log signed by the release owner. The newest version is in force.
+"""Gate policy of a release: a log signed by the release owner. The newest version applies.
 
     policies/<release>/00001.json    DSSE envelope of the policy, signed as `policy`
 
-Trainers, approvers and promoters cannot replace the policy, since no recipe, option or environment variable overrides
+Trainers, approvers and promoters cannot replace the policy, because no recipe, option or environment variable overrides
 it. Verdicts, approvals and release records include the digest of the policy, so a decision under one policy is not
 valid under another policy.
 """
@@ -43,7 +43,7 @@ PREDICATE: Final = POLICY_PREDICATE
 
 
 class SignedPolicy(Frozen):
-    """Verified policy with its digest, its time and its signers."""
+    """Verified gate policy with its digest, its signing time and its signers."""
 
     policy: SerializeAsAny[GatePolicy]
     digest: str
@@ -66,7 +66,9 @@ def load(path: Path) -> GatePolicy:
 
 
 def digest(policy: GatePolicy) -> str:
-    """Return the SHA-256 of a policy with its defaults filled in. Comments and the order of keys do not affect it."""
+    """Return the SHA-256 of a policy with its defaults filled in. Comments and the order of keys do not affect the
+    digest.
+    """
     return fingerprint.digest(policy.model_dump(mode="json"))
 
 
@@ -76,7 +78,7 @@ def sign(ctx: Context, policy: GatePolicy, owner: str | None = None) -> SignedPo
     Raises:
         SignatureError: no `policy` key is on this machine, or an earlier version was changed.
         GateError: the policy does not have the next version number.
-        RecipeError: the policy names a gate that is not installed, or that it must not name.
+        RecipeError: the policy names a gate that is not installed, or a gate that no policy may name.
     """
     subject = f"{policy.release} version {policy.version} {digest(policy)[:12]}"
     asked = AuditedAction("policy", subject, owner or "", policy.description, owner)
@@ -107,7 +109,7 @@ def history(ctx: Context, release: str) -> tuple[SignedPolicy, ...]:
 
     Raises:
         SignatureError: a version is missing, was changed, or was not signed as `policy`. A missing newest version is
-            detected if this machine has seen it, or if a head of the release history was signed since.
+            detected if this machine has seen it, or if a head of the release history was signed after it.
     """
     log = policies(release)
     return tuple(_signed(log, record, release) for record in releases.log_records(ctx, log))
@@ -131,8 +133,8 @@ def current(ctx: Context, release: str) -> SignedPolicy:
 
 
 def governing(ctx: Context, release: str) -> str:
-    """Return the digest of the current policy of a release. If no policy verifies, return an empty string; nothing can
-    be released then.
+    """Return the digest of the current policy of a release. If no policy verifies, nothing can be released, and the
+    result is an empty string.
     """
     try:
         return current(ctx, release).digest
@@ -141,8 +143,8 @@ def governing(ctx: Context, release: str) -> str:
 
 
 def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
-    """Return the gates that must fail because the recipe produces no evidence for them, each with the missing recipe
-    key.
+    """Return the gates that must fail because the recipe produces no evidence for them, each with the recipe key that
+    is missing.
     """
     gates = {name: gate for name, gate in release_gates().items() if name not in policy.without}
     made = {name: MEASUREMENTS[name] for gate in gates.values() for name in gate.counted if name in MEASUREMENTS}
@@ -160,7 +162,7 @@ def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _is_set(recipe: Recipe, key: str) -> bool:
-    """Return True if a recipe has a value at a dotted key."""
+    """Return True if a recipe has a value for a dotted key."""
     found: Any = recipe.model_dump()
     for step in key.split("."):
         found = found.get(step) if isinstance(found, Mapping) else None
@@ -234,7 +236,7 @@ _EMPTY_IS_ALL: Final = "approvals.approvers"
 
 
 class PolicyChange(NamedTuple):
-    """Key whose value differs between two policies, with both values as text."""
+    """Policy key with different values in two policies, and both values as text."""
 
     key: str
     before: str
@@ -243,15 +245,15 @@ class PolicyChange(NamedTuple):
 
 
 def changes(before: GatePolicy, after: GatePolicy) -> tuple[PolicyChange, ...]:
-    """Return every key that differs between two policies, weaker settings first."""
+    """Return every setting that differs between two policies, weaker settings first."""
     found = [*_gates(before, after), *_changed_extensions(before, after), *_settings(before, after)]
     order: tuple[Direction, ...] = ("weaker", "stronger", "changed")
     return tuple(sorted(found, key=lambda one: (order.index(one.direction), one.key)))
 
 
 def direction(key: str, before: Any, after: Any) -> Direction:
-    """Return if a change of a setting is weaker, stronger or neither. A value of None means that there is no limit or
-    list.
+    """Return the direction of a change of a setting: `weaker`, `stronger` or `changed`. A value of None means that
+    there is no limit or list.
     """
     if _NEUTRAL.match(key):
         return "changed"
@@ -291,7 +293,7 @@ def _settings(before: GatePolicy, after: GatePolicy) -> Iterator[PolicyChange]:
 
 
 def _value(known: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a setting. A slice without its own margin has the common margin."""
+    """Return the value of a policy setting. A slice without its own margin has the common margin."""
     head, own, _ = key.partition(".margins.")
     return known.get(key, known[f"{head}.margin"] if own else None)
 

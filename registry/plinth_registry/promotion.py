@@ -35,7 +35,7 @@ CHAMPION: Final = "champion"
 def promote(
     ctx: Context, client: Any, recipe: Recipe, version: str, *, by: str, reason: str, stage: Stage = CHAMPION
 ) -> ReleaseRecord:
-    """Make a candidate version a release and move the stage's alias to it. Repeating the call changes nothing.
+    """Copy a candidate version into the release, and move the stage's alias to it. A repeated call changes nothing.
 
     Raises:
         SignatureError: a file or statement was changed; the error names it.
@@ -74,7 +74,7 @@ def promote(
 def rollback(
     ctx: Context, client: Any, recipe: Recipe, *, by: str, reason: str, withdraw: bool = False
 ) -> ReleaseRecord:
-    """Roll back to the most recent good champion.
+    """Roll the release back to the most recent good champion.
 
     A good version was champion, verifies, and is not tainted.
 
@@ -115,10 +115,10 @@ def return_canary(
     """Roll back the canary, while the champion stays. After a crash, a second call completes the rollback.
 
     Args:
-        version: version of the release that must be on trial, or None for any version.
+        version: version of the release that must be the canary, or None for any version.
 
     Raises:
-        MissingError: another version is on trial, or no canary is on trial and the last release change did not roll
+        MissingError: another version is the canary, or there is no canary and the last release change did not roll
             back a canary.
     """
     name = recipe.required_release().name
@@ -147,7 +147,7 @@ def return_canary(
 
 @contextmanager
 def _decided(ctx: Context, asked: AuditedAction) -> Iterator[AuditedAction]:
-    """Record a release change in the audit log, and sign a head of the release history that names the entry."""
+    """Record a release change in the audit log, and sign a head of the release history that names the new entry."""
     with locked(ctx):
         with audit_log.audited(ctx, asked):
             yield asked
@@ -164,8 +164,8 @@ def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str
 
 
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
-    """Return the release version that is a copy of a candidate version, and copy it if needed. Numbers in `taken` are
-    skipped.
+    """Return the release version that is a copy of a candidate version. If there is no copy, create one. Version
+    numbers in `taken` are skipped.
     """
     name, source = recipe.required_release().name, source_of(found.model, found.version)
     connection.ensure_model(
@@ -184,7 +184,7 @@ def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset
 
 
 def _move(ctx: Context, client: Any, stage: Stage, facts: dict[str, Any]) -> ReleaseRecord:
-    """Record the move of a version to a stage, unless it has already reached the stage; then update MLflow."""
+    """Record the move of a version to a stage, unless the version has already reached the stage. Then update MLflow."""
     name, version = facts["model"], facts["version"]
     history = releases.history(ctx, name)
     held = history.standing
@@ -232,8 +232,8 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 
 def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
-    """Return the versions with an alias in the signed history that MLflow lacks. `repair` cannot write them, since
-    MLflow does not reuse the numbers of deleted versions.
+    """Return the versions with an alias in the signed history that MLflow lacks. `repair` cannot write these versions,
+    because MLflow does not reuse the numbers of deleted versions.
 
     Raises:
         SignatureError: the history does not verify.
@@ -247,8 +247,8 @@ def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 
 def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
-    """Show a note for people on a version in MLflow. If the version was deleted, do nothing, since only the record
-    decides.
+    """Show a note for people on a version in MLflow. If the version was deleted, do nothing, because only the signed
+    record counts.
     """
     connection.optional(lambda: client.set_model_version_tag(name, version, tag, value))
 
@@ -259,7 +259,7 @@ def source_of(model: str, version: str | None) -> str:
 
 
 def alias(client: Any, name: str, which: str) -> str | None:
-    """Return the version that MLflow shows under an alias, or None if there is none."""
+    """Return the version that MLflow shows under an alias, or None if no version has the alias."""
     model = connection.optional(lambda: client.get_registered_model(name))
     version = None if model is None else model.aliases.get(which)
     return None if version is None else str(version)
@@ -273,8 +273,8 @@ def _released(records: Iterable[ReleaseRecord]) -> set[tuple[str | None, str]]:
 def _foreign(
     client: Any, name: str, there: Mapping[str, Any], released: Container[tuple[str | None, str]]
 ) -> list[str]:
-    """Tag versions of the release's model in MLflow that the promoter never released. Return a message for each new
-    one.
+    """Tag the versions of the release's model in MLflow that the promoter never released. Return a message for each
+    version that was not tagged before.
     """
     found = []
     for version in there.values():

@@ -39,12 +39,12 @@ BATCH = 1000
 
 
 def locked(ctx: Context) -> AbstractContextManager[None]:
-    """Lock the registry for one writer at a time, since MLflow has no transactions over several calls."""
+    """Lock the registry for one writer at a time, because MLflow has no transactions over several calls."""
     return atomic.locked(ctx.workspace.mlflow / "registry.lock")
 
 
 def ensure_run(client: Any, experiment: str, run_id: str) -> Any:
-    """Return the MLflow run that belongs to a training run, and create it if needed."""
+    """Return the MLflow run of a training run. If it does not exist, create it."""
     found = client.get_experiment_by_name(experiment)
     experiment_id = found.experiment_id if found else client.create_experiment(experiment, tags=MODEL_TRAINING)
     runs = client.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'", max_results=1)
@@ -64,7 +64,7 @@ def ensure_version(
     facts: Facts,
     source: str,
 ) -> Any:
-    """Return the candidate version with this key, and create it if needed."""
+    """Return the candidate version with this key. If it does not exist, create it."""
     name = model_name(recipe)
     connection.ensure_model(
         client, name, f"Candidates of {recipe.required_release().name}: registered after training, evaluated by gates."
@@ -92,16 +92,16 @@ def ensure_version(
 
 
 def lineage_file(key: str) -> str:
-    """Return the name of the artifact that lists the digests from which a candidate was derived, from the candidate's
-    key.
+    """Return the name of the artifact that lists the digests of a candidate's ancestors. The name contains the
+    candidate's key.
     """
     return f"lineage-{key[:12]}.json"
 
 
 def datasets(ctx: Context, chain: Chain, evaluation: Manifest) -> list[Any]:
     """Return the dataset inputs of a candidate for MLflow: the shards of every bucket, and the tables that the
-    evaluation read. Each is named by its asset, with the beginning of its manifest's digest and a
-    `plinth:///manifests/<digest>` source.
+    evaluation read. The name of an input is its asset with a prefix of its manifest's digest; its source is
+    `plinth:///manifests/<digest>`.
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
@@ -162,13 +162,13 @@ def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str =
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:
-    """Return MLflow's record of the model for the candidate with this key, or None if there is none yet."""
+    """Return MLflow's record of the model of the candidate with this key, or None if there is no record yet."""
     found = client.search_logged_models([experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
     return found[0] if found else None
 
 
 def _ensure_model(client: Any, run: Any, checkpoint: Manifest, key: str) -> Any:
-    """Return MLflow's record of the model, to which metrics are bound, and create it if needed."""
+    """Return MLflow's record of the model, to which metrics are bound. If it does not exist, create it."""
     model = logged_model(client, run.info.experiment_id, key)
     if model is None:
         model = client.create_logged_model(
@@ -196,7 +196,7 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
 
 
 def _child_of(chain: Chain, checkpoint: Manifest) -> dict[str, str]:
-    """Return tags for a model that started from another checkpoint. With these tags, it can be enrolled as a child of
+    """Return the tags of a model that started from another checkpoint. The tags allow it to be enrolled as a child of
     that checkpoint.
     """
     parents = [link.inputs.get("checkpoint") for link in chain.own if link.asset == INITIAL]
@@ -245,7 +245,7 @@ TRIAL_CHARACTERS = 400
 
 
 def scores_text(checkpoint: str, slices: Mapping[str, Any]) -> str:
-    """Format a Markdown table of bits per byte by slice."""
+    """Return a Markdown table of bits per byte by slice of held-out text."""
     rows = ["| slice | bytes | model | gzip -9 | byte trigram |", "|---|---|---|---|---|"]
     for name, row in sorted(slices.items()):
         cells = [_cell(row.get(column)) for column in ("bytes", "model", "gzip", "trigram")]
@@ -261,7 +261,8 @@ def _cell(value: object) -> str:
 
 
 def version_text(known: str, tags: Mapping[str, str]) -> str:
-    """Format a version's description. If it exceeds `DESCRIPTION_CHARACTERS`, the last slices are omitted.
+    """Return a version's description, which is built from its tags. If it exceeds `DESCRIPTION_CHARACTERS`, the last
+    slices are omitted.
 
     Args:
         known: current description, whose scores are kept.
@@ -319,8 +320,8 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
 
 
 def _row(name: str, text: str) -> Iterable[str]:
-    """Yield the table row of a gate from its tag. If the policy does not require the gate, or the tag was changed,
-    yield nothing.
+    """Yield the table row of a gate, built from the gate's tag. If the policy does not require the gate, or the tag was
+    changed, yield nothing.
     """
     state, _, detail = text.partition(": ")
     if state in get_args(GateState):

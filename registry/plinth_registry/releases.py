@@ -39,11 +39,11 @@ _HELD = re.compile(r"(models:/)?[a-z][a-z0-9-]*@(champion|canary|previous)")
 class ReleaseRecord(Frozen):
     """Change of an alias of a release.
 
-    `goal` is the final stage: `champion` for a canary that is on its way to champion, `canary` for a canary that stays
-    on trial. `version` is the version under the alias after the change (None if withdrawn), and `previous` is the
+    `goal` is the final stage: `champion` for a canary that may become champion, and `canary` for a canary that remains
+    a canary. `version` is the version under the alias after the change (None if withdrawn), and `previous` is the
     champion before it. In the record of a `returned` canary, `previous` is the canary, and the champion stays. `policy`
-    is the digest of the gate policy at that time. `audit` is the number and SHA-256 of the newest entry of the audit
-    log then.
+    is the digest of the gate policy at the time of the record. `audit` is the number and SHA-256 of the newest entry of
+    the audit log at that time.
     """
 
     number: int
@@ -67,8 +67,9 @@ class ReleaseRecord(Frozen):
 class Standing(Frozen):
     """Versions of one release by their current state.
 
-    `champions` became champion and were never rolled back, oldest first; the last version is the current champion.
-    `gone` were rolled back, returned from trial, replaced on trial by another canary, or withdrawn.
+    `champions` are the versions that became champion and were never rolled back, oldest first. The last version is the
+    current champion. `gone` are the versions that were rolled back or withdrawn, and the canaries that were returned or
+    replaced by another canary.
     """
 
     champions: tuple[str, ...] = ()
@@ -85,11 +86,11 @@ class Standing(Frozen):
 
     @property
     def aliases(self) -> dict[str, str | None]:
-        """Version under each alias, as MLflow should show it."""
+        """Version under each alias of the release, as MLflow should show it."""
         return {"champion": self.champion, "canary": self.canary, "previous": self.previous}
 
     def place(self, version: str) -> Place | None:
-        """Return the current state of a version, such as `champion`, or None if it was never released."""
+        """Return the current state of a version, such as `champion`, or None if the version was never released."""
         if version in self.gone:
             return "rolled back"
         named: dict[Place, str | None] = {"champion": self.champion, "canary": self.canary, "previous": self.previous}
@@ -107,7 +108,7 @@ def names_place(target: str) -> bool:
 
 
 def standing_after(records: Iterable[ReleaseRecord]) -> Standing:
-    """Return the state of one release after all of its records, which are given oldest first."""
+    """Return the state of one release after all of its records. The records are given oldest first."""
     found = Standing()
     for record in records:
         found = _after(found, record)
@@ -229,8 +230,8 @@ def refresh(ctx: Context, *, expired: bool = False) -> bool:
     """Re-sign the head if it is a day old or older than a record of any log. The caller must hold the registry's lock.
 
     Args:
-        expired: True to re-sign an expired head. Only a person decides that, since the head could belong to a restored
-            old history.
+        expired: True to re-sign an expired head. Only a person decides this, because the head could belong to an old
+            history that was restored.
 
     Raises:
         SignatureError: the history does not verify, or the promoter's key is not usable.
@@ -239,7 +240,7 @@ def refresh(ctx: Context, *, expired: bool = False) -> bool:
 
 
 def head_expires(ctx: Context) -> str:
-    """Return the expiry of the head (UTC, ISO 8601), or an empty string before the first release.
+    """Return the expiry of the release history's head (UTC, ISO 8601), or an empty string before the first release.
 
     Raises:
         SignatureError: the head was changed, or not signed by the promoter.
@@ -249,11 +250,12 @@ def head_expires(ctx: Context) -> str:
 
 
 def log_records(ctx: Context, log: SignedLog) -> tuple[LogRecord, ...]:
-    """Return the records of another log, which must include the record of that log that the signed head names.
+    """Return the records of a signed log other than the release history. The records must include the record that the
+    signed head names.
 
     Raises:
         SignatureError: a record was edited, removed or moved. A missing newest record is detected if a head was signed
-            since.
+            after it.
     """
     return _HEAD.records_of(ctx, log)
 
@@ -275,7 +277,7 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
 
 
 def ended_by(ctx: Context, model: str, candidate: Mapping[str, str]) -> int:
-    """Return the number of the record that ended a candidate's last promotion, even if the head has expired.
+    """Return the number of the record that ended a candidate's last promotion. The head may have expired.
 
     Raises:
         SignatureError: the history does not verify.
@@ -284,8 +286,8 @@ def ended_by(ctx: Context, model: str, candidate: Mapping[str, str]) -> int:
 
 
 def require_audited(ctx: Context, record: ReleaseRecord) -> None:
-    """Check that the audit log has the entries that a release record and the head name. Entries between them are not
-    read (`prove_log` reads all entries).
+    """Check that the audit log has the entries that a release record and the head name. The entries between these
+    entries are not read (`prove_log` reads all entries).
 
     Raises:
         SignatureError: the audit log was cut, emptied or replaced.
@@ -306,7 +308,7 @@ def prove_log(ctx: Context) -> AuditProof:
 
 
 def record_of(found: LogRecord) -> ReleaseRecord:
-    """Return the release record that a record of the log contains.
+    """Return the release record in a verified record of the log.
 
     Raises:
         SignatureError: the record does not contain a release record.

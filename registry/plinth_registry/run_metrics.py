@@ -5,8 +5,8 @@
     figures     `final_loss`, `median_step_s`, `median_tokens_per_s` of the whole run (`describe`)
     others      `events/KIND`: running count of that kind (checkpoint, restart, intervention, …)
 
-Tags of the MLflow run record the last event that was relayed, and earlier events are skipped. So there is one point per
-step, even if the follower restarts or a run repeats steps after a crash.
+Tags of the MLflow run record the last event that was relayed, and earlier events are skipped. Therefore, there is one
+point per step, even if the follower restarts or a run repeats steps after a crash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COUNTED = frozenset(
 
 
 def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[str, Any]]) -> int:
-    """Log a timeline's events to MLflow as metrics. Return the number of new steps.
+    """Log a timeline's events to MLflow as metrics, and return the number of new steps.
 
     Args:
         experiment: the recipe's name.
@@ -94,7 +94,8 @@ def describe(
 
 
 class _Mark:
-    """Position of the relay: the last relayed event of a run, and the number of events of each kind until then.
+    """Position in a run's timeline up to which events were relayed: the last relayed event, and the number of relayed
+    events of each kind.
 
     Args:
         tags: tags of the MLflow run.
@@ -123,13 +124,13 @@ class _Mark:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags for the MLflow run that store the position."""
+        """Tags of the MLflow run that store the position in the timeline."""
         return {STEP_TAG: str(self.step), SEQ_TAG: str(self.seq), COUNT_TAG: json.dumps(self.counts, sort_keys=True)}
 
 
 def _marked(tags: Mapping[str, str]) -> tuple[int, int, dict[str, int]] | None:
-    """Return the last step, the last event and the counts from the tags, or None if the tags were changed. In that case
-    everything is relayed again, and MLflow deduplicates equal metrics.
+    """Return the last step, the last event and the number of events by kind from the tags. If the tags were changed,
+    return None. Everything is then relayed again, and MLflow deduplicates equal metrics.
     """
     try:
         counts = {str(kind): int(count) for kind, count in json.loads(tags.get(COUNT_TAG, "{}")).items()}
@@ -143,8 +144,8 @@ def _is_step(event: Mapping[str, Any]) -> bool:
 
 
 def _scores(event: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of held-out slices and probes. A probe's score has the probe's name; related values are below
-    this name.
+    """Return the metrics of held-out slices and probes in an event. A probe's score has the probe's name; names of
+    related values start with the probe's name.
     """
     found = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
     for name, scores in event.get("probes", {}).items():
@@ -162,7 +163,9 @@ def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: floa
 
 
 def _flush(client: Any, run: Any, batch: list[Any], tags: Mapping[str, str]) -> None:
-    """Write metrics and the position in one request. If it is repeated, MLflow deduplicates the equal metrics."""
+    """Write metrics and the position in the timeline in one request. If the request is repeated, MLflow deduplicates
+    the equal metrics.
+    """
     from mlflow.entities import RunTag
 
     client.log_batch(run.info.run_id, metrics=batch, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -177,7 +180,7 @@ DIGEST = 32
 
 
 class LoggedScore(NamedTuple):
-    """Number to log, with the name and digest of the data on which it was measured."""
+    """Score to log, with the name and digest of the data on which it was measured."""
 
     key: str
     value: float
@@ -192,7 +195,7 @@ def log_scores(
     measured: Mapping[str, Manifest],
     speeds: Mapping[str, Any] | None = None,
 ) -> int:
-    """Log measurements of a candidate's checkpoint, each number once. Return the number of values.
+    """Log the measurements of a candidate's checkpoint, each number once, and return the count of numbers.
 
     Args:
         client: MLflow client.
@@ -233,7 +236,7 @@ def log_scores(
 
 
 def scores_of(made: Manifest) -> Iterator[LoggedScore]:
-    """Yield the scores in one measurement's manifest, and the bounds of their intervals."""
+    """Yield the scores in a measurement's manifest, and the bounds of their intervals."""
     measurement = measurement_of(made.asset)
     if measurement is None or measurement.scores is None:
         return
@@ -247,8 +250,8 @@ def scores_of(made: Manifest) -> Iterator[LoggedScore]:
 
 
 def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
-    """Yield the speeds and the memory use in a serving record. Machine and prompt are logged as data, to separate
-    machines.
+    """Yield the speeds and the memory use in a serving record. The machine and the prompt are logged as data, so that
+    the speeds of different machines stay separate.
     """
     numbers = {name: record[name] for name in ("first_token_s", "kv_bytes_per_token", "peak_memory_bytes")}
     numbers |= {f"tokens_per_s/{sequences}": found for sequences, found in record["tokens_per_s"].items()}

@@ -1,6 +1,7 @@
 """Sign and verify a model directory: OpenSSF model signing, with SLSA provenance.
 
-    models/<12>/                 the directory: weights, tokenizer, state, resume proof, provenance.json
+    models/<12>/                 the directory: weights, tokenizer, state, proof that training can be resumed,
+                                 provenance.json
     models/<12>.sig              Sigstore bundle over every file in the directory (BLAKE3)
     models/<12>.slsa.json        DSSE envelope: SLSA Provenance v1 over the same files (SHA-256), derived from
                                  provenance.json with the trainer's statements during training (`trained`)
@@ -41,12 +42,14 @@ def signature_path(directory: Path) -> Path:
 
 
 def slsa_path(directory: Path) -> Path:
-    """Return the path of a directory's SLSA statement."""
+    """Return the path of the SLSA statement about a directory."""
     return directory.with_name(f"{directory.name}.slsa.json")
 
 
 def is_signed(directory: Path) -> bool:
-    """Return True if signing of a directory was finished, since the statement is written last. Nothing is verified."""
+    """Return True if a directory has its provenance, signature and statement, so that its signing was finished. Nothing
+    is verified.
+    """
     return all(
         path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))
     )
@@ -74,7 +77,7 @@ def sign(directory: Path, provenance: Mapping[str, Any], subjects: Mapping[str, 
 
 
 def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, signer: Signer) -> None:
-    """Write the model signature of files whose SHA-256 is known, by name. No file is read.
+    """Write the model signature of files from their SHA-256, which are given by name. No file is read.
 
     Raises:
         SignatureError: the private key cannot be used.
@@ -83,7 +86,7 @@ def sign_digests(directory: Path, digests: Mapping[str, str], target: Path, sign
 
 
 class _KnownDigests:
-    """Source of known file hashes for the model-signing library."""
+    """Source of already computed file hashes for the model-signing library."""
 
     def __init__(self, digests: Mapping[str, str]) -> None:
         self._digests = digests
@@ -114,7 +117,7 @@ def _write_signature(directory: Path, target: Path, signer: Signer, hashing: Any
 
 
 def verify(directory: Path, authority: Authority, *, at: str | None = None) -> dict[str, Any]:
-    """Verify that a directory has exactly the signed files. Return its provenance.
+    """Verify that a directory has exactly the signed files, and return its provenance.
 
     Args:
         authority: accepted keys; one signature is enough.
@@ -156,7 +159,7 @@ def provenance_of(directory: Path, authority: Authority, *, at: str | None = Non
 
 
 class _ModelKey:
-    """Private key from any storage, in the interface of the model-signing library."""
+    """Private key from any key storage, with the interface that the model-signing library expects."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
@@ -169,7 +172,9 @@ class _ModelKey:
 
 
 def _model_signer(signer: Signer) -> Any:
-    """Return a signer of the model-signing library that uses our key, since the library reads keys only from files."""
+    """Return a signer of the model-signing library that uses our key, because the library itself reads keys only from
+    files.
+    """
     from model_signing._signing.sign_ec_key import Signer as ModelSigner
 
     made = ModelSigner.__new__(ModelSigner)
@@ -186,8 +191,8 @@ def _model_verifier(public: str) -> Any:
 
 
 def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
-    """Return the PEM of the role's key that a signature bundle names by SHA-256. A bundle can only select one of the
-    role's keys.
+    """Return the PEM of the role's key that a signature bundle names by SHA-256. A bundle can select only a key of the
+    role.
     """
     content = json.loads(dsse.bytes_of(signature))
     hint = content["verificationMaterial"]["publicKey"]["hint"]
@@ -212,8 +217,8 @@ def _loaded(public: str) -> Any:
 
 
 def _hashing() -> Any:
-    """Return a hashing configuration for every file. By default, the model-signing library skips Git's own files, so
-    such a file could be added unnoticed.
+    """Return a hashing configuration that covers every file. By default, the model-signing library skips Git's own
+    files, and an additional file could stay unnoticed.
     """
     from model_signing.hashing import Config
 
@@ -316,7 +321,7 @@ def _require_files(checkpoint: Manifest) -> None:
 
 
 def _build(store: Store, target: Path, checkpoint: Manifest, provenance: Mapping[str, Any]) -> None:
-    """Write the files of a checkpoint to a staging directory, then rename it."""
+    """Write the files of a checkpoint to a staging directory, then rename it to the model directory."""
     staged = target.with_name(f".{target.name}.tmp")
     with named_failures(staged):
         shutil.rmtree(staged, ignore_errors=True)

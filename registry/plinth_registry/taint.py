@@ -42,8 +42,8 @@ DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 class Taint(Frozen):
-    """Taint with target, person, reason and time. For a document: the curated manifests that were searched, and those
-    that contain it.
+    """Taint with target, person, reason and time. For a document, it also lists the curated manifests that were
+    searched, and the curated manifests that contain the document.
     """
 
     kind: Literal["manifest", "document"]
@@ -56,7 +56,7 @@ class Taint(Frozen):
 
 
 class TaintStatement(Frozen):
-    """Verified record of the log: a taint, or the lifting of an earlier taint, whose number is `lifts`."""
+    """Verified record of the taint log: a taint, or the lifting of an earlier taint with the number `lifts`."""
 
     number: int
     action: Literal["mark", "lift"]
@@ -70,10 +70,10 @@ class TaintStatement(Frozen):
 
 
 def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
-    """Taint a manifest or source inventory (by a digest or its unique beginning) or a document (by 32 hex digits).
+    """Taint a manifest or source inventory (by a digest or a unique prefix of it) or a document (by 32 hex digits).
 
-    Tainting a target again returns the first taint. A source is tainted through the inventory of its files, which is
-    named in everything that was read from the source.
+    If a target is tainted again, the first taint is returned. A source is tainted through the inventory of its files,
+    which is named in everything that was read from the source.
 
     Raises:
         MissingError: the workspace has no such artifact.
@@ -100,7 +100,7 @@ def mark(ctx: Context, target: str, by: str, reason: str) -> Taint:
 
 
 def lift(ctx: Context, target: str, by: str, reason: str) -> TaintStatement:
-    """Lift the taint on a target, which is given by its digest or document ID, or a unique beginning of it.
+    """Lift the taint on a target, which is given by its digest or document ID, or a unique prefix of it.
 
     Raises:
         MissingError: no active taint has that target.
@@ -130,7 +130,7 @@ def statements(ctx: Context) -> tuple[TaintStatement, ...]:
     """Return the whole history of taints, oldest first: active taints, lifted taints, and the records that lift them.
 
     Raises:
-        SignatureError: a record was edited, removed, moved or forged. Freezing on doubt is safer than promoting.
+        SignatureError: a record was edited, removed, moved or forged. Callers then stop promotion and loading.
     """
     found = {record.number: _statement(record) for record in releases.log_records(ctx, MARKS)}
     for one in [each for each in found.values() if each.action == "lift"]:
@@ -145,13 +145,13 @@ def records(ctx: Context) -> tuple[Taint, ...]:
     """Return all active taints, oldest first.
 
     Raises:
-        SignatureError: see `statements`.
+        SignatureError: a record of the taint log was edited, removed, moved or forged.
     """
     return tuple(one.mark for one in statements(ctx) if one.standing)
 
 
 def marks_on(ctx: Context, chain: Chain, evidence: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the reasons why an artifact is tainted, one sentence per taint on its ancestors or on its evidence.
+    """Return the reasons why an artifact is tainted, one sentence for each taint on its ancestors or on its evidence.
 
     Args:
         chain: the ancestors of the artifact.
@@ -192,10 +192,10 @@ def frozen(ctx: Context) -> frozenset[str]:
 
 
 def resolve(ctx: Context, digest: str) -> str:
-    """Return the full digest of a manifest or source inventory, given a unique beginning of the digest.
+    """Return the full digest of a manifest or source inventory, given a unique prefix of the digest.
 
     Raises:
-        MissingError: no artifact has this digest, or several do.
+        MissingError: no artifact, or more than one artifact, has a digest with this prefix.
     """
     edges = current(ctx).edges
     found = beginning(edges, digest) if DIGEST.fullmatch(digest) else ()
@@ -235,14 +235,18 @@ def _subject(record: Taint) -> dict[str, str]:
 
 
 def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
-    """Return the name of the tainted artifact among these manifests and inventories, or None if none is tainted."""
+    """Return the name of the tainted artifact among these manifests and inventories, or None if none of them is
+    tainted.
+    """
     if record.kind == "manifest":
         return names.get(record.target)
     return next((names[digest] for digest in _holding(ctx, record, names)), None)
 
 
 def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield the digests of curated manifests that contain a tainted document, including later manifests."""
+    """Yield the digests of the curated manifests that contain a tainted document, including manifests that are newer
+    than the taint.
+    """
     for digest, asset in names.items():
         known = digest in record.searched or asset.rsplit("/", 1)[-1] != CURATED
         held = digest in record.holders if known else holds(ctx, ctx.refs.load(digest), record.target)
@@ -251,7 +255,7 @@ def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[
 
 
 def _ancestry(ctx: Context, evidence: Iterable[str]) -> dict[str, str]:
-    """Return the names of all direct and indirect inputs of some manifests, by digest."""
+    """Return the names of all direct and indirect inputs of the given manifests, by digest."""
     names: dict[str, str] = {}
     waiting = [(digest, digest) for digest in evidence]
     while waiting:

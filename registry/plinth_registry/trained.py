@@ -39,7 +39,7 @@ TENSORS: Final = ".safetensors"
 
 
 def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
-    """Return the trainer's signed statements about the step of a checkpoint, for `provenance.json`. They are not
+    """Return the trainer's signed statements about a checkpoint's step, for `provenance.json`. The statements are not
     verified here.
 
     Raises:
@@ -66,7 +66,7 @@ def gathered(ctx: Context, checkpoint: Manifest, run_id: str) -> dict[str, Any]:
 
 
 def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
-    """Return the signed statements about an averaged checkpoint. They are not verified here."""
+    """Return the signed statements about an averaged checkpoint. The statements are not verified here."""
     records = {str(step): checkpoints.record_path(run, step) for step in checkpoint.params["steps"]}
     return {
         "statement": json.loads(mean_record.path(run, checkpoint.digest).read_bytes()),
@@ -75,7 +75,7 @@ def _mean(run: RunDirectory, checkpoint: Manifest) -> dict[str, Any]:
 
 
 def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) -> tuple[AttemptRecord, ...]:
-    """Return the attempts that led to a checkpoint, after checking their signatures, run, step and files.
+    """Return the training attempts that led to a checkpoint, after checking their signatures, run, step and files.
 
     Args:
         provenance: provenance of a directory with a valid signature.
@@ -104,7 +104,7 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
 
 
 def code(attempts: tuple[AttemptRecord, ...]) -> CodeFacts:
-    """Return the facts about the code that the training used, for gates."""
+    """Return the facts about the code that the training attempts used, for gates."""
     return CodeFacts(
         commits=tuple(sorted({host.commit for one in attempts for host in one.hosts if host.commit})),
         unclean=tuple(dict.fromkeys(said for one in attempts for said in _unclean(one))),
@@ -149,7 +149,7 @@ def _committed(ctx: Context, run_id: str, step: int, commit: Mapping[str, Any]) 
 def _same_mean(
     ctx: Context, checkpoint: Manifest, run_id: str, training: Mapping[str, Any], files: Mapping[str, Any]
 ) -> None:
-    """Check that the trainer stated these files as the average of checkpoints that the trainer committed."""
+    """Check that the trainer stated that these files are the average of checkpoints that the trainer committed."""
     signed = training.get("mean") or {}
     if not {"statement", "commits"} <= set(signed):
         raise _foreign("no statement about this averaged checkpoint", "no statement by the trainer")
@@ -165,8 +165,8 @@ def _same_mean(
 
 
 def _same_files(training: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """Check that the committed files, and the statements committed with them, equal the registered files and
-    statements.
+    """Check that the committed files equal the registered files, and that the statements committed with them equal the
+    registered statements.
 
     Args:
         files: registered files; empty for an averaged checkpoint, whose weights were not committed.

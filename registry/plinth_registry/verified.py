@@ -1,6 +1,7 @@
-"""Verification of a model: signed files unchanged, ancestry complete, released by the signed history.
+"""Verification of a model: its signed files are unchanged, its ancestry is complete, and the signed history has
+released it.
 
-Every load of a model's weights starts here; a model that does not verify is not loaded.
+Every load of a model's weights starts with this verification. A model that does not verify is not loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class VerifiedModel(Frozen):
     directory: Path
     checkpoint: str
     mean: str | None = Field(
-        None, exclude_if=lambda given: given is None, description="Text that names the parents of an average."
+        None, exclude_if=lambda given: given is None, description="Text with the parents of an averaged checkpoint."
     )
     run: str
     release: str | None
@@ -42,16 +43,15 @@ class VerifiedModel(Frozen):
 
 def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str | None = None) -> VerifiedModel:
     """Verify a model down to its raw sources. If a link is broken, the error names the first broken link. Every load of
-    a model starts here.
+    a model starts with this function.
 
     Args:
-        target: a model directory, the beginning of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder takes
+        target: a model directory, a prefix of a checkpoint digest, `NAME/VERSION` or `NAME@ALIAS`. A folder takes
             precedence over a version (`models:/NAME/VERSION`), but not over an alias. With a consumer, `NAME` alone is
-            the version that serves it, and never a folder: the canary if the consumer is enrolled for canaries and a
-            canary is on trial, else the version under the consumer's alias.
+            the version that the consumer gets, and never a folder. If the consumer is enrolled for canaries and a
+            canary exists, this is the canary. Otherwise, it is the version under the consumer's alias.
         deep: True to also read every blob of every manifest in the ancestry.
-        consumer: enrolled service that loads the model. If it is not enrolled for canaries, it cannot load a version on
-            trial.
+        consumer: enrolled service that loads the model. If it is not enrolled for canaries, it cannot load a canary.
 
     Raises:
         SignatureError: a file differs from the signed file.
@@ -85,7 +85,9 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 
 
 def _require_served(ctx: Context, release: str, consumer: str) -> None:
-    """Check that a consumer may load a version. A version on trial requires that it is enrolled for canaries."""
+    """Check that a consumer may load a version. A canary can be loaded only by consumers that are enrolled for
+    canaries.
+    """
     name, _, version = release.rpartition("/")
     if releases.history(ctx, name).standing.place(version) == "canary":
         consumers.require_canary(ctx, name, consumer)
@@ -99,8 +101,8 @@ class _Found(NamedTuple):
 
 
 def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """Verify `NAME/VERSION` or `NAME@PLACE`. Releases are read from the signed history, and only candidates from
-    MLflow.
+    """Verify the model that `NAME/VERSION` or `NAME@PLACE` names. Releases are read from the signed history, and only
+    candidates are read from MLflow.
     """
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
@@ -128,8 +130,8 @@ def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, st
 
 
 def _by_directory(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
-    """Verify a model directory as the checkpoint in its signed provenance. If a checkpoint was requested, it must be
-    the same.
+    """Verify a model directory as the checkpoint that its signed provenance names. If a checkpoint was requested, it
+    must be this checkpoint.
     """
     directory = _directory(ctx, target)
     provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
@@ -163,8 +165,8 @@ def _begins(name: str, target: str) -> bool:
 
 
 def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Chain]:
-    """Verify a release version: the signed history has it and has not withdrawn it, its decisions exist, and its model
-    is unchanged and untainted.
+    """Verify a release version. The signed history must list the version as released and not withdrawn, its decisions
+    must exist, and its model must be unchanged and untainted.
 
     Raises:
         SignatureError, LineageError: the model or a statement about it was changed or is incomplete.
@@ -185,7 +187,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
 
 
 def _require_decisions(ctx: Context, record: ReleaseRecord, found: Candidate) -> None:
-    """Check that the decisions behind a release exist: the policy, the approvals, and the audit log until then.
+    """Check that the decisions behind a release exist: the policy, the approvals, and the audit log up to the release.
 
     Raises:
         SignatureError: a decision is missing or was changed.
@@ -216,8 +218,8 @@ def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | 
 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
-    """Return the keys of candidates that once reached their final stage, or were rolled back. No sensor promotes these
-    candidates again.
+    """Return the keys of the candidates that have reached their final stage or were rolled back. No sensor promotes
+    these candidates again.
     """
     records = releases.history(ctx, name)
     back = {record.previous for record in records if record.action == "returned"}
@@ -225,7 +227,7 @@ def settled(ctx: Context, name: str) -> frozenset[str]:
 
 
 def last_good(ctx: Context, name: str, held: Standing) -> str | None:
-    """Return the newest version that was champion before the current champion, verifies, and is not tainted."""
+    """Return the newest version before the current champion that was champion, verifies, and is not tainted."""
     for version in reversed(held.champions[:-1]):
         try:
             verify_release(ctx, name, version)
@@ -236,7 +238,7 @@ def last_good(ctx: Context, name: str, held: Standing) -> str | None:
 
 
 def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
-    """Return the candidate that a release record names, from its signed facts, which must match the record."""
+    """Return the candidate that a release record names. The candidate's signed facts must match the record."""
     directory = signing.directory_of(ctx, record.candidate["checkpoint"])
     model, version = f"{record.model}{candidate.SUFFIX}", str(record.candidate_version)
     found = candidate.stated(ctx, model, version, directory, record.candidate["candidate"])

@@ -36,10 +36,10 @@ Severity = Literal["critical", "warning"]
 
 @dataclass(frozen=True)
 class Expect:
-    """Expectation about a table: the class of Great Expectations without its `Expect` prefix, its arguments, and its
+    """Expectation about a table: the class of Great Expectations without its `Expect` prefix, the arguments, and the
     severity.
 
-    `because` replaces the general failure message with lines that name bucket, value and limit.
+    The lines in `because` name bucket, value and limit; they replace the general failure message.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Expect:
 
 @dataclass(frozen=True)
 class Suite:
-    """Table of statistics (rows of plain values) with its expectations."""
+    """Table of an asset's statistics (rows of plain values) with expectations about it."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
@@ -59,7 +59,9 @@ class Suite:
 
 @dataclass(frozen=True)
 class SuiteOutcome:
-    """Result of a suite: `blocked` is True if a critical expectation failed; every failure and warning has a line."""
+    """Result of a suite, with a line for each failure or warning. `blocked` is True if a critical expectation has
+    failed.
+    """
 
     blocked: bool
     failures: tuple[str, ...]
@@ -78,7 +80,7 @@ def between(
     severity: Severity = "critical",
     because: Iterable[str] = (),
 ) -> Expect:
-    """Expect all values of a column in a closed interval. A bound of None leaves that side open."""
+    """Expect all values of a column in a closed interval. If a bound is None, that side is open."""
     bounds = {"column": column, "min_value": low, "max_value": high}
     return Expect(_BETWEEN, bounds, severity, tuple(because))
 
@@ -89,12 +91,12 @@ def no_nulls(column: str) -> Expect:
 
 
 def rows_between(low: int, high: int | None = None) -> Expect:
-    """Expect a row count in a closed interval."""
+    """Expect the number of rows in a closed interval."""
     return Expect(_ROWS, {"min_value": low, "max_value": high})
 
 
 def equal_columns(left: str, right: str) -> Expect:
-    """Expect two columns with equal values in every row."""
+    """Expect the values of two columns to be equal in every row."""
     return Expect(_EQUAL, {"column_A": left, "column_B": right})
 
 
@@ -102,7 +104,7 @@ def evaluate(suite: Suite) -> SuiteOutcome:
     """Evaluate a suite over its table. As in Great Expectations, only `no_nulls` fails on missing values.
 
     Raises:
-        ValueError: unknown kind of expectation, which is a bug in the suite and not in the data.
+        ValueError: the suite has an unknown kind of expectation, which is a bug in the suite and not in the data.
     """
     found: dict[str, list[str]] = {"critical": [], "warning": []}
     for item in suite.expectations:
@@ -112,8 +114,8 @@ def evaluate(suite: Suite) -> SuiteOutcome:
 
 
 def breaches(suite: Suite, item: Expect) -> list[str]:
-    """Return a sentence for each row that breaks an expectation, labeled with the row's text values; empty if it is
-    met.
+    """Return a sentence for each row that breaks an expectation. The sentence starts with the row's text values. The
+    result is empty if the expectation is met.
     """
     lines = _breaches(suite, item)
     return list(item.because) if lines and item.because else lines
@@ -205,10 +207,10 @@ Inputs = Mapping[str, Manifest]
 
 
 class Statement(Protocol):
-    """Statement that is signed when an asset is materialized. It must remain valid while the asset is published."""
+    """Statement that is signed when an asset is materialized, and that stays valid while the asset is published."""
 
     def holds(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> bool:
-        """Return True if a statement was signed about this manifest and inputs with these digests."""
+        """Return True if a valid statement was signed about this manifest and inputs with these digests."""
         ...
 
     def sign(self, ctx: Context, inputs: Mapping[str, str], made: Manifest) -> None:
@@ -270,7 +272,9 @@ class Stage:
         return f"{self.version}-{fingerprint.digest(facts)[:12]}"
 
     def key(self, ctx: Context, inputs: Mapping[str, str]) -> str:
-        """Identity of the work on inputs with these manifest digests. An asset with an equal key is up to date."""
+        """Digest of the stage's work on inputs with these manifest digests. An asset is up to date if its recorded key
+        is equal.
+        """
         return fingerprint.digest(
             {
                 "asset": self.asset,
@@ -302,7 +306,7 @@ GROUP = "evaluation"
 
 @dataclass(frozen=True)
 class MeasurementStatement:
-    """Statement that a manifest is a measurement of the checkpoint that is among its inputs."""
+    """Signed statement that a manifest measures the checkpoint among its inputs."""
 
     recipe: Recipe
 
@@ -318,7 +322,7 @@ class MeasurementStatement:
 
 
 def attested(recipe: Recipe, stage: Stage) -> Stage:
-    """Add a measurement statement to a stage if it measures a checkpoint that may be released."""
+    """Add a measurement statement to a stage if the stage measures a checkpoint that may be released."""
     measures = recipe.release is not None and stage.group == GROUP and CHECKPOINT in stage.deps
     return replace(stage, statement=MeasurementStatement(recipe)) if measures else stage
 
@@ -327,34 +331,34 @@ def attested(recipe: Recipe, stage: Stage) -> Stage:
 
 
 def each(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
-    """Return the asset keys of these stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
+    """Return the asset keys of the named stages in every bucket: `each(recipe, "documents")` -> `web/documents`, …"""
     return tuple(f"{bucket}/{kind}" for kind in kinds for bucket in recipe.corpus.buckets)
 
 
 def by_bucket(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
-    """Return the manifests of one stage by bucket."""
+    """Return the manifests of the stage `kind` by bucket."""
     return {bucket: inputs[f"{bucket}/{kind}"] for bucket in recipe.corpus.buckets}
 
 
 def compares(recipe: Recipe) -> bool:
-    """Return True if training text is compared with protected sets: the recipe's own, or the probes of its run."""
+    """Return True if the recipe compares training text with protected sets: its own sets, or the probes of its run."""
     return bool(recipe.corpus.protected.sets) or recipe.probes is not None
 
 
 def planted(recipe: Recipe, *kinds: str) -> tuple[str, ...]:
-    """Return the asset keys of these stages for the canaries, if the recipe has canaries."""
+    """Return the asset keys of the named stages for the canaries. The result is empty if the recipe has no canaries."""
     return tuple(f"{CANARIES}/{kind}" for kind in kinds) if recipe.corpus.canaries else ()
 
 
 def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest]:
-    """Return the manifests of one stage for every bucket and for the canaries, which are all the texts that a run
-    reads.
-    """
+    """Return the manifests of the stage `kind` for all texts that a run reads: every bucket and the canaries."""
     return by_bucket(recipe, inputs, kind) | {key.partition("/")[0]: inputs[key] for key in planted(recipe, kind)}
 
 
 def shared_owner(recipe: Recipe) -> str:
-    """Return the owner of assets that cover all buckets: the owner of the most buckets; in a tie, the first by name."""
+    """Return the owner of assets that cover all buckets: the owner of the most buckets. In a tie, the first owner by
+    name is returned.
+    """
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
     return max(sorted(set(counted)), key=counted.count)
@@ -362,7 +366,7 @@ def shared_owner(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class Decision:
-    """Assets that are up to date, with their manifests, and assets that have to run."""
+    """Assets that are up to date, with their manifests, and assets that have to be rebuilt."""
 
     fresh: tuple[str, ...]
     stale: tuple[str, ...]
@@ -370,7 +374,7 @@ class Decision:
 
 
 def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manifest | None:
-    """Return the published manifest if this stage produced it from inputs with these digests, or None.
+    """Return the stage's published manifest, or None if the stage did not produce it from inputs with these digests.
 
     Raises:
         PlinthError: data outside the workspace cannot be read.
@@ -395,7 +399,9 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
 
 
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
-    """Return which of the stages are up to date, upstream first. An asset with a stale input is stale, too."""
+    """Return the assets that are up to date and the assets that have to be rebuilt. An asset with a stale input also
+    counts as stale.
+    """
     digests: dict[str, str] = {}
     manifests: dict[str, Manifest] = {}
     stale = []

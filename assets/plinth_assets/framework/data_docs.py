@@ -47,8 +47,8 @@ _NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 
 
 class _Writer:
-    """Client of the process that writes the Data Docs, reused by the next run in this process. Arms of an experiment
-    send suites from several threads.
+    """Client of the process that writes the Data Docs. Later runs in this process reuse the client. Arms of an
+    experiment send suites from several threads.
     """
 
     def __init__(self) -> None:
@@ -62,15 +62,15 @@ class _Writer:
             self._process = self._process or _started()
 
     def file(self, workspace: Workspace, suite: Suite) -> None:
-        """Send a suite of the workspace to the process, which evaluates it and writes its page."""
+        """Send a suite of the workspace to the process, which evaluates the suite and writes its page."""
         line = json.dumps({"root": str(workspace.root.absolute()), "suite": asdict(suite)}, default=str)
         with self._lock:
             self._filed = True
             self._send(line.encode())
 
     def finish(self) -> list[str]:
-        """Wait for the pages of all suites. Return a line for each expectation that GX evaluates differently, and a
-        line if pages could not be written.
+        """Wait for the pages of all suites. Return a line for each expectation on which GX disagrees, and a line if
+        pages could not be written.
         """
         with self._lock:
             if not self._filed:
@@ -161,7 +161,7 @@ def _suite(given: Mapping[str, Any]) -> Suite:
 
 
 def contradictions(suite: Suite, failed: frozenset[tuple[str, str]]) -> list[str]:
-    """Return a line for each expectation on which GX disagrees. `failed` is the result of `store`."""
+    """Return a line for each expectation on which GX disagrees. `failed` has the failures that `store` returned."""
     named = [(item, (f"Expect{item.kind}", _arguments(item.arguments))) for item in suite.expectations]
     wrong = [" ".join(identity) for item, identity in named if bool(breaches(suite, item)) != (identity in failed)]
     return [f"{suite.name}: Great Expectations disagrees on {each}" for each in wrong]
@@ -201,7 +201,7 @@ def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
 
 
 def write_pages(root: Path, suites: Iterable[str]) -> Path:
-    """Write the pages of these suites, the pages of results that have none yet, and the index page; return its path."""
+    """Write the pages of the given suites and of all results without a page. Return the path of the index page."""
     docs, first = _docs(root), docs_index(Workspace(root))
     from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
 
@@ -214,22 +214,22 @@ def write_pages(root: Path, suites: Iterable[str]) -> Path:
 
 
 def _class_name(kind: str) -> str:
-    """Return the class name of an expectation from its snake-case name in GX, like
+    """Return the class name of an expectation from its name in snake case, such as
     `expect_column_values_to_be_between`.
     """
     return "".join(word.capitalize() for word in kind.split("_"))
 
 
 def _arguments(given: Mapping[str, Any]) -> str:
-    """Return the arguments in a comparable form, since GX drops None and writes bounds as floats."""
+    """Return an expectation's arguments in a comparable form, because GX drops None and writes bounds as floats."""
     own = {key: value for key, value in given.items() if value is not None and key in _NAMED}
     return repr(sorted((key, float(value) if isinstance(value, int) else value) for key, value in own.items()))
 
 
 @dataclass(frozen=True)
 class _Validator:
-    """Validator of a workspace's suites in this process: a GX context, and the definition of a batch for each run's
-    table.
+    """GX validator of a workspace's suites in this process: a GX context, and the definition of a batch for the table
+    of each run.
     """
 
     context: Any
@@ -238,8 +238,8 @@ class _Validator:
 
 @lru_cache(maxsize=4)
 def _validator(root: Path) -> _Validator:
-    """Return a validator that stores its results in the workspace. Suites and definitions are in memory: GX reads them
-    again before it evaluates them, and any process that writes to the workspace could have emptied them.
+    """Return a validator that stores its results in the workspace. Suites and definitions stay in memory: GX reads them
+    again before an evaluation, and any process that writes to the workspace could have emptied them on disk.
     """
     context = _context(root, ("expectations_store", "validation_definition_store"))
     table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
@@ -248,9 +248,7 @@ def _validator(root: Path) -> _Validator:
 
 @lru_cache(maxsize=4)
 def _docs(root: Path) -> Any:
-    """Return the GX context of the Data Docs. Its suites and results are in the workspace; they are displayed and not
-    evaluated.
-    """
+    """Return the GX context of the Data Docs, which shows the workspace's suites and results but evaluates nothing."""
     return _context(root, ())
 
 
@@ -273,8 +271,8 @@ def _context(root: Path, in_memory: Iterable[str]) -> Any:
 
 
 class _ImportedAtFirstUse(ModuleType):
-    """Placeholder for a module, which is imported when an attribute is read. The exception is `is_valid_syntax` of
-    rfc3987_syntax, which imports its module when it is called.
+    """Placeholder for a module that is imported when one of its attributes is read. Reading `is_valid_syntax` of
+    rfc3987_syntax does not import the module; calling it does.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -293,7 +291,9 @@ class _ImportedAtFirstUse(ModuleType):
 
 @contextmanager
 def put_off(names: Iterable[str]) -> Iterator[None]:
-    """Delay imports of the named modules in the block until their first use, unless they are already imported."""
+    """Inside the `with` block, delay imports of the named modules until their first use, unless they are already
+    imported.
+    """
     modules = [_ImportedAtFirstUse(name) for name in names if name not in sys.modules]
     sys.modules.update({module.__name__: module for module in modules})
     try:
@@ -305,7 +305,9 @@ def put_off(names: Iterable[str]) -> Iterator[None]:
 
 
 def _great_expectations() -> Any:
-    """Import GX, but delay its imports of distribution tests, charts and an IRI grammar: 3/5 of its CPU time."""
+    """Import GX without distribution tests, charts and an IRI grammar, which take three fifths of the import's CPU
+    time.
+    """
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with put_off(PUT_OFF):
         import great_expectations

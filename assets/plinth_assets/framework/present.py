@@ -1,4 +1,4 @@
-"""Manifests as Dagster metadata. Metadata is small, since the Dagster event log is not a data store."""
+"""Manifests as Dagster metadata. The metadata is kept small, because the Dagster event log is not a data store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PICTURE = "![plot](data:image/png;base64,"
 
 
 def metadata(stage: Stage, ctx: Context, manifest: Manifest, inputs: Inputs, *, cached: bool = False) -> dict[str, Any]:
-    """Return the metadata of a materialization: first plots, numbers, tables and links; then sizes and statistics;
-    versions last.
+    """Return the metadata of a materialization. Plots, numbers, tables and links come first, then sizes and statistics,
+    and versions last.
 
     Args:
         cached: True if the manifest was up to date, so that this materialization did no work.
@@ -90,7 +90,7 @@ def money(amount: float) -> str:
 
 
 def page_value(ctx: Context, path: Path) -> dg.MetadataValue:
-    """Return a page of the workspace as metadata: a link if pages are served, else the path of its file."""
+    """Return a page of the workspace as metadata: a link if pages are served, otherwise the path of its file."""
     import dagster as dg
 
     from plinth.storage import running
@@ -109,7 +109,9 @@ def _place(value: Any) -> int:
 
 
 def page_link(pages: str) -> dict[str, Any]:
-    """Return the metadata that every asset has: the address of the workspace's pages; empty if pages are not served."""
+    """Return the address of the workspace's pages as metadata of every asset. The result is empty if pages are not
+    served.
+    """
     import dagster as dg
 
     return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
@@ -117,7 +119,7 @@ def page_link(pages: str) -> dict[str, Any]:
 
 def markdown(text: str) -> dg.MarkdownMetadataValue:
     """Return Markdown as metadata. Stages import Dagster only through this function, so that read-only commands do not
-    import it.
+    import Dagster.
     """
     import dagster as dg
 
@@ -140,7 +142,9 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 
 def interval(estimate: Mapping[str, Any]) -> str:
-    """Format the confidence interval of an estimate in a manifest, or the estimate's flags if it has no interval."""
+    """Format the confidence interval of an estimate in a manifest. If there is no interval, return the estimate's
+    flags.
+    """
     if "low" in estimate:
         return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
     return ", ".join(estimate["flags"])

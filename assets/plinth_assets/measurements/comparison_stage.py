@@ -1,5 +1,5 @@
-"""`comparison`: every new checkpoint against a model that the recipe names, with the same measurements. The lines of
-the comparison can be recomputed from the items of both models.
+"""The asset `comparison`: each new checkpoint is compared with a model that the recipe names, by the same measurements.
+The lines of the comparison can be recomputed from the items of both models.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHAMPION, PARENT = "champion", "initial"
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the comparison stage, if the recipe names a model to compare with."""
+    """Return the stage that compares the checkpoint with another model, if the recipe names such a model."""
     against = recipe.evaluation.against
     if not against or (against == CHAMPION and recipe.release is None):
         return []
@@ -70,7 +70,7 @@ def measuring(recipe: Recipe) -> list[Stage]:
 def measure(
     recipe: Recipe, ctx: Context, checkpoint: Manifest, given: Mapping[str, Manifest], say: Say
 ) -> MeasuredModel:
-    """Measure a checkpoint in the same way as the recipe's own checkpoint. Earlier measurements come from the step
+    """Measure a checkpoint in the same way as the recipe's own checkpoint. Earlier measurements are read from the step
     cache.
 
     Args:
@@ -99,10 +99,11 @@ def reads(stage: Stage) -> set[str]:
 def _own_run(
     ctx: Context, stage: Stage, checkpoint: Manifest, given: Mapping[str, Manifest]
 ) -> dict[str, Manifest] | None:
-    """Return the inputs of a stage, with the run of the checkpoint, or None if the stage cannot measure it.
+    """Return the inputs with which a stage measures a checkpoint, including the checkpoint's run. Return None if the
+    stage cannot measure the checkpoint.
 
     A checkpoint that was not trained on these shards is measured on planted texts as a model that never saw them. A
-    stage that needs the checkpoint's own run cannot measure such a checkpoint, or a checkpoint whose run is gone.
+    stage that needs the checkpoint's own run cannot measure this checkpoint, nor a checkpoint with a deleted run.
     """
     own = ancestry(ctx.refs, checkpoint)
     same = [name for name in stage.deps if name.endswith("/shards") or name == "tokenizer"]
@@ -128,8 +129,8 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
 
 
 def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
-    """Return the curated text of a checkpoint's own run by bucket, including its held-out text. The result is empty for
-    external weights.
+    """Return the curated text on which the parent checkpoint was trained, by bucket, with its held-out text. The result
+    is empty for external weights.
     """
     links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
     return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
@@ -138,15 +139,15 @@ def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
 def _on_parents_text(
     recipe: Recipe, ctx: Context, one: MeasuredModel, curated: Mapping[str, Manifest]
 ) -> MeasuredModel:
-    """Return the model with an additional measurement on its parent's held-out text."""
+    """Return a model's measurements with one more: its evaluation on the held-out text of the parent."""
     made = of_parent(ctx, recipe.evaluation, one.checkpoint, curated)
     ctx.refs.save(made)
     return one._replace(measured={**one.measured, made.asset: made})
 
 
 def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
-    """Return the model to compare with. Return None if the recipe names the champion, and the checkpoint is the only
-    champion or there is none.
+    """Return the model to compare with. Return None if the recipe names the champion, and no other checkpoint is
+    champion.
     """
     if against == CHAMPION:
         from plinth_registry.evidence import champion
@@ -161,7 +162,7 @@ def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | N
 
 
 def parent_of(ctx: Context, inputs: Inputs) -> Manifest:
-    """Return the parent of the run: a checkpoint, or external weights."""
+    """Return the parent of the run, which is a checkpoint or external weights."""
     (digest,) = inputs[initial.ASSET].inputs.values()
     return ctx.refs.load(digest)
 
@@ -175,17 +176,19 @@ def _outside(recipe: Recipe, against: str, ctx: Context) -> str:
 
 
 def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
-    """Return the path of a checkpoint's comparison page, from the checkpoint's digest."""
+    """Return the path of the comparison page of the checkpoint with this digest."""
     return ctx.workspace.reports / page_name(recipe, checkpoint)
 
 
 def page_name(recipe: Recipe, checkpoint: str) -> str:
-    """Return the file name of the comparison page, which is in the same folder as the results and evaluation pages."""
+    """Return the file name of a checkpoint's comparison page, which is in the folder of the results and evaluation
+    pages.
+    """
     return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 
 def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
-    """Write the page of a comparison, with the text of its spans."""
+    """Write the comparison page of two models, with the text of the spans where they differ most."""
     from plinth.report.evaluation import comparison_page
 
     found = job.spans_of(made)
@@ -196,7 +199,7 @@ def show(ctx: Context, made: Manifest, a: str, b: str, target: Path) -> None:
 
 
 def _named(name: str, model: Mapping[str, Any]) -> str:
-    """Describe a model for the page: its checkpoint, and the step if it is known."""
+    """Return a model's label on the comparison page: its name and checkpoint, and its step if the step is known."""
     step = f", step {model['step']:,}" if "step" in model else ""
     return f"{name} (checkpoint {model['checkpoint'][:12]}{step})"
 
@@ -223,8 +226,8 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def recount(ctx: Context, made: Manifest, found: Mapping[str, Manifest]) -> Figures:
-    """Return every stated line with its interval, and every line recomputed from the items of both models. The items of
-    our model must be the attested items.
+    """Return every line that the comparison states, with its interval, and every line recomputed from the items of both
+    models. The items of the recipe's own model must be the attested items.
     """
     models = {side: made.inputs.get(f"{side}/checkpoint", "none") for side in ("a", "b")}
     ours, theirs = (_measured_of(ctx, made, side) for side in ("a", "b"))

@@ -1,5 +1,5 @@
-"""`evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes. Its items can be
-recomputed, compared between two models, and shown on the page.
+"""The asset `evaluation`: bits per byte by slice of held-out text, with two baselines on the same bytes. The items of
+the evaluation can be recomputed, compared between two models, and shown on the evaluation page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from plinth_assets.framework.present import Code, markdown, picture, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the evaluation stage of the checkpoint.
+    """Return the stage that evaluates the checkpoint on held-out text.
 
     Raises:
         RecipeError: a slice names a column that the ledger will lack; raised before any stage runs.
@@ -84,13 +84,15 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 
 def _protected_evaluation(recipe: Recipe) -> tuple[str, ...]:
-    """Return the asset keys of the protected sets and their comparison; empty if the recipe names no sets."""
+    """Return the asset keys of the protected sets and of their comparison with training text. The result is empty if
+    the recipe names no sets.
+    """
     sets = recipe.corpus.protected.sets
     return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that the slices of every axis add up to the whole exactly in bits, bytes and documents."""
+    """Check that the bits, bytes and documents of the slices add up exactly to those of the whole, for every axis."""
     whole, every = made.stats["overall"], {"bucket": made.stats["slices"], **made.stats["axes"]}
     rows = [
         {
@@ -172,7 +174,7 @@ def _rates(table: pa.Table) -> dict[str, Any]:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield paired held-out documents, and paired items of each protected set."""
+    """Yield the paired held-out documents of two models, and the paired items of each protected set."""
     documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
     yield align("slices", BITS, *documents, fewer_is_better=True, ratio=True)
     items = [part_table(store, made, "items.parquet") for made in (a, b)]
@@ -182,7 +184,7 @@ def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
 
 
 def pairs_of_parent(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield paired held-out documents of the run of model b, which is the parent of model a."""
+    """Yield the paired held-out documents from the run of model b, which is the parent of model a."""
     documents = [_documents(part_table(store, made, "documents.parquet")) for made in (a, b)]
     yield align(PARENT_SLICES, BITS, *documents, fewer_is_better=True, ratio=True)
 
@@ -215,7 +217,7 @@ def _protected_evaluation_items(table: pa.Table) -> pa.Table:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Build the section of bits per byte, by slice of every axis, with gzip as the common reference."""
+    """Build the page section with bits per byte by slice of every axis, with gzip as the common reference."""
     axes = {"bucket": stats["slices"]} | stats["axes"]
     own = axes.pop("bucket")
     groups = [_slice_group("all held-out text, then by bucket", "bucket", {"all": stats["overall"]} | own)]

@@ -1,5 +1,5 @@
-"""`pii/data`: personal data left in the text that the checkpoint was trained on. Its counts can be recomputed and are
-shown on the page.
+"""The asset `pii/data`: personal data that is left in the checkpoint's training text. The numbers of findings can be
+recomputed and are shown on the evaluation page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage that counts personal data, if the checkpoint may be released."""
+    """Return the stage that counts personal data in training text, if the checkpoint may be released."""
     if recipe.release is None:
         return []
     return [
@@ -48,18 +48,18 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def detector_facts(recipe: Recipe) -> dict[str, Any]:
-    """Return the detector's parameters that affect its findings."""
+    """Return the parameters of the personal data detector that affect its findings."""
     known = PiiDetector(detector_given(recipe), {})
     return {"detector": known.facts, "written": sorted(known.written)}
 
 
 def detector_given(recipe: Recipe) -> dict[str, Any]:
-    """Return the detector's parameters as the recipe gives them."""
+    """Return the parameters of the personal data detector as written in the recipe."""
     return annotator_parameters(recipe).get(pii.NAME, {})
 
 
 def detector_of(recipe: Recipe, inputs: Inputs) -> PiiDetector:
-    """Return the recipe's detector with the resources that it reads."""
+    """Return the recipe's personal data detector with the resources that it reads."""
     given = detector_given(recipe)
     return PiiDetector(given, {key: inputs[key] for key in pii.needs(given)})
 
@@ -87,10 +87,11 @@ def _cell(value: Any) -> Any:
 
 
 def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
-    """Return stated and recomputed figures about the training text: overall, by bucket and by kind.
+    """Return the stated and the recomputed numbers of documents with personal data in training text: overall, by bucket
+    and by kind.
 
     The recomputed number of documents comes from the curated text among the inputs. The detector's findings are
-    trusted, since recomputing them needs the detector.
+    trusted, because a recomputation needs the detector.
     """
     kinds = tuple(made.stats["kinds"])
     buckets = {

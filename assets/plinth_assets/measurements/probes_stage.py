@@ -1,6 +1,6 @@
-"""`probe_sets`: the items of every probe, which training must not see. `probes`: scores of every probe under the
-checkpoint, with its control and the contamination status of its items. Scores can be recomputed, compared between two
-models, and shown on the page.
+"""The asset `probe_sets` has the items of every probe, which training must not see. The asset `probes` has the
+checkpoint's score on every probe, with a control and the contamination status of the items. Scores can be recomputed,
+compared between two models, and shown on the evaluation page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from plinth_assets.framework.present import markdown, picture, table
 
 
 def set_stages(recipe: Recipe) -> list[Stage]:
-    """Return the stage of the probe items, if the recipe has a run to measure."""
+    """Return the stage that builds the probe items, if the recipe has a run to measure."""
     probes = recipe.probes
     if probes is None:
         return []
@@ -92,7 +92,7 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 
 def _suite_probes(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every item is accounted for: scored, excluded because it occurs in training text, or too long."""
+    """Check that every probe item is scored, excluded because it occurs in training text, or too long."""
     wanted = inputs[probe_sets.ASSET].stats["sets"]
     rows = [
         {"lost": wanted[name]["items"] - sum(row["statuses"].values())} for name, row in made.stats["probes"].items()
@@ -117,13 +117,13 @@ def _present_probes(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
-    """Format a probe's estimates with their intervals."""
+    """Return the table cells of a probe's estimates with their intervals."""
     found = (row.get(name) for name in ("bits_per_byte", "control", "signal", "margin", "accuracy"))
     return ["" if one is None else f"{one['value']:.3f} ({one['low']:.3f} … {one['high']:.3f})" for one in found]
 
 
 def _templates(probes: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Format a table with the templates of each probe that have the highest and the lowest signal."""
+    """Return a table with the templates of each probe that have the highest and the lowest signal."""
     header, rows = ["probe", "template", "items", "bits per byte", "signal", "95% interval", "accuracy"], []
     for probe, templates in probes.items():
         ranked = sorted(templates.items(), key=lambda pair: -pair[1]["signal"])
@@ -153,14 +153,16 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def _signal(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the bits per byte that the right context of items saves over a shuffled context, as a ratio of sums."""
+    """Return the bits per byte that the correct context of an item saves compared with a shuffled context, as a ratio
+    of sums.
+    """
     size = sum(row["bytes"] for row in rows)
     return {"signal": math.fsum(row["control_bits"] - row["bits"] for row in rows) / size} if size else {}
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield paired bits of right answers for each probe and, if it has choices, accuracy above chance; clusters are
-    templates.
+    """Yield the paired bits of right answers for each probe. For probes with choices, also yield the paired accuracy
+    above chance. Templates are the clusters.
     """
     sides = [part_table(store, made, "items.parquet") for made in (a, b)]
     for what, value, weight in ((BITS, "bits", "bytes"), ("accuracy above chance", "centred", None)):
@@ -174,7 +176,7 @@ def scores(made: Manifest) -> ModelScores:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Build the section of probes, by family and by set, with their controls."""
+    """Build the page section with the scores of probes and their controls, by family and by probe."""
     rows = stats["probes"]
     right = [
         measure(name, row["bits_per_byte"], reference=row["control"]["value"])
@@ -200,8 +202,8 @@ def section(_: str, stats: Stats) -> Section:
 
 
 def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
-    """Add each probe's noise over the run to the section of probes. Probes whose signal is not known to exceed their
-    noise are gray.
+    """Add each probe's noise over the run to the page section of probes. Probes are gray if their signal is not known
+    to exceed their noise.
     """
     groups = tuple(
         group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
@@ -223,7 +225,7 @@ def _judged(one: Measure, worth: Worth | None) -> Measure:
 
 
 def _statuses(rows: Mapping[str, Stats]) -> TextTable:
-    """Build the table that counts each probe's items by contamination status."""
+    """Build the table with the number of each probe's items by contamination status."""
     names = sorted({status for row in rows.values() for status in row["statuses"]})
     return TextTable(
         title="Items by contamination status",

@@ -1,4 +1,4 @@
-"""Facts, gates and records of quality measurements: personal data in training text, and capabilities of the model."""
+"""Facts, gates and records of measurements: personal data in training text, and capabilities of the model."""
 
 from __future__ import annotations
 
@@ -53,27 +53,31 @@ from plinth_registry.gates.settings import ProbePolicy, SlicePolicy, TaskPolicy
 
 
 class PiiPolicy(Frozen):
-    """Limits on personal data, as found by the corpus's own annotator."""
+    """Limits on the rate of texts with personal data, as found by the corpus's own detector."""
 
     max_data_share: float = Field(
-        0.02, gt=0, le=1, description="Limit on the upper bound in training text, overall and per bucket."
+        0.02, gt=0, le=1, description="Limit on the rate's upper bound in training text, overall and per bucket."
     )
     min_documents: int = Field(
         150,
         ge=1,
-        description="Buckets with fewer documents are listed but not gated (0 of 150 gives a bound of 2%).",
+        description="Buckets with fewer documents than this are only listed. No finding in 150 documents gives an "
+        "upper bound of 2%.",
     )
-    max_output_share: float = Field(0.05, gt=0, le=1, description="Limit on the upper bound in unprompted samples.")
+    max_output_share: float = Field(
+        0.05, gt=0, le=1, description="Limit on the rate's upper bound in unprompted samples."
+    )
     max_memorised_share: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Limit on the upper bound of outputs, prompted or not, with personal data from training text.",
+        description="Limit on the upper bound of the rate of outputs, prompted or unprompted, that repeat personal "
+        "data from training text.",
     )
 
 
 class PiiShare(Frozen):
-    """Number of texts in which the corpus's own detector finds personal data, with the upper bound of their rate."""
+    """Number of texts in which the corpus's own detector finds personal data, with an upper bound of their rate."""
 
     texts: int
     found: int
@@ -86,7 +90,7 @@ class PiiShare(Frozen):
 
 
 def read_pii(stats: Stats) -> PiiShare:
-    """Return the rate of documents with personal data in training text: overall, by bucket and by kind."""
+    """Return the rate of training documents with personal data: overall, by bucket and by kind."""
     buckets = {name: pii_share(one) for name, one in stats["buckets"].items() if one["documents"]}
     kinds = {kind: one["per_million_at_most"] for kind, one in stats["kinds"].items() if stats["documents"]}
     more = {"slices": buckets, "per_million": kinds, "detector": detector_name(stats)}
@@ -94,19 +98,19 @@ def read_pii(stats: Stats) -> PiiShare:
 
 
 def detector_name(stats: Mapping[str, Any]) -> str:
-    """Return the name and version of the detector as text."""
+    """Return the name and version of the personal data detector as text."""
     return f"{stats['detector']['annotator']} version {stats['detector']['version']}"
 
 
 def pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
-    """Return the rate of texts with personal data from statistics, in which `counted` is the key of the number of
-    texts.
-    """
+    """Return the rate of texts with personal data from statistics. `counted` is the key of the number of texts."""
     return PiiShare(texts=stats[counted], found=stats["found"], at_most=stats["at_most"])
 
 
 def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F | None]:
-    """Wrap `read` so that a measurement counts as evidence only if it covers all text in the checkpoint's ancestry."""
+    """Return `read` as a function that yields facts only if the measurement covers all text in the checkpoint's
+    ancestry.
+    """
 
     def facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> F | None:
         (made,) = found.values()
@@ -117,7 +121,7 @@ def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest],
 
 
 def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
-    """Limit the personal data that is left in training text after its edits."""
+    """Gate: limit the rate of documents with personal data that is left in training text after its edits."""
     known = evidence.of("pii_data", PiiShare)
     if not known or known.texts <= 0:
         return missing("pii_data")
@@ -132,7 +136,7 @@ def pii_data(asked: PiiPolicy, evidence: Evidence) -> GateResult:
 
 
 def share_figures(one: PiiShare) -> dict[str, float | str]:
-    """Return the figures of a rate, as evidence in a verdict."""
+    """Return the numbers of a rate, as evidence in a verdict."""
     return {"texts": one.texts, "found": one.found, "at_most": number(one.at_most)}
 
 
@@ -160,7 +164,7 @@ PII_GATE = release_gate(pii_data, PiiPolicy, "pii", ("pii_data",))
 
 
 def read_evaluation(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> EvaluationFacts | None:
-    """Return scores by slice. A slice with unreadable numbers counts as worse than every baseline, and is not ignored.
+    """Return the checkpoint's scores by slice. A slice with unreadable numbers counts as worse than every baseline.
 
     Only the evaluation with which the candidate was registered is evidence.
     """
@@ -191,15 +195,15 @@ def beats_trigram(asked: SlicePolicy, evidence: Evidence) -> GateResult:
 
 
 def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Require bits per byte below an absolute bound on every slice."""
+    """Require bits per byte below the policy's absolute limit on every slice."""
     bound = asked.max_bits_per_byte
     assert bound is not None  # a policy that requires this gate has one
     return _below("max_bits_per_byte", evidence, lambda _: bound, "the limit")
 
 
 def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
-    """Require the bits per byte of held-out text within a margin of the champion's: overall, and on every slice with
-    enough documents.
+    """Require that held-out bits per byte exceed the champion's by at most a margin, both overall and on every slice
+    with enough documents.
     """
     lines, closed = compared("slices", "slices", evidence)
     if closed is not None:
@@ -213,7 +217,7 @@ def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
 
 
 def _below(name: str, evidence: Evidence, bound: Callable[[SliceScore], float], what: str) -> GateResult:
-    """Require bits per byte strictly below the bound on every expected slice. NaN never passes."""
+    """Require bits per byte strictly below `bound` on every expected slice. NaN never passes."""
     known = evidence.of("evaluation", EvaluationFacts)
     if known is None or not known.slices:
         return missing(name)
@@ -270,7 +274,7 @@ SLICES = release_gate(slices, SlicePolicy, "slices", ("comparison",))
 
 
 def read_comparison(stats: Stats) -> ComparisonFacts:
-    """Return the lines of the comparison, in which the checkpoint is model a."""
+    """Return the lines of the comparison of the checkpoint, which is model a, with another model."""
     return ComparisonFacts(
         candidate=stats["models"]["a"]["checkpoint"],
         champion=stats["models"]["b"]["checkpoint"],
@@ -301,14 +305,14 @@ COMPARISON = Measurement(
 
 
 def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> ProbeFacts:
-    """Return the probes with their noise over the run. A probe with unknown noise has no effect on decisions."""
+    """Return the probes with their noise over the run. A probe with unknown noise has no effect on gates."""
     (made,) = found.values()
     return ProbeFacts(probes=dict(_probes(made.stats["probes"], worth(judged.provenance))))
 
 
 def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
     """Return each probe's signal-to-noise ratio, from the evaluations committed with the checkpoint. The result is
-    empty if there are none.
+    empty if no evaluations were committed.
     """
     try:
         looks = probe_curves.of(((provenance or {}).get("training") or {}).get("looks", {}))
@@ -333,7 +337,7 @@ def _probes(stats: Mapping[str, Any], known: Mapping[str, Worth]) -> Iterator[tu
 
 
 def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
-    """Require every probe with a signal-to-noise ratio of at least 1 to be within the margin of the champion."""
+    """Require every probe with a signal-to-noise ratio of at least 1 to be within its margin of the champion."""
     known = evidence.of("probes", ProbeFacts)
     if known is None or not any(one.items for one in known.probes.values()):
         return missing("probes")
@@ -390,7 +394,7 @@ def _tasks(stats: Mapping[str, Any]) -> dict[str, TaskScore]:
 
 
 def tasks(asked: TaskPolicy, evidence: Evidence) -> GateResult:
-    """Require every metric of every task to be within the margin of the champion."""
+    """Require every metric of every task to be within its margin of the champion."""
     known = evidence.of("tasks", TaskFacts)
     if known is None or not known.tasks:
         return missing("tasks")

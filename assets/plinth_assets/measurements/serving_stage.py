@@ -1,5 +1,5 @@
-"""`serving`: bounds on serving the checkpoint on named devices, and speeds measured on this machine. They are shown as
-numbers in MLflow and as a section of the page.
+"""The asset `serving`: bounds on the speed of serving the checkpoint on named devices, and speeds measured on this
+machine. Both are shown as numbers in MLflow and as a section of the evaluation page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plinth_assets.framework.present import markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return the serving stage of the checkpoint."""
+    """Return the stage that computes the serving bounds of the checkpoint."""
     return [
         Stage(
             asset=serving.ASSET,
@@ -62,7 +62,7 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 
 def scores(made: Manifest) -> ModelScores:
-    """Return the model's size in bytes, and the bounds on every device."""
+    """Return the model's size in bytes and its serving bounds on every device, for MLflow."""
     groups = {serving.ASSET: {name: made.stats[name] for name in ("kv_bytes_per_token", "weights_bytes")}}
     groups |= {f"{serving.ASSET}/{device}": found for device, found in made.stats["devices"].items()}
     estimates = {prefix: {name: {"value": one} for name, one in found.items()} for prefix, found in groups.items()}
@@ -70,7 +70,7 @@ def scores(made: Manifest) -> ModelScores:
 
 
 def section(_: str, stats: Stats) -> Section:
-    """Build the section about the bounds of serving the checkpoint on rentable devices."""
+    """Build the page section with the bounds on serving the checkpoint on rentable devices."""
     fields = {"first_token_s": _milliseconds, "tokens_per_s": count, "sequences": count, "tokens_per_s_full": count}
     rows = [
         (name, *("does not fit" if own[field] is None else form(own[field]) for field, form in fields.items()))

@@ -1,5 +1,6 @@
-"""`task_files/{set}` and `tasks/{set}`: tasks of lm-evaluation-harness on a checkpoint. Their items can be recomputed,
-compared between two models, and shown on the page.
+"""The assets `task_files/{set}` and `tasks/{set}`: the files of a set of tasks for lm-evaluation-harness, and the
+checkpoint's scores on them. Scored items can be recomputed, compared between two models, and shown on the evaluation
+page.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from plinth_assets.framework.present import interval, markdown, table
 
 
 def stages(recipe: Recipe) -> list[Stage]:
-    """Return two stages per set of tasks: its files and its scores."""
+    """Return two stages per task set: one for its files, and one for the checkpoint's scores."""
     sets = recipe.evaluation.tasks
     return [stage(recipe, name, given) for name, given in sets.items() for stage in (_files, _tasks)]
 
@@ -69,7 +70,7 @@ def _tasks(recipe: Recipe, name: str, given: TaskSet) -> Stage:
 
 
 def _suite(made: Manifest, inputs: Inputs) -> Suite:
-    """Check that every task has items; report damaged items, and warn if there are many."""
+    """Check that every task has items. Report damaged items, and warn if there are many."""
     rows = [
         {"documents": one["documents"], "damaged_share": one["damaged"] / (one["documents"] + one["damaged"])}
         for one in made.stats["tasks"].values()
@@ -107,8 +108,8 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
-    """Yield paired items for every metric of a task that is a mean or a ratio over items, and for the bits of right
-    answers.
+    """Yield the paired items of two models for every task metric that is a mean or a ratio over items, and for the bits
+    of right answers.
     """
     ours, theirs = ({part.name.removesuffix(".parquet"): part for part in made.parts} for made in (a, b))
     for task in sorted(set(ours) | set(theirs)):
@@ -134,7 +135,7 @@ def _asked(store: Store, part: Part) -> pa.Table:
 
 
 def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
-    """Yield paired bits of the right answers. The rows of every metric repeat these bits, so only the first metric is
+    """Yield the paired bits of right answers. The rows of every metric repeat these bits, so only the first metric is
     read.
     """
     known = [side.filter(pc.and_(pc.is_valid(side["bits"]), pc.greater(side["bytes"], 0))) for side in sides]
@@ -158,7 +159,7 @@ def scores(made: Manifest) -> ModelScores:
 
 
 def section(name: str, stats: Stats) -> Section:
-    """Build the section with every metric of the tasks in a set."""
+    """Build the page section with every metric of the tasks in a set."""
     groups = []
     for metric in sorted({metric for facts in stats["tasks"].values() for metric in facts["metrics"]}):
         measures = [

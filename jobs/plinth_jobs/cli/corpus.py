@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @click.option("-b", "--bucket", help="Show one bucket instead of the total.")
 @json_option
 def funnel(settings: Settings, bucket: str | None, as_json: bool) -> None:
-    """Show documents and bytes through every stage, removal reasons, and effective tokens.
+    """Show the documents and bytes in every stage, removal reasons, and effective tokens.
 
-    D_eff (effective tokens) is the nominal text times the shares that were parsed, passed the policy, survived
-    deduplication, were not held out or cut, and are not padding.
+    D_eff (effective tokens) is the nominal number of tokens, multiplied by these fractions of the text: parsed, passed
+    by the policy, kept by deduplication, neither held out nor cut, and not padding.
     """
     from plinth.corpus.sources.record import Account
 
@@ -141,9 +141,9 @@ def _bucket_row(account: dict[str, Any]) -> tuple[object, ...]:
 @shared
 @json_option
 def card(settings: Settings, as_json: bool) -> None:
-    """Print the data card of the corpus in Markdown: text by bucket, and the screening applied to it.
+    """Print the data card of the corpus in Markdown: text by bucket, and the filters applied to it.
 
-    `--json` prints only the screening, by subject.
+    `--json` prints only the filters, by subject.
     """
     from plinth_assets.candidate import CARD, card_text
 
@@ -204,8 +204,9 @@ def near(settings: Settings, target: str, threshold: float, limit: int, as_json:
     """Find exact and near duplicates of a text.
 
     TEXT|FILE is a file name, `-` for standard input, or the text itself. The search covers all documents of the corpus,
-    including dropped ones. Each match has a similarity and a verdict; the similarity is exact if the text of the
-    document is stored, else an estimate. Near duplicates below the index's similarity threshold may be missed.
+    including dropped documents. Each match has a similarity and a verdict. The similarity is exact if the text of the
+    document is stored, otherwise it is an estimate. Near duplicates below the index's similarity threshold may be
+    missed.
     """
     from plinth.corpus.dedup.near.index import fate, open_published
 
@@ -259,7 +260,7 @@ def _row(match: dict[str, Any]) -> tuple[object, ...]:
     type=click.FloatRange(0, 0.5),
     default=0.05,
     show_default=True,
-    help="Share of the reference documents beyond each limit.",
+    help="Fraction of the reference documents that each threshold removes.",
 )
 @click.option(
     "-n",
@@ -274,7 +275,7 @@ def _row(match: dict[str, Any]) -> tuple[object, ...]:
 def limits(
     settings: Settings, bucket: str, languages: tuple[str, ...], removed: float, documents: int, out: Path
 ) -> None:
-    """Fit the `fineweb2` limits per language from a bucket, as a list for `corpus.lists`."""
+    """Fit the `fineweb2` thresholds of each language to a bucket's documents, and write them for `corpus.lists`."""
     from plinth.corpus.annotate.rules import fineweb
     from plinth.storage.atomic import write_bytes
 

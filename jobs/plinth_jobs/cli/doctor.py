@@ -65,7 +65,7 @@ ENDED_ADVICE = "see the log named by `plinth up`; restart with `plinth down`, th
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """Result of one check; `advice` is the remedy, shown unless the state is `ok`."""
+    """Result of one check of the machine. `advice` is the remedy, which is shown unless the state is `ok`."""
 
     name: str
     state: Literal["ok", "warn", "missing"]
@@ -87,8 +87,8 @@ class MachineFinding:
 def doctor(settings: Settings, security: bool, as_json: bool) -> int:
     """Check this machine: packages, memory, GPU, ports.
 
-    `missing` marks a requirement of every run that is not met, and the exit code is then 1. `warn` marks a part that is
-    slow or optional. The last column has the remedy.
+    `missing` marks an unmet requirement of every run; the exit code is then 1. `warn` marks a part that is slow or
+    optional. The last column shows the remedy.
     """
     if security:
         from plinth_jobs.cli.nouns import Below
@@ -112,7 +112,7 @@ def doctor(settings: Settings, security: bool, as_json: bool) -> int:
 
 
 def examine(path: Path) -> Iterator[MachineFinding]:
-    """Yield all findings, in the order in which to fix them."""
+    """Yield the results of all checks, in the order in which to fix problems."""
     checks: tuple[Callable[[], MachineFinding], ...] = (
         python,
         packages,
@@ -149,7 +149,9 @@ def python() -> MachineFinding:
 
 
 def packages() -> MachineFinding:
-    """Check that required packages are installed, and that the version pin for Dagster and DVC is met."""
+    """Check that the required packages are installed, and that antlr4-python3-runtime has the version that Dagster and
+    DVC both need.
+    """
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
         return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", _install(*absent))
@@ -196,24 +198,24 @@ def extensions() -> Iterator[MachineFinding]:
 
 
 def _catalogue(reference: str) -> Catalogue[Any] | None:
-    """Return the catalog at `module:attribute`, or None if the reference is empty."""
+    """Import and return the catalog at `module:attribute`. Return None if the reference is empty."""
     module, _, attribute = reference.partition(":")
     found: Catalogue[Any] | None = getattr(import_module(module), attribute) if module else None
     return found
 
 
 def cores() -> MachineFinding:
-    """Check the cores available to this process."""
+    """Check the number of CPU cores available to this process."""
     from plinth.compute import engine
 
     count = engine.cores()
     return MachineFinding(
-        "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks; one core is slow"
+        "cores", "ok" if count >= 2 else "warn", str(count), "the demo trains on two ranks, which is slow on one core"
     )
 
 
 def memory() -> MachineFinding:
-    """Check free memory within the control group's limit."""
+    """Check the free memory within the limit of the control group."""
     import psutil
 
     total, free = psutil.virtual_memory().total, psutil.virtual_memory().available
@@ -241,7 +243,7 @@ def workspace(path: Path) -> MachineFinding:
 
 
 def disk(path: Path) -> MachineFinding:
-    """Check free disk space for the workspace."""
+    """Check the free disk space for the workspace."""
     existing = path.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -253,7 +255,7 @@ def disk(path: Path) -> MachineFinding:
 
 
 def shared_memory() -> MachineFinding:
-    """Check /dev/shm, which ranks on one machine use to communicate."""
+    """Check /dev/shm, through which ranks on one machine communicate."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return MachineFinding("shared memory", "warn", "no /dev/shm", "ranks use loopback instead, which is slower")
@@ -265,14 +267,14 @@ def shared_memory() -> MachineFinding:
 
 
 def compiler() -> MachineFinding:
-    """Check g++, which compiles DeepSpeed's operators."""
+    """Check for g++, which compiles DeepSpeed's operators."""
     found = shutil.which("g++") or shutil.which("c++")
     advice = "only needed for DeepSpeed's compiled operators, such as CPU offload: install g++"
     return MachineFinding("C++ compiler", "ok" if found else "warn", found or "none", advice)
 
 
 def deep_learning() -> MachineFinding:
-    """Check torch and DeepSpeed by their metadata, because importing them takes seconds."""
+    """Check torch and DeepSpeed by their package metadata, because importing them takes seconds."""
     found = {name: _version(name) for name in ("torch", "deepspeed")}
     absent = [name for name, number in found.items() if number is None]
     shown = ", ".join(f"{name} {number or 'absent'}" for name, number in found.items())
@@ -300,7 +302,7 @@ def bf16() -> MachineFinding:
 
 
 def manuals() -> MachineFinding:
-    """Check for manual pages and groff, which one of the demo's four sources needs."""
+    """Check for manual pages and groff, from which one of the demo's four buckets is built."""
     root = Path("/usr/share/man")
     pages = sum(1 for page in root.rglob("*") if page.is_file()) if root.is_dir() else 0
     groff = shutil.which("groff")
@@ -317,7 +319,7 @@ def chromium() -> MachineFinding:
 
 
 def dagster(port: int) -> MachineFinding:
-    """Check that the Dagster pages respond on their default port, or that the port is free."""
+    """Check that Dagster responds on its default port, or that the port is free."""
     import urllib.error
     import urllib.request
 
@@ -346,7 +348,7 @@ def mlflow(path: Path) -> MachineFinding:
 
 
 def servers(path: Path) -> MachineFinding:
-    """List servers started by Plinth for the workspace, with their memory."""
+    """List the servers that Plinth started for the workspace, with their memory."""
     from plinth.storage.workspace import Workspace
     from plinth_jobs.supervised import ended, started
 

@@ -59,7 +59,7 @@ def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, 
 
 
 class Exports(Commands):
-    """Command group in which `export DIRECTORY …` writes DVC pointers."""
+    """Command group that writes DVC pointers if its first argument is a directory, as in `export DIRECTORY …`."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         return super().get_command(ctx, name) or pointers
@@ -86,10 +86,10 @@ class Exports(Commands):
 def export() -> None:
     """Export published assets for other programs.
 
-    `plinth export DIRECTORY [ASSETS]`: DVC pointers. `plinth export text [BUCKETS]`: curated text with its ledger
-    columns and a data card, checked by `plinth export verify PLACE`. `plinth export tokens NAME`: token files for other
-    trainers. `plinth export model RELEASE FOLDER`: a signed release in Hugging Face's layout with its documents. If the
-    folder has the name of a command, prefix it with `./`, as in `./tokens`.
+    `plinth export DIRECTORY [ASSETS]` writes DVC pointers. `plinth export text [BUCKETS]` writes curated text with its
+    ledger columns and a data card; check it with `plinth export verify PLACE`. `plinth export tokens NAME` writes token
+    files for other trainers. `plinth export model RELEASE FOLDER` writes a signed release in Hugging Face's layout with
+    its documents. If the folder has the name of a command, prefix it with `./`, as in `./tokens`.
     """
 
 
@@ -100,7 +100,8 @@ def export() -> None:
 @shared
 @json_option
 def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool) -> None:
-    """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), for plain `dvc pull` (extra `dvc`).
+    """Make DIRECTORY a DVC project with pointers to ASSETS (default: all), to be read by plain `dvc pull` (extra
+    `dvc`).
 
     The checkpoint is included only with --unreleased. Tainted artifacts are never included.
     """
@@ -139,8 +140,9 @@ def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unrel
 def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as_json: bool) -> None:
     """Write the tokens of NAME (a bucket, or a run: `latest`, a run ID or a prefix of it) for another trainer.
 
-    Each stream is a separate data set. For a run, the output also lists the sequence share of each stream, for use as
-    blend weights. The compliance key signs the files (`EXPORT.json`); check them with `plinth export verify PLACE`.
+    Each stream is a separate data set. For a run, the output also lists each stream's fraction of the sequences, for
+    use as blend weights. The compliance key signs the files (`EXPORT.json`); check them with `plinth export verify
+    PLACE`.
     """
     from plinth.tokens.shards.reader import export
     from plinth_registry.exports import data
@@ -169,7 +171,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
-    """Return the shard sets of a bucket or run and, for a run, the share of its sequences from each stream.
+    """Return the shard sets of a bucket or run. For a run, also return the fraction of its sequences from each stream.
 
     Raises:
         MissingError: the bucket or run does not exist.
@@ -202,7 +204,9 @@ class ExportLayout(NamedTuple):
 )
 @click.argument("target")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--unreleased", is_flag=True, help="Export a checkpoint that was not released; the export is marked.")
+@click.option(
+    "--unreleased", is_flag=True, help="Export a checkpoint that was not released; the export is marked as unreleased."
+)
 @click.option("--checkpoint", type=click.IntRange(min=1), help="With --unreleased: step of the checkpoint.")
 @click.option(
     "--format",
@@ -288,7 +292,7 @@ def model(
 
 
 def _release_name(settings: Settings, target: str) -> str | None:
-    """Return `NAME/VERSION` or `NAME@ALIAS` if the target may be a release."""
+    """Return the target as `NAME/VERSION` or `NAME@ALIAS` if it may be a release, otherwise None."""
     aliases = {"release": "champion", "champion": "champion", "canary": "canary"}
     if target in aliases:
         return f"{settings.load_recipe().required_release().name}@{aliases[target]}"

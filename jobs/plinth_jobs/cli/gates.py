@@ -36,7 +36,7 @@ owner_option = click.option("--owner", help="Owner of the signing key if this ma
 def gates() -> None:
     """Sign, show and check the gate policy of a release.
 
-    The newest signed policy is in force; no recipe, option or environment variable overrides it.
+    The newest signed policy applies; no recipe, option or environment variable overrides it.
     """
 
 
@@ -72,9 +72,9 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Sign without confirmation, even if settings become weaker.")
 @json_option
 def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: bool) -> None:
-    """Sign the policy in FILE as release owner and put it in force.
+    """Sign the policy in FILE as release owner, so that it replaces the current policy.
 
-    If settings differ from the policy in force, the changes are shown as weaker, stronger or changed, and must be
+    If settings differ from the current policy, each change is shown as weaker, stronger or changed, and must be
     confirmed.
     """
     from plinth_registry import policy
@@ -91,18 +91,18 @@ def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: 
     if as_json:
         output.emit_json({**signed.model_dump(mode="json"), "changes": [one._asdict() for one in made]})
     else:
-        output.say(f"policy {signed.title} is in force, signed by {', '.join(signed.signers)}")
+        output.say(f"the current policy is {signed.title}, signed by {', '.join(signed.signers)}")
 
 
 def _show_changes(title: str, made: Sequence[PolicyChange]) -> None:
-    output.heading(f"Changes to {title}, the policy in force")
+    output.heading(f"Changes to {title}, the current policy")
     colors = {"weaker": "red", "stronger": "green", "changed": "yellow"}
     rows = [(output.coloured(one.direction, colors[one.direction]), one.key, one.before, one.after) for one in made]
     output.table(("direction", "key", "before", "after"), rows)
 
 
 def _require_confirmation(made: Sequence[PolicyChange], as_json: bool) -> None:
-    """Ask the user on the terminal to confirm the changes.
+    """Ask the user on the terminal to confirm the changes of the policy.
 
     Raises:
         RequestError: the user declined, or there is no terminal.
@@ -166,7 +166,7 @@ def waive(
 
 
 def _lines(policy: GatePolicy) -> dict[str, str]:
-    """Return the settings of each gate, and the reason for each omitted gate."""
+    """Return the settings of each gate in a policy, and the reason for each omitted gate."""
     settings = policy.model_dump(mode="json", exclude={"release", "version", "description", "extensions", "without"})
     shown = {name: _yaml(value) for name, value in settings.items()}
     shown |= {f"extension {name}": _yaml(dict(raw)) for name, raw in policy.extensions.items()}
@@ -214,7 +214,7 @@ def people() -> None:
 def login(settings: Settings, behind_proxy: bool, header: str, origin: str, signer: str, off: bool) -> None:
     """Require a login for MLflow. A running server restarts when it is next needed.
 
-    The server signs each tag change with its own key. Create and enroll that key first: `plinth keys new approver
+    The server signs each tag change with its own key. Create and enroll this key first: `plinth keys new approver
     mlflow-login`, then `plinth keys enrol`.
     """
     from pydantic import ValidationError
@@ -250,9 +250,9 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
 @shared
 @recipe_option
 def add(settings: Settings, person: str, renew: bool) -> None:
-    """Create an account for PERSON, under the name listed in the gate policy.
+    """Create an account for PERSON, with the name that the gate policy lists.
 
-    PERSON may read everything and set tags of candidates of the recipe's release.
+    PERSON may read everything and set tags on candidates of the recipe's release.
     """
     from plinth.storage.workspace import Workspace
     from plinth_registry.candidate import model_name

@@ -1,4 +1,4 @@
-"""`plinth model generate`: sample text from a model given by any of its names."""
+"""`plinth model generate`: sample text from a model, which any of its names identifies."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def generate(
     stop: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Sample from MODEL after PROMPTS.
+    """Sample text from MODEL, which continues each of PROMPTS.
 
     MODEL is `latest`, a run or RUN:STEP, a checkpoint's digest, a version NAME/VERSION or NAME@ALIAS, or a folder of
     weights in Hugging Face's layout. Prompt and output together are limited to the training sequence length; longer
@@ -106,7 +106,7 @@ def generate(
 
 
 def _read(file: Path) -> tuple[list[str], int]:
-    """Return the prompts in a file and the number of rejected lines."""
+    """Return the prompts in a file and the number of lines that are not prompts."""
     prompts, rejects = [], 0
     for line in file.read_bytes().splitlines():
         try:
@@ -125,7 +125,8 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
     """Load the model that `target` names into the evaluation engine.
 
     A version or signed folder is verified first, and is not loaded if verification fails. `latest` is the published
-    checkpoint of the newest run or, if there is none, the run's newest committed checkpoint.
+    checkpoint of the newest run. If no checkpoint is published, `latest` is the newest committed checkpoint of that
+    run.
 
     Raises:
         MissingError: no model has that name.
@@ -183,7 +184,7 @@ def _signed(ctx: Context, folder: Path) -> dict[str, str] | None:
 
 
 def _checkpoint(ctx: Context, target: str) -> Manifest | None:
-    """Return the manifest of the checkpoint whose digest starts with `target`."""
+    """Return the manifest of the checkpoint with a digest that starts with `target`, or None."""
     from plinth.storage.state import resolve
 
     if set(target) - set(string.hexdigits):

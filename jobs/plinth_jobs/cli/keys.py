@@ -77,7 +77,7 @@ def keys() -> None:
 def init(settings: Settings, name: str | None, people: tuple[str, ...], days: int, demo: bool) -> None:
     """Create a root of trust with one key per role and approver, and pin the root on this machine.
 
-    With --demo, an existing demo root is kept.
+    With --demo, an existing demo root stays unchanged.
     """
     from plinth.compute.context import Context
     from plinth.trust import enrolment, root
@@ -133,7 +133,7 @@ def show(settings: Settings, as_json: bool) -> None:
 @click.option("--source", default=None, metavar="SOURCE", help="Existing key: hsm:ID?label=TOKEN.")
 @shared
 def new(settings: Settings, role: str, owner: str, source: str | None) -> None:
-    """Create a private key for OWNER as ROLE on this machine; print the public key, which a root holder enrolls.
+    """Create a private key for OWNER as ROLE on this machine, and print the public key for a root holder to enroll.
 
     With --source, only the location of an existing key is recorded. Its PIN comes from PLINTH_PIN_FILE or a prompt.
     """
@@ -208,7 +208,9 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 @propose_option
 @shared
 def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:
-    """Accept Sigstore bundles of IDENTITY for ROLE: an e-mail address or a workflow URI, as in the certificate."""
+    """Accept Sigstore bundles of IDENTITY for ROLE. IDENTITY is an e-mail address or a workflow URI, as in the
+    certificate.
+    """
     from plinth.trust import enrolment
     from plinth.trust.dsse import SigstoreIdentity
 
@@ -256,7 +258,7 @@ def publish(settings: Settings, file: Path) -> None:
 @propose_option
 @shared
 def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
-    """Sign a new version of the root with a later expiry."""
+    """Sign a new version of the root with a later expiry date."""
     from plinth.trust import enrolment
 
     with audited_change(settings, f"renew for {days} days", proposed=bool(propose)):
@@ -266,7 +268,7 @@ def renew(settings: Settings, days: int, propose: Proposing | None) -> None:
 @keys.command()
 @shared
 def adopt(settings: Settings) -> None:
-    """Seal artifacts that this workspace published before it had a root of trust, if you trust these artifacts."""
+    """Seal the artifacts that this workspace published before it had a root of trust. Use it only if you trust them."""
     from plinth.trust.dsse import TRAINER
     from plinth_registry.audit_log import AuditedAction, audited, may_record
 
@@ -293,14 +295,16 @@ def pin(settings: Settings, root: Path, replace: bool) -> None:
 
 
 def workspace_of(settings: Settings) -> Workspace:
-    """Return the workspace of a command without creating or reading it."""
+    """Return the workspace that a command names, without creating or reading it."""
     from plinth.storage.workspace import Workspace
 
     return Workspace(settings.workspace)
 
 
 def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
-    """Record a change of the root in the decision log, whether it succeeds or is refused."""
+    """Return a context manager that records a change of the root in the decision log, whether the change succeeds or is
+    refused.
+    """
     from plinth.compute.context import Context
     from plinth.trust.root import Trust
     from plinth_registry.audit_log import AuditedAction, audited
@@ -315,10 +319,10 @@ def audited_change(settings: Settings, change: str, *, proposed: bool = False) -
 
 @contextmanager
 def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
-    """Record a change that needs no root key. Nothing is recorded if this machine has no root.
+    """Record a change that needs no root key in the decision log. Nothing is recorded if this machine has no root.
 
     A pin changes only this machine, and a published root is signed by its holders. A log signed under an earlier root
-    cannot be continued, and the command reports that.
+    cannot be continued, and the command reports this.
     """
     from plinth.compute.context import Context
     from plinth_registry.audit_log import AuditedAction, may_record, record
@@ -337,7 +341,7 @@ def noted_change(settings: Settings, change: str) -> Iterator[AuditedAction]:
 
 
 def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
-    """Print the current root, or the proposal that was written to a file."""
+    """Print the current root of trust, or the proposal that was written to a file."""
     from plinth.trust import versions
 
     if propose is not None:
@@ -346,7 +350,7 @@ def tell_change(trust: Trust, propose: Proposing | None = None) -> None:
 
 
 def tell(proposal: RootProposal, file: Path) -> None:
-    """Print the changes, signers and missing signatures of a proposal."""
+    """Print the changes, signers and missing signatures of a proposed root."""
     from plinth.trust import root
 
     keys = {**proposal.record.keys, **proposal.before.keys}

@@ -1,4 +1,4 @@
-"""Commands about measured quality: `plinth model evaluation | probes | compare`."""
+"""Commands about the measured quality of a model: `plinth model evaluation | probes | compare`."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def _show_spans(ctx: Context, made: Manifest, against: str, most: int, as_json: 
 
 
 def _other(ctx: Context, prefix: str) -> Manifest:
-    """Return the evaluation whose digest has this prefix.
+    """Return the evaluation with a digest that starts with this prefix.
 
     Raises:
-        MissingError: the prefix matches no evaluation, or several.
+        MissingError: the prefix matches no evaluation, or several evaluations.
     """
     found = [ctx.refs.load(path.stem) for path in ctx.refs.saved(prefix)]
     evaluations = [one for one in found if one.asset == "evaluation"]
@@ -143,7 +143,7 @@ def probes() -> None:
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List probes of the workspace with the checkpoint's scores and 95% intervals."""
+    """List the workspace's probes with the checkpoint's scores and 95% intervals."""
     ctx = settings.context()
     sets = ctx.refs.current("probe_sets").stats["sets"]
     published = ctx.refs.published("probes")
@@ -163,7 +163,7 @@ def list_(settings: Settings, as_json: bool) -> None:
 @shared
 @json_option
 def explain(settings: Settings, name: str, as_json: bool) -> None:
-    """Show a probe item: its prompt, answers, control, contamination, and the checkpoint's score.
+    """Show a probe item: its prompt, answers, control and contamination, and the checkpoint's score.
 
     The text of each line starts after the bar, including white space that separates an answer from the prompt.
     """
@@ -237,7 +237,7 @@ def _scores(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _score(ctx: Context, item: ProbeItem) -> dict[str, Any]:
-    """Return the checkpoint's score on an item, or an empty dictionary if the item was not scored."""
+    """Return the checkpoint's score on a probe item, or an empty dictionary if the item was not scored."""
     from plinth.storage.parts import read_table
 
     if ctx.refs.ref("probes") is None:
@@ -267,7 +267,7 @@ SHOWN = 30
 @click.option("-o", "--output", "target", type=click.Path(dir_okay=False, path_type=Path), help="Page to write.")
 @json_option
 def compare(settings: Settings, a: str, b: str, target: Path | None, as_json: bool) -> None:
-    """Compare models A and B on held-out text, protected items, probes, tasks, memorization and bias; write the page.
+    """Compare models A and B on held-out text, protected items, probes, tasks, memorization and bias; write a page.
 
     A and B are `release`, `canary`, a version NAME/VERSION or NAME@ALIAS, a run (`latest`, a run ID or a prefix of it),
     a checkpoint RUN:STEP, the digest of a checkpoint, or a folder of weights with config.json and tokenizer.json. Each

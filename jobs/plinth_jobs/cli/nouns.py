@@ -1,8 +1,8 @@
 """Command registry: a table of core commands, and entry points of installed packages.
 
-A command is imported when it is called. Entry points use the group `plinth.commands`: the name is the command's words
-joined by dots (`corpus.quarantine`), the value is the `module:attribute` of a click command. Plinth's own extension
-packages and user packages add commands the same way; they cannot replace a core command.
+A command is imported when it is called. Entry points use the group `plinth.commands`. The name of an entry point has
+the command's words joined by dots (`corpus.quarantine`); its value is the `module:attribute` of a click command.
+Plinth's own extension packages and user packages add commands in the same way, but cannot replace a core command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("run", "Create a project: recipe, policy, CI workflow, Dagster project."),
         "recipe": ("run", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("run", "List every asset as up to date, stale or never materialized."),
+        "status": ("run", "List every asset with its state: up to date, stale or never materialized."),
         "report": ("run", "Write the results page of a candidate, or the index of pages."),
         "explain": ("provenance", "Trace one document through every stage."),
         "approve": ("release", "Sign an approval of a candidate."),
@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 BELOW: dict[str, dict[str, tuple[str, str]]] = {
     "corpus": {
         "funnel": ("corpus", "Count documents and bytes through every stage, with removal reasons."),
-        "card": ("corpus", "Print the data card: text by bucket and its screening."),
+        "card": ("corpus", "Print the data card: text by bucket, and its filters."),
         "ledger": ("corpus", "Export one row per document for any query engine."),
         "sample": ("sample", "Sample documents removed for a reason."),
         "review": ("sample", "Label a sample, or summarize all labels."),
@@ -61,7 +61,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "near": ("corpus", "Find documents similar to a text: copies, leaks, takedowns."),
         "slices": ("policies", "Show the error rates of learned gates by slice."),
         "policy": ("policies", "Preview another policy; show what learned rules remove."),
-        "limits": ("corpus", "Fit limits and stop words by language from a bucket."),
+        "limits": ("corpus", "Fit each language's filter thresholds and stop words to a bucket."),
         "arpa": ("corpus", "Export an n-gram model as ARPA."),
     },
     "tokens": {
@@ -133,7 +133,7 @@ RENAMED = {name: f"{noun} {name}" for noun, names in _RENAMED.items() for name i
 
 
 class Below(Further):
-    """Subcommands of a command. If `words` is empty, the command is `plinth` itself."""
+    """Subcommands of a command. If `words` is empty, they are the commands of `plinth` itself."""
 
     def __init__(self, words: str) -> None:
         self.words = words
@@ -168,7 +168,7 @@ class Below(Further):
 
 
 def find(words: str) -> click.Command | None:
-    """Import the command or group with these words, like `run batch`; return None if there is none.
+    """Import the command or group with these words, such as `run batch`. Return None if there is none.
 
     Raises:
         ExtensionError: the extension command cannot be loaded.
@@ -192,14 +192,16 @@ def find(words: str) -> click.Command | None:
 
 
 def below(words: str) -> list[str]:
-    """Return the names of a command's direct subcommands: core commands first, then commands of packages."""
+    """Return the names of a command's direct subcommands: core commands first, then commands from packages."""
     start = f"{words} ".lstrip()
     named = (*(each for each, (module, _) in COMMANDS.items() if module != GROUP), *sorted(installed()))
     return list(dict.fromkeys(each[len(start) :].split()[0] for each in named if each.startswith(start)))
 
 
 def installed() -> dict[str, Entry]:
-    """Return the commands of installed packages by their words, except commands that shadow a built-in command."""
+    """Return the commands of installed packages by their words, without commands that have the words of a built-in
+    command.
+    """
     found = dict[str, Entry]()
     for entry in sorted(_entries(), key=lambda entry: entry.distribution != OWN):
         words = entry.name.replace(".", " ")
@@ -253,7 +255,7 @@ def _is_taken(words: str) -> bool:
 
 
 def _and_below(words: str, own: click.Command, callback: Any, **settings: Any) -> Commands:
-    """Turn a command into a group that also runs without a subcommand."""
+    """Turn a command into a command group that also runs without a subcommand."""
     found = Commands(
         own.name,
         own.commands if isinstance(own, click.Group) else None,

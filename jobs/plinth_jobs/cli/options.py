@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PackagedFile(click.Path):
-    """Path of a file, or name of a packaged recipe or policy."""
+    """Command-line argument: the path of a file, or the name of a packaged recipe or policy."""
 
     def __init__(self, package: str, *, exists: bool = False) -> None:
         super().__init__(path_type=Path, dir_okay=False, exists=exists)
@@ -35,7 +35,7 @@ class PackagedFile(click.Path):
 
 
 class WorkspacePlace(click.Path):
-    """Workspace folder, or URI of a shared workspace, which maps to a local folder."""
+    """Command-line argument: a workspace folder, or the URI of a shared workspace, which maps to a local folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, file_okay=False)
@@ -49,7 +49,7 @@ class WorkspacePlace(click.Path):
 
 
 class Utf8Text(click.types.StringParamType):
-    """Text argument that rejects bytes that are not valid UTF-8."""
+    """Command-line argument with text, which must be valid UTF-8."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text: str = super().convert(value, param, ctx)
@@ -90,17 +90,17 @@ class Settings:
             raise
 
     def load_recipe(self) -> Recipe:
-        """Load and validate the recipe. If the recipe was run before, its annotators are not checked again."""
+        """Load and validate the recipe. Its annotators are checked only if the recipe has not been run before."""
         from plinth_jobs.recipes import checked, load
 
         path = self.recipe_path()
         return load(path, "" if self.recipe else checked(self.workspace))
 
     def context(self, *, waits: bool = False) -> Context:
-        """Return a read-only context for the workspace. Long commands show progress on standard error.
+        """Return a read-only context of the workspace. Long commands show progress on standard error.
 
         Args:
-            waits: True if the command serves or waits for input, so no progress is shown.
+            waits: True if the command serves or waits for input, so that it shows no progress.
 
         Raises:
             MissingError: there is no workspace.
@@ -137,7 +137,7 @@ def _store(ctx: click.Context, option: click.Parameter, value: Any) -> None:
 
 
 def shared(function: F) -> F:
-    """Add `--workspace` and `--debug`, and pass the settings as first argument.
+    """Add `--workspace` and `--debug` to a command, and pass the settings as its first argument.
 
     Before the command runs, the workspace is removed from Python's import paths (`processes.shut_out`).
     """
@@ -180,7 +180,7 @@ set_option = click.option(
 
 
 def recipe_option(function: F) -> F:
-    """Add `--recipe`, and `--set` for single keys of the recipe."""
+    """Add `--recipe` to a command, and `--set`, which overrides single keys of the recipe."""
     return click.option(
         "-r",
         "--recipe",
@@ -192,7 +192,7 @@ def recipe_option(function: F) -> F:
 
 
 def recipe_argument(function: F) -> F:
-    """Add the recipe as an argument, and `--set`."""
+    """Add the recipe as an argument of a command, and `--set`, which overrides single keys of the recipe."""
     return click.argument(
         "recipe", metavar="[PATH]", required=False, type=PackagedFile("recipes"), expose_value=False, callback=_store
     )(set_option(function))
@@ -211,11 +211,11 @@ def examples(*lines: str) -> str:
 
 
 class Further(Mapping[str, click.Command]):
-    """Mapping of subcommands that are imported when called."""
+    """Mapping from names to subcommands, which are imported when called."""
 
     @abstractmethod
     def line(self, name: str) -> str:
-        """Return the help line of a command."""
+        """Return the one-line help of a command."""
 
 
 class Commands(click.Group):
@@ -233,7 +233,7 @@ class Commands(click.Group):
         return found if found or self.further is None else self.further.get(name)
 
     def paths(self, ctx: click.Context) -> dict[str, str]:
-        """Return the names to suggest for a typo, mapped to the words of each command."""
+        """Return the names that may be suggested after a typo, mapped to the words of each command."""
         return {name: name for name in self.list_commands(ctx)}
 
     def resolve_command(
@@ -248,7 +248,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def lines(self, ctx: click.Context) -> dict[str, str]:
-        """Return the help line of each command."""
+        """Return the one-line help of each command."""
         found = dict[str, str]()
         for name in self.list_commands(ctx):
             if self.further is not None and name in self.further:
@@ -263,5 +263,5 @@ class Commands(click.Group):
 
 
 def group(cls: type[Commands] = Commands, **settings: Any) -> Callable[[Callable[..., None]], Commands]:
-    """Wrap `click.group` for subcommands."""
+    """Return a decorator like `click.group`, for a group of the class `cls`."""
     return click.group(cls=cls, **settings)

@@ -26,7 +26,7 @@ PIPED_WIDTH = 200
 
 
 def emit_json(value: Any) -> None:
-    """Print one JSON document; records become objects, bytes become hexadecimal."""
+    """Print a value as one JSON document. Records become objects, and bytes become hexadecimal."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
     click.echo(escaped(text))
 
@@ -38,8 +38,8 @@ def table(
     title: str | None = None,
     right: Sequence[str] = (),
 ) -> None:
-    """Print a table that fits the terminal. Columns in `right` hold numbers and are never cut. A row of None prints a
-    horizontal line.
+    """Print a table that fits the terminal. The columns named in `right` contain numbers and are never truncated. A row
+    of None prints a horizontal line.
     """
     from rich import box
     from rich.table import Table
@@ -72,7 +72,7 @@ def line(text: str, *, err: bool = False, end: str = "\n") -> None:
 
 
 def say(*what: Any) -> None:
-    """Print text with rich markup. If the output is not a terminal, the text is plain and unwrapped."""
+    """Print values with rich markup. If the output is not a terminal, the text is plain and unwrapped."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty()
@@ -84,14 +84,14 @@ def say(*what: Any) -> None:
 
 
 def plain_markup(text: str) -> str:
-    """Escape text, so that its brackets are printed and not read as markup."""
+    """Escape text so that its brackets are printed and not read as markup."""
     from rich.markup import escape
 
     return escape(text)
 
 
 def _markup(text: str) -> Any:
-    """Parse allowed markup as styles. Other brackets and unbalanced markup are kept as text."""
+    """Parse the allowed markup as styles. Other brackets and unbalanced markup are kept as text."""
     from rich.errors import MarkupError
     from rich.text import Text
 
@@ -153,7 +153,7 @@ def duration(seconds: float) -> str:
 
 
 def coloured(text: str, style: str) -> Any:
-    """Return a table cell in a color. If the output is not a terminal, the cell is plain."""
+    """Return the text of a table cell in a style. If the output is not a terminal, the text is plain."""
     from rich.text import Text
 
     return Text(visible(text), style=style)

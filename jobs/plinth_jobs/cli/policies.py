@@ -1,4 +1,6 @@
-"""Removal by policies and learned gates: `plinth corpus policy try | removal`, `plinth corpus slices`."""
+"""Commands that show what policies and learned gates remove: `plinth corpus policy try | removal`, `plinth corpus
+slices`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 @group(epilog=examples("plinth corpus policy try stricter.yaml", "plinth corpus policy removal --reason toxic"))
 def policy() -> None:
-    """Try policies on stored annotations."""
+    """Try policies on stored annotations, without a run."""
 
 
 @policy.command(
@@ -120,7 +122,7 @@ def _changes(one: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
-    """Print what changes in a bucket and its rules, if anything does."""
+    """Print the changes in a bucket and its rules. Print nothing if nothing changes."""
     dropped, kept = one["newly_dropped"], one["newly_kept"]
     rules = [row for row in _rules(one) if any(row[1:])]
     changed = dropped["documents"] or kept["documents"] or one["other_reason"]
@@ -134,8 +136,9 @@ def _show_bucket(name: str, one: Mapping[str, Any]) -> None:
     output.table(("now", "reason", "documents", "text"), flips, right=("documents", "text"))
     trained = dropped["decisions"].get("train", 0)
     output.say(
-        f"Of those newly dropped, {trained:,} are in the training set; {dropped['survivors']:,} represent a "
-        f"cluster of duplicates, so another member replaces them. {one['other_reason']:,} have another reason."
+        f"Of the newly dropped documents, {trained:,} are in the training set; {dropped['survivors']:,} represent a "
+        f"cluster of duplicates, so another member replaces them. {one['other_reason']:,} other documents stay "
+        "dropped, but for a different reason."
     )
     output.heading(f"{name}: rules")
     columns = ("rule", "matched", "first match", "sole match", "matched before", "first before", "sole before")
@@ -187,7 +190,12 @@ def _short(value: object) -> str:
 @click.option("--reason", help="Only this rule.")
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option(
-    "-n", "--samples", type=click.IntRange(0, 1000), default=5, show_default=True, help="Number of samples per rule."
+    "-n",
+    "--samples",
+    type=click.IntRange(0, 1000),
+    default=5,
+    show_default=True,
+    help="Number of removed documents to show for each rule.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
@@ -196,10 +204,10 @@ def _short(value: object) -> str:
 def removal(
     settings: Settings, reason: str | None, bucket: str | None, samples: int, out: Path | None, as_json: bool
 ) -> None:
-    """Show the share of each bucket removed by model-based rules, with samples.
+    """Show the fraction of each bucket that model-based rules remove, with samples.
 
-    The command reads only annotations, so it works before verdicts exist, and after a run stopped because too much
-    reference text was removed.
+    The command reads only annotations. The command therefore works before verdicts exist, and after a run that stopped
+    because too much reference text was removed.
     """
     from plinth.storage.atomic import write_bytes
 
@@ -303,7 +311,7 @@ def _published(ctx: Any) -> list[str]:
     """Return the names of the gates with measured error rates.
 
     Raises:
-        MissingError: no gate was measured.
+        MissingError: the workspace has no measured gate.
     """
     found = [ref.asset.removeprefix("slices/") for ref in ctx.refs.all() if ref.asset.startswith("slices/")]
     if not found:
@@ -322,7 +330,7 @@ def _show_origin(stats: Mapping[str, Any]) -> None:
 
 
 def _wrong(ctx: Any, made: Any, count: int) -> list[str]:
-    """Describe the first documents that the gate misclassified."""
+    """Return one line for each of the first documents that the gate misclassified."""
     from plinth.corpus.sidecars import excerpt
     from plinth.storage.parts import iter_batches
 

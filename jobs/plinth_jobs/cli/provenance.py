@@ -36,9 +36,9 @@ PREVIEW_LINES = 4
 def explain(settings: Settings, target: str, as_json: bool) -> None:
     """Trace a document from its source to the training steps that read it.
 
-    Shows source, terms and license, scores, matched rules with their values, duplicates, the verdict with its reason,
-    edits, shard and position, training steps and checkpoints. For a rejected record, shows why it was rejected. TEXT is
-    the beginning of the document.
+    The output shows source, terms and license, scores, matched rules with their values, duplicates, the verdict with
+    its reason, edits, shard and position, training steps and checkpoints. For a rejected record, it shows the reason
+    for the rejection. TEXT is the beginning of the document.
     """
     from plinth.provenance.explain import explain_document
 
@@ -100,7 +100,7 @@ def _line(columns: Mapping[str, Any]) -> str:
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values without empty ones, which only `--json` prints."""
+    """Return the values without empty values, which only `--json` prints."""
     return {name: value for name, value in values.items() if value is not None and value not in ("", [], {})}
 
 
@@ -144,9 +144,9 @@ def verify(
     digest. The exit code is 8 if a link, a signature or the record of the release is broken.
 
     An export directory is verified offline against the root of trust: no workspace, MLflow or network is needed. The
-    default is the root that is pinned on this machine. If there is a local workspace, the export is also checked for a
-    later rollback or taint. A Sigstore bundle is accepted if the root lists the bundle's signer (`plinth keys
-    identity`).
+    default root is the root pinned on this machine. If there is a local workspace, the command also checks whether the
+    export was later rolled back or tainted. A Sigstore bundle is accepted if the root lists the bundle's signer
+    (`plinth keys identity`).
     """
     from plinth_jobs import targets
     from plinth_registry.releases import names_place
@@ -208,7 +208,7 @@ def _show_export(
 
 
 def _verified(settings: Settings, ctx: Context, target: str, fast: bool, consumer: str | None) -> dict[str, Any]:
-    """Verify a model by its signature, or another target by its lineage."""
+    """Verify a model by its signature, or any other target by its lineage, and return the facts that were verified."""
     from plinth.provenance import lineage
     from plinth_jobs.targets import ALIASES
     from plinth_registry.verified import verify_model

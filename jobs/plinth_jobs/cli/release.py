@@ -1,4 +1,4 @@
-"""Commands for decisions about models. Each decision is signed or recorded.
+"""Commands for decisions about models. Each decision is signed or recorded in the log.
 
 `plinth approve`, `plinth release promote | rollback | mirror | canary | log`.
 """
@@ -37,13 +37,15 @@ version_argument = click.argument("version", default="latest")
 
 
 def person(required: bool = True) -> Callable[[F], F]:
-    """Add the options `--by` and `--reason`: the person who decides, and the reason."""
+    """Add the options `--by` and `--reason` to a command: the person who decides, and the reason for the decision."""
 
     def decorate(function: F) -> F:
         function = click.option("--reason", required=required, metavar="TEXT", help="Reason for the decision.")(
             function
         )
-        return click.option("--by", required=required, metavar="PERSON", help="Name or e-mail address.")(function)
+        return click.option(
+            "--by", required=required, metavar="PERSON", help="Name or e-mail address of the person who decides."
+        )(function)
 
     return decorate
 
@@ -104,7 +106,7 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
 def promote(
     settings: Settings, version: str, by: str, reason: str, stage: Literal["canary", "champion"], as_json: bool
 ) -> None:
-    """Promote candidate VERSION (default: the newest): verify it, evaluate every gate, move the alias."""
+    """Promote candidate VERSION (default: the newest): verify it, evaluate every gate, and move the alias to it."""
     from plinth_registry import decisions
 
     made = decisions.promote(settings.context(), settings.load_recipe(), _version(version), by, reason, stage)
@@ -120,9 +122,9 @@ def promote(
 def mirror(settings: Settings) -> None:
     """Sync MLflow aliases from the signed release history, and re-sign the head of the history if it is a day old.
 
-    `plinth up` does this every few seconds, but never re-signs an expired head. Compare `releases/` with a backup
-    before re-signing it, because a restored older history looks the same. The exit code is 8 if the history does not
-    verify, and 9 if MLflow lost a released version.
+    `plinth up` syncs every few seconds, but never re-signs an expired head. Before you re-sign an expired head, compare
+    `releases/` with a backup, because a restored older history looks the same. The exit code is 8 if the history does
+    not verify, and 9 if MLflow lost a released version.
     """
     from plinth_registry import decisions
 
@@ -193,9 +195,9 @@ def _version(given: str) -> str | None:
 @person(required=False)
 @json_option
 def canary(settings: Settings, judge: bool, back: bool, by: str | None, reason: str | None, as_json: bool) -> None:
-    """Compare the canary with the champion: observations, current decision, and next condition.
+    """Compare the canary with the champion: observations, current decision, and the condition for the next decision.
 
-    Intervals are valid at any stopping time, so checking often does no harm. `plinth up` checks every minute, withdraws
+    Intervals are valid at any stopping time, so frequent checks do no harm. `plinth up` checks every minute, withdraws
     a worse canary, and promotes a good canary if the policy does not require a person. --return withdraws the canary at
     once: the champion stays, and the withdrawn version no longer verifies. Repeat --return after a crash to complete
     the withdrawal. To start a canary, use `plinth release promote --stage canary`.
@@ -247,7 +249,7 @@ def _show_canary(status: CanaryStatus | None) -> None:
         rejects = (f"{count} rejected: {why}" for why, count in feed.rejects.items())
         said = [
             f"{name}: {counted(feed.pairs, 'pair')}",
-            f"{feed.earlier} recorded before the canary started",
+            f"{feed.earlier} lines recorded before the canary started",
             *rejects,
             feed.fault,
         ]

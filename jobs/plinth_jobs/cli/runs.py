@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     epilog=examples("plinth run job status latest", "plinth run job logs latest -n 20", "plinth run job cancel latest")
 )
 def job() -> None:
-    """Inspect and control the job of a run. A local job is controlled on its own machine, other jobs from anywhere."""
+    """Inspect and control the job of a run. Control a local job on its own machine, and any other job from anywhere."""
 
 
 @job.command(epilog=examples("plinth run job status latest", "plinth run job status latest --json | jq -r .status"))
@@ -50,7 +50,7 @@ def logs(settings: Settings, run: str, lines: int) -> None:
 @shared
 @json_option
 def cancel(settings: Settings, run: str, as_json: bool) -> None:
-    """Signal the job of RUN to save and stop; kill it after the grace period of the recipe.
+    """Signal the job of RUN to save and stop. The job is killed after the grace period of the recipe.
 
     The job is not requeued. Resume from the last committed checkpoint with `plinth run job submit RUN`.
     """
@@ -149,8 +149,8 @@ def timeline(
 ) -> None:
     """Write the page of RUN (`latest`, a run ID or a prefix of it) with all metrics on one time axis.
 
-    The page shows loss, slices, gradient norm, speed, waits, memory, checkpoint age, interventions, restarts, mixture,
-    and the accounts of time and cost. It is self-contained. The run may still be running.
+    The page shows loss, slices, gradient norm, speed, waits, memory, checkpoint age, interventions, restarts and
+    mixture, and the time and cost by cause. The page is one self-contained file, and the run may still be running.
     """
     from plinth.operation import spending
     from plinth.report import run_page
@@ -175,8 +175,8 @@ def timeline(
 def goodput(settings: Settings, run: str, as_json: bool) -> None:
     """Account for every rank-second of RUN (`latest`, a run ID or a prefix of it) and of each attempt.
 
-    Shares refer to all rank-seconds, including queueing, and add up to 100.0. Goodput refers only to allocated
-    rank-seconds.
+    The percentages are fractions of all rank-seconds, including queueing, and add up to 100.0. Goodput is a fraction of
+    allocated rank-seconds only.
     """
     from plinth.operation import settlement as operation
 
@@ -232,9 +232,9 @@ def _ranks(context: click.Context, parameter: click.Parameter, value: str) -> tu
 def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[int, ...], as_json: bool) -> None:
     """Request a `torch.profiler` trace of future steps of RUN (`latest`, a run ID or a prefix of it).
 
-    Ranks pick up the request within a second plus one step. Each rank writes one file for https://ui.perfetto.dev; the
-    timeline event `profiled` reports when they are complete. A stopped run writes the trace after it is resumed and
-    reaches these steps.
+    Ranks start to read the request within a second plus one step. Each rank writes one file for
+    https://ui.perfetto.dev. The timeline event `profiled` reports that the files are complete. A stopped run writes the
+    trace when it is resumed and reaches these steps.
     """
     from plinth.training.job import reached
     from plinth.training.telemetry import profiler
@@ -252,7 +252,7 @@ def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[i
 
 @group(epilog=examples("plinth run audit resume latest", "plinth run audit resume latest --from 100"))
 def audit() -> None:
-    """Audit whether a resumed run equals the uninterrupted run."""
+    """Check that a resumed run equals the uninterrupted run."""
 
 
 @audit.command(
@@ -263,12 +263,12 @@ def audit() -> None:
 @shared
 @json_option
 def resume(settings: Settings, run: str, start: int | None, as_json: bool) -> int:
-    """Replay RUN from a committed checkpoint to its newest checkpoint and compare every step and commit.
+    """Replay RUN from a committed checkpoint to its newest checkpoint, and compare every step and commit.
 
-    Compares loss, gradient norm, learning rate, batches, skipped steps and interventions; parameters, optimizer state,
-    random generators, monitor and guard. The evidence replaces resume.json, which the gate reads; earlier evidence
-    stays in the run's audits/ folder. If anything differs, the exit code is 6, and the same steps are
-    replayed once more to measure nondeterminism on this hardware.
+    The replay is compared in loss, gradient norm, learning rate, batches, skipped steps and interventions, and in
+    parameters, optimizer state, random generators, monitor and guard. The evidence replaces resume.json, which the gate
+    reads; earlier evidence stays in the run's audits/ folder. If anything differs, the exit code is 6, and the same
+    steps are replayed once more to measure the nondeterminism of this hardware.
     """
     from plinth.training.forensics.proof import audit as run_audit
 

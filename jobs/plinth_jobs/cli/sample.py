@@ -43,7 +43,7 @@ reviewer_option = click.option(
 @click.option("-b", "--bucket", help="Only this bucket.")
 @click.option("-n", "--count", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampling.")
-@click.option("--fired", is_flag=True, help="Include documents that the rule matched after another rule.")
+@click.option("--fired", is_flag=True, help="Include documents that the rule matched but another rule removed first.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
 )
@@ -58,7 +58,7 @@ def sample(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Draw a sample of documents or records that were removed for a reason. The same seed draws the same sample."""
+    """Draw a random sample of documents or records that were removed for a reason. One seed always draws one sample."""
     from plinth.corpus.slices import reviews
     from plinth.storage.atomic import write_bytes
 
@@ -86,9 +86,10 @@ def sample(
 @reviewer_option
 @json_option
 def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -> None:
-    """Store the labels of a sample; prompt for missing labels. `summary` shows the precision of every reason.
+    """Store the labels of a sample, and prompt for missing labels. `summary` shows the precision of every removal
+    reason.
 
-    The label `bad` means that the document was rightly removed, `good` that it should have been kept.
+    The label `bad` means that the document was rightly removed, and `good` that it should have been kept.
     """
     from plinth.corpus.slices import reviews
 
@@ -192,7 +193,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asked(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Prompt for one label at a time until the reviewer quits; yield the labeled rows."""
+    """Prompt for the label of one document at a time until the reviewer quits, and yield the labeled rows."""
     for row in rows:
         click.echo(_page(row))
         word = click.prompt("[g]ood, [b]ad, [s]kip, [q]uit", type=click.Choice([*WORDS, "q"]), show_choices=False)

@@ -36,7 +36,7 @@ SHOWN = 60
 @shared
 @json_option
 def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
-    """List documents, buckets and token spans in STEP of RUN (`latest`, a run ID or a prefix of it).
+    """List the documents, buckets and token spans in STEP of RUN (`latest`, a run ID or a prefix of it).
 
     Steps count from 1, as in the run's timeline. The data order is deterministic, so the batch is recomputed from the
     run's mixture.
@@ -49,7 +49,7 @@ def batch(settings: Settings, run: str, step: int, as_json: bool) -> None:
 
 
 def describe(ctx: Context, run: str, step: int) -> dict[str, Any]:
-    """Return the sequences of a step with document spans, as JSON.
+    """Return the sequences of a step with the document spans in each sequence, as JSON.
 
     Raises:
         MissingError: the run or step does not exist.
@@ -149,10 +149,10 @@ _checkpoint = click.option(
 @shared
 @json_option
 def replay(settings: Settings, run: str, step: int, checkpoint: int | None, as_json: bool) -> None:
-    """Rescore the batch of STEP of RUN offline: loss and worst spans of every document.
+    """Rescore the batch of STEP of RUN offline, and show the loss and the worst spans of every document.
 
     The newest committed checkpoint before STEP is used, unless --checkpoint is given. The batch is recomputed from the
-    mixture, even if the run skipped it.
+    mixture, even if the run skipped the step.
     """
     found = _forensics(settings.run_config(run), "replay", step, checkpoint)
     if as_json:
@@ -183,7 +183,7 @@ def blame(settings: Settings, run: str, step: int, checkpoint: int | None, basel
     """Attribute the loss of STEP of RUN to documents, sources and buckets.
 
     Earlier steps are scored with the same checkpoint. The excess of a document is its loss above the typical loss of
-    its bucket, weighted by its share of the batch; excesses add up to the excess of the batch.
+    its bucket, weighted by its fraction of the batch. The excesses of all documents add up to the excess of the batch.
     """
     found = _forensics(settings.run_config(run), "blame", step, checkpoint, baseline)
     if as_json:
@@ -256,8 +256,8 @@ CHANGED = 1
 
 @group(epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint verify latest"))
 def checkpoint() -> None:
-    """List, verify and average the checkpoints of a run. A checkpoint resumes on any rank layout that the recipe
-    accepts.
+    """List, verify and average the checkpoints of a run. Training can resume from a checkpoint on any rank layout that
+    the recipe accepts.
     """
 
 
@@ -299,7 +299,7 @@ def list_(settings: Settings, run: str, as_json: bool) -> None:
 @shared
 @json_option
 def verify(settings: Settings, run: str, step: int | None, as_json: bool) -> None:
-    """Verify the hashes of all checkpoints of RUN, or of STEP. The exit code is 1 if a hash differs."""
+    """Verify the hashes of all checkpoints of RUN, or of the checkpoint at STEP. The exit code is 1 on a mismatch."""
     from plinth.training.checkpoint import checkpoint as files
 
     directory, rows = settings.run_config(run).directory, []

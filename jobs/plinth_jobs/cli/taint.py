@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MarkFirst(Commands):
-    """Group whose default subcommand is `mark`."""
+    """Command group that calls `mark` if no subcommand is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = not args or args[0] in self.list_commands(ctx) or args[0] in ctx.help_option_names
@@ -87,7 +87,7 @@ def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
 @shared
 @json_option
 def list_(settings: Settings, as_json: bool) -> None:
-    """List all taints with author and state."""
+    """List all taints with their author and state."""
     from plinth_registry import taint as marks
 
     found = marks.statements(settings.context())
@@ -268,7 +268,7 @@ def list_consumers(settings: Settings, as_json: bool) -> None:
 
 @consumer.command()
 @shared
-@click.option("--after", default=0, type=click.IntRange(min=0), help="Show only entries after this number.")
+@click.option("--after", default=0, type=click.IntRange(min=0), help="Show only feed entries with a number above this.")
 @json_option
 def feed(settings: Settings, after: int, as_json: bool) -> None:
     """Show verified feed entries: taints, lifted taints and release changes."""

@@ -105,14 +105,14 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
 @shared
 @recipe_option
 @click.option("--try", "as_written", is_flag=True, help="Preview the mixture of the current recipe.")
-@click.option("--streams", is_flag=True, help="List streams with their number of tokens instead.")
-@click.option("--course", is_flag=True, help="Also show how the shares change over the run.")
+@click.option("--streams", is_flag=True, help="List the streams with their number of tokens, and no phases.")
+@click.option("--course", is_flag=True, help="Also show each stream's fraction of the sequences over the run.")
 @json_option
 def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
-    """Show the share and the epochs of every bucket and stream, by phase.
+    """Show each bucket's and stream's fraction of the sequences, and its number of epochs, by phase.
 
-    Shares are exact in every block of sequences; the largest deviation from the recipe is shown with its position.
-    `--try` computes the mixture of the current recipe from published shards and stores nothing.
+    The fractions are exact in every block of sequences; the largest deviation from the recipe is shown with its
+    position. `--try` computes the mixture of the current recipe from published shards and stores nothing.
     """
     ctx = settings.context()
     if streams:
@@ -136,7 +136,7 @@ def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, a
 
 
 def describe(made: Manifest) -> dict[str, Any]:
-    """Return a mixture as JSON: phases, streams, realized shares over the run, and advice."""
+    """Return a mixture as JSON: phases, streams, the fractions realized over the run, and advice."""
     from plinth.tokens.mixture import mixture as arithmetic
     from plinth.tokens.mixture.apportion import advice, shares_over_run
 
@@ -228,10 +228,10 @@ def _nearness(realised: Mapping[str, Any]) -> str:
 @shared
 @json_option
 def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
-    """Compare both packings by shares of padded, masked, dropped and cut tokens, for every stream.
+    """Compare both packings of every stream by their fractions of padded, masked, dropped and cut tokens.
 
-    The shares are computed from document lengths; nothing is written. A document is cut `needlessly` if it would have
-    fit into one sequence.
+    The fractions are computed from document lengths, and nothing is written. A document is cut `needlessly` if it would
+    have fit into one sequence.
     """
     rows = packings(settings.context(), widths)
     if as_json:
@@ -250,7 +250,7 @@ def packing(settings: Settings, widths: tuple[int, ...], as_json: bool) -> None:
 
 
 def packings(ctx: Context, widths: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return one row per stream, sequence length and packing, with shares of targets, tokens and documents.
+    """Return one row per stream, sequence length and packing, with fractions of targets, tokens and documents.
 
     Raises:
         MissingError: no shards are published.

@@ -1,4 +1,4 @@
-"""Size limits and summary of a harvest. Choose files within a size limit, and write only files that differ."""
+"""Output of a harvest: file choice within a size limit, writing of files that differ, and a summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MB = 10**6
 
 
 class Caps(Frozen):
-    """Limits in bytes of plain text or HTML per bucket, and per file of code and manuals."""
+    """Size limits of a harvest: bytes of plain text or HTML per bucket, and bytes per file of code and manuals."""
 
     web: int = 9 * MB
     code: int = 8 * MB
@@ -32,7 +32,9 @@ class Count(Frozen):
 
 
 class BucketSummary(Frozen):
-    """Harvest of one bucket. `licences` has the counts by SPDX expression; `note` is shown to the user."""
+    """Summary of the harvest of one bucket. `licences` has the number of documents by SPDX expression; `note` is shown
+    to the user.
+    """
 
     documents: int
     bytes: int
@@ -92,14 +94,16 @@ class Output:
 
 
 def draw(name: str) -> int:
-    """Return a number that depends only on a name. The number decides the order of candidates and the file of each
-    candidate.
+    """Return a number that depends only on a name. The number decides the order of the candidate names and the output
+    file of each name.
     """
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big")
 
 
 def take(sizes: Mapping[str, int], bound: int) -> list[str]:
-    """Return the names, in the order of their hash, whose sizes fit together into the limit; the result is sorted."""
+    """Choose names in the order of their hash while the sum of their sizes is within the limit. Return the chosen
+    names, sorted.
+    """
     taken, held = [], 0
     for name in sorted(sizes, key=draw):
         if held + sizes[name] <= bound:
@@ -109,7 +113,7 @@ def take(sizes: Mapping[str, int], bound: int) -> list[str]:
 
 
 def level(totals: Iterable[int], bound: int) -> int:
-    """Return the largest share L such that the sum of min(total, L) is within the limit."""
+    """Return the largest share L for which the sum of min(total, L) over all totals is within the limit."""
     left, waiting = bound, sorted(totals)
     for index, total in enumerate(waiting):
         share = left // (len(waiting) - index)
@@ -120,12 +124,12 @@ def level(totals: Iterable[int], bound: int) -> int:
 
 
 def gzipped(data: bytes) -> bytes:
-    """Compress data without a time in the gzip header, so that equal input gives equal output."""
+    """Compress data without a timestamp in the gzip header, so that equal input gives equal output."""
     return gzip.compress(data, compresslevel=6, mtime=0)
 
 
 def shares(names: Iterable[str], count: int) -> Iterator[tuple[int, list[str]]]:
-    """Assign names to `count` files by hash, so that a new name changes only its own file."""
+    """Assign names to `count` files by hash, so that a new name changes only the file to which it is assigned."""
     dealt: list[list[str]] = [[] for _ in range(count)]
     for name in sorted(names):
         dealt[draw(name) % count].append(name)

@@ -3,8 +3,8 @@
 Importing every module has side effects, so nothing else runs in this process. Standard input has one name per line.
 Standard output has a JSON line `{"begin": name}` for each name and, if the name has a page, `{"page": name, "html":
 …}`. The process stops when the pages reach the number of characters given on the command line. Only the standard
-library is imported here. Kernel timers end the process if a module takes too long. The limit is on CPU time, so that a
-busy machine skips the same modules; the wall-clock limit is far higher.
+library is imported here. Kernel timers end the process if a module takes too long. The main limit is on CPU time, so
+that a busy machine skips the same modules. The wall-clock limit is far higher.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE_LINK = re.compile(r'<a href="file:[^"]*">[^<]*</a>(<br>)?')
 
 
 class Pages(pydoc.HTMLDoc):
-    """Renderer for pydoc's HTML without data from this machine: values of objects, paths, addresses."""
+    """Renderer for pydoc's HTML that leaves out data about this machine: values of objects, paths, addresses."""
 
     def docother(self, object: Any, name: str | None = None, mod: str | None = None, *ignored: Any) -> str:
         if isinstance(object, PLAIN) and not name_is_of_machine(name):
@@ -44,7 +44,7 @@ def name_is_of_machine(name: str | None) -> bool:
 
 
 def module_page(name: str) -> str:
-    """Render the page of a module."""
+    """Render the documentation page of a module as HTML."""
     html = Pages()
     with (
         warnings.catch_warnings(),
@@ -59,7 +59,7 @@ def module_page(name: str) -> str:
 
 
 def topic_page(name: str) -> str:
-    """Render the page of a keyword or topic of the language reference."""
+    """Render the page of a keyword or topic of the language reference as HTML."""
     from pydoc_data.topics import topics
 
     html = Pages()
@@ -78,7 +78,7 @@ def cleaned(html: str) -> str:
 
 
 def main() -> None:
-    """Render the pages of the names on standard input."""
+    """Render the pages of the names on standard input, and write them to standard output."""
     left = int(sys.argv[1])
     # pydoc would parse the source of the whole module again for each class without a docstring.
     ast.parse = lru_cache(maxsize=4)(ast.parse)  # type: ignore[assignment]

@@ -43,7 +43,7 @@ SKIPPED_MODULES = {
 
 
 def write_web(output: Output, caps: Caps, *, topics: bool = True) -> None:
-    """Render and write the pages of modules. Pages of keywords and topics are included if `topics` is True."""
+    """Render and write the documentation pages of modules, and the pages of keywords and topics if `topics` is True."""
     names = [f"module:{name}" for name in module_names()]
     if topics:
         names += [f"topic:{name}" for name in topic_names()]
@@ -70,15 +70,15 @@ def module_names() -> list[str]:
 
 
 def topic_names() -> list[str]:
-    """Return the keywords and topics for which pydoc has a text."""
+    """Return the keywords and topics that pydoc can explain."""
     from pydoc_data.topics import topics
 
     return sorted(topics)
 
 
 def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
-    """Render HTML pages by name until a limit in characters is reached. A module that hangs or kills the rendering
-    process is skipped, and a new process continues with the next name.
+    """Render HTML pages by name until a limit in characters is reached. If a module hangs or kills the rendering
+    process, it is skipped, and a new process continues with the next name.
     """
     rendered: dict[str, str] = {}
     waiting = names
@@ -106,7 +106,9 @@ def warc_record(address: str, html: bytes) -> bytes:
 
 
 def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
-    """Render pages in one process until it ends. Return the last name that it started, and the rendered pages."""
+    """Render pages in one process until it ends. Return the last name for which rendering started, and the rendered
+    pages.
+    """
     # The user's environment is not passed on, because pages show defaults that are computed from it. The fixed hash
     # seed gives sets a fixed order.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
@@ -210,13 +212,15 @@ def manual_pages(root: Path) -> Iterator[tuple[str, int]]:
 
 
 def language(name: str) -> str:
-    """Return the language of a page from its relative name. Untranslated pages are English."""
+    """Return the language of a manual page from its relative name. Untranslated pages are English."""
     first = name.split("/", 1)[0]
     return ENGLISH if _SECTION.match(first) else first
 
 
 def page_text(path: Path) -> str:
-    """Return the text of a page; empty if the page cannot be read or rendered, or has a legacy encoding."""
+    """Return the text of a manual page. The result is empty if the page cannot be read or rendered, or has a legacy
+    encoding.
+    """
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -233,7 +237,7 @@ def page_text(path: Path) -> str:
 
 
 def _preprocessors(data: bytes) -> list[str]:
-    """Return the groff options for pages with tables or non-ASCII text. Each option starts another process."""
+    """Return the groff options for tables and non-ASCII text in a page. Each option starts another process."""
     return [*(["-t"] if b".TS" in data else []), *([] if data.isascii() else ["-Kutf8"])]
 
 
@@ -244,7 +248,7 @@ def plain(rendered: str) -> str:
 
 
 def owning_packages(info: Path = DPKG) -> dict[str, str]:
-    """Map manual page paths to Debian packages, from dpkg's file lists."""
+    """Return the Debian package of each manual page by path, from dpkg's file lists."""
     owners: dict[str, str] = {}
     for path in sorted(info.glob("*.list")):
         package = path.name.removesuffix(".list").split(":")[0]
@@ -266,7 +270,7 @@ def copyright_licence(text: str) -> str:
 
 
 def _share(groups: Collection[Mapping[str, int]], bound: int) -> list[str]:
-    """Choose names from every group. The size limit is divided evenly among the groups."""
+    """Choose names from every group, with the size limit divided evenly among the groups."""
     share = level((sum(sizes.values()) for sizes in groups), bound)
     return [name for sizes in groups for name in take(sizes, share)]
 
@@ -308,9 +312,9 @@ def harvest(
 ) -> HarvestSummary:
     """Write `web/`, `code/`, `prose/`, `manuals/` and `tasks/` under `target`, unless an earlier harvest is there.
 
-    An earlier harvest is kept while all its files exist, even if packages are installed later. Otherwise, every new
-    package would retrain the demo. The same state of the machine gives the same bytes. Other files in the folder are
-    not touched.
+    An earlier harvest is kept while all its files exist, even if packages are installed later, so that a new package
+    does not retrain the demo. The same state of the machine gives the same bytes. Other files in the folder are not
+    touched.
 
     Args:
         again: True to replace an earlier harvest.
@@ -348,7 +352,7 @@ def harvest(
 
 
 def write_tasks(output: Output) -> None:
-    """Write the task files and their data."""
+    """Write the demo's task files and their data."""
     for path in sorted(TASKS.rglob("*")):
         if path.is_file():
             output.write(path.relative_to(TASKS).as_posix(), path.read_bytes())

@@ -5,7 +5,7 @@
     tiny      for the recipe `tiny`
 
 A policy is signed by the owner of its release (`plinth gates sign FILE`). A demo root keeps all keys on one machine, so
-the first run signs the packaged policy that is named after the release, or else the default policy. Every page labels
+the first run signs the packaged policy that is named after the release, or the default policy. Every page labels
 such a root as a demo root. A real root never signs automatically, so a release without a signed policy passes no gate.
 """
 
@@ -25,15 +25,15 @@ DEFAULT = "default"
 
 
 def find(given: str) -> Path:
-    """Return the file of a policy given by path or packaged name, with or without `.yaml`."""
+    """Return the file of a policy, which is given by its path or packaged name, with or without `.yaml`."""
     from plinth.recipe.yaml_lines import named
 
     return named(given, Path(), FOLDER) or Path(given)
 
 
 def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
-    """Return the policy in force for the recipe's release, or None if there is none. Under a demo root, sign a missing
-    policy.
+    """Return the current signed policy of the recipe's release, or None if there is none. Under a demo root, a missing
+    policy is signed first.
 
     Raises:
         SignatureError: no root of trust is pinned, or a signed version was changed or removed.

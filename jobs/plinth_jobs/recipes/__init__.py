@@ -30,8 +30,9 @@ FOLDER = Path(__file__).parent
 
 
 def find(given: str, folder: Path = Path()) -> Path:
-    """Return the file of a recipe given by path or packaged name, with or without `.yaml`; relative paths are relative
-    to `folder`."""
+    """Return the file of a recipe, which is given by its path or packaged name, with or without `.yaml`. Relative paths
+    are relative to `folder`.
+    """
     from plinth.recipe.yaml_lines import named
 
     return named(given, folder, FOLDER) or folder / given
@@ -44,7 +45,7 @@ def load(path: Path, checked: str = "") -> Recipe:
         checked: fingerprint of a recipe that passed all checks; see `plinth.recipe.load`.
 
     Raises:
-        RecipeError: the file cannot be read or the recipe is invalid; lists every problem.
+        RecipeError: the file cannot be read or the recipe is invalid. The error lists every problem.
     """
     from plinth.recipe import load as loading
 
@@ -52,7 +53,7 @@ def load(path: Path, checked: str = "") -> Recipe:
 
 
 def check(path: Path) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe, or None and its problems in order of files and lines."""
+    """Return the recipe with no problems, or None with the recipe's problems in order of files and lines."""
     from plinth.recipe import load as loading
 
     return loading.check(path, FOLDER)
@@ -62,7 +63,7 @@ def resolved(path: Path) -> dict[str, Any]:
     """Return the recipe as plain data, with `extends:` resolved and defaults filled in.
 
     Raises:
-        RecipeError: see `load`.
+        RecipeError: the file cannot be read or the recipe is invalid.
     """
     from plinth.recipe import load as loading
 
@@ -70,10 +71,11 @@ def resolved(path: Path) -> dict[str, Any]:
 
 
 def overridden(recipe: Path, overrides: Iterable[str], workspace: Path) -> Path:
-    """Write a recipe that extends another one and sets keys, and return its path. Overrides are `KEY=VALUE` with a
+    """Write a recipe that extends another recipe and sets keys, and return its path. Overrides are `KEY=VALUE` with a
     dotted key and a value in YAML flow style.
 
-    The file is in this user's private folder for the workspace, named by its content, so that later commands find it.
+    The recipe is written to this user's private folder for the workspace. The file's name depends on the file's
+    content, so that later commands find the file.
 
     Raises:
         RequestError: an override is not KEY=VALUE, or a key is set twice or below another key.
@@ -129,7 +131,7 @@ def notes_folder(workspace: Path) -> Path:
 
 
 def write_note(workspace: Path, name: str, data: bytes) -> None:
-    """Write a note and its private copy.
+    """Write a note into the workspace, and a copy into this user's private folder.
 
     Raises:
         WorkspaceError: a folder cannot be written.
@@ -139,7 +141,7 @@ def write_note(workspace: Path, name: str, data: bytes) -> None:
 
 
 def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
-    """Return a note, or None if the workspace has none.
+    """Return a note of the workspace, or None if the workspace has no note of this name.
 
     Raises:
         RequestError: this user did not write the note.
@@ -163,7 +165,7 @@ def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
 
 
 def passes(workspace: Path, files: Iterable[Path]) -> bool:
-    """Return True if a file is in the workspace, or its path leads through the workspace."""
+    """Return True if one of the files is in the workspace, or its path leads through the workspace."""
     root = workspace.resolve()
     steps = {step for path in files for step in (path.absolute(), *path.absolute().parents)}
     places = {place for step in steps for place in (step.parent.resolve() / step.name, step.resolve())}
@@ -181,7 +183,7 @@ COPY = "recipe.yaml"
 
 
 def remember(workspace: Path, recipe: Path) -> Path:
-    """Record the recipe and a copy; return the file that later commands load.
+    """Record the recipe and a copy of it in the workspace, and return the file that later commands load.
 
     Raises:
         RecipeError: the recipe is invalid; nothing is recorded.
@@ -204,7 +206,8 @@ def remember(workspace: Path, recipe: Path) -> Path:
 
 
 def recall(workspace: Path) -> Path:
-    """Return the path of the recipe last run here, or of its copy if that path is gone or in the workspace.
+    """Return the path of the recipe last run in the workspace. If this path does not exist or is in the workspace,
+    return the path of the recipe's private copy.
 
     Raises:
         MissingError: no recipe was run in this workspace.
@@ -225,10 +228,11 @@ def recall(workspace: Path) -> Path:
 
 
 def checked(workspace: Path) -> str:
-    """Return the fingerprint of the recipe last run here, which passed all checks.
+    """Return the fingerprint of the recipe last run in the workspace, which passed all checks.
 
     Raises:
-        MissingError, RequestError: see `recall`.
+        MissingError: no recipe was run in this workspace.
+        RequestError: this user did not run the recorded recipe.
     """
     return str(_note(workspace)["fingerprint"])
 
@@ -239,7 +243,7 @@ def _note(workspace: Path) -> dict[str, Any]:
         raise MissingError(
             f"no recipe was run in the workspace {workspace}",
             expected="a recipe given by -r or recorded by an earlier `plinth run`",
-            remedy="name one, such as -r demo",
+            remedy="name a recipe, such as -r demo",
         )
     return dict(json.loads(data))
 

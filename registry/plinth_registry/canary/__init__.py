@@ -52,7 +52,8 @@ class PairedStream(NamedTuple):
 
 
 class StreamTrial(Frozen):
-    """Result of one stream: `worse` is the mean loss beyond the margin, with an always-valid interval.
+    """Result of one stream of a canary trial. `worse` is the mean loss beyond the margin, with an always-valid
+    interval.
 
     If there are no observations, `worse` and the champion's mean are None. `decided_at` is the number of the pair that
     decided the withdrawal.
@@ -86,20 +87,21 @@ class EvidencePoint(NamedTuple):
 
 
 class Trial(Frozen):
-    """State of a trial after all observations."""
+    """State of a canary trial after all observations."""
 
     decision: Decision
     streams: tuple[StreamTrial, ...] = ()
 
     @property
     def reason(self) -> str:
-        """Results of the streams that decided the trial, as text."""
+        """Results of the streams that decided the canary trial, as text."""
         own = [one.sentence for one in self.streams if one.decision == self.decision]
         return "; ".join(own) or "no observations"
 
 
 def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
-    """Return the decision after all values, as if the test had been evaluated after each value in order.
+    """Return the decision about the canary after all values, as if the test had been evaluated after each value in
+    order.
 
     A single stream that is worse than the margin withdraws the canary. The canary can become champion if all streams
     except guards are within the margin, and at least one of these streams is measured.
@@ -118,8 +120,8 @@ def judge(policy: TrialPolicy, observed: Iterable[PairedStream]) -> Trial:
 def evidence_curve(
     policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
 ) -> tuple[EvidencePoint, ...]:
-    """Return the mean loss beyond the margin and its interval at up to `POINTS` numbers of pairs, including the number
-    of pairs at the decision.
+    """Return the mean loss beyond the margin and its interval after up to `POINTS` different numbers of pairs. The
+    number of pairs at the decision is included.
     """
     worse, found, before = _worse(policy, stream), [], 0
     test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
@@ -160,7 +162,7 @@ def _test(policy: TrialPolicy, stream: PairedStream) -> Sequential:
 
 
 def _decision(test: Sequential) -> Decision:
-    """Return the decision for a stream. A stream that was ever worse than the margin counts as worse from then on."""
+    """Return the decision for a stream. Once a stream is worse than the margin, the decision no longer changes."""
     if test.exceeded:
         return "return"
     # `decided` is also checked, because constant values give an interval without width, which proves nothing.
@@ -170,7 +172,7 @@ def _decision(test: Sequential) -> Decision:
 
 def _first_exceeding(test: Sequential, worse: NDArray[np.float64]) -> int:
     """Return the number of the first pair at which the test rejected "loss beyond the margin is at most 0". Bisection
-    works because a rejection is permanent.
+    finds it because a rejection is permanent.
     """
     low, high = 0, len(worse)
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""Pairs from the metrics of the release owner: JSON lines, or two Prometheus queries. These pairs are unsigned.
+"""Pairs from the metrics of the release owner: JSON lines, or two Prometheus queries. Pairs are unsigned.
 
 A line is `{"time": …, "canary": 0.21, "champion": 0.2}`. The time is in ISO 8601 or Unix seconds; `key` is needed if
 several lines have the same time. Lines are only ever appended, so each file is read from the last position, or from the
@@ -32,8 +32,8 @@ NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a
 
 class FeedState(Frozen):
     """Observations of one feed: pairs (key, canary, champion) in order, rejects by reason, and the number of lines
-    `earlier` than the trial. `read` is the position in each file in bytes or, for Prometheus, the time in seconds since
-    1970.
+    `earlier` than the trial. `read` is the position in each file in bytes. For Prometheus, it is a time in seconds
+    after 1970.
     """
 
     pairs: tuple[tuple[str, float, float], ...] = ()
@@ -44,7 +44,7 @@ class FeedState(Frozen):
 
 
 def take(feed: FeedPolicy, state: FeedState, folder: Path, since: datetime, now: datetime) -> FeedState:
-    """Read new observations of the feed and return the state with these added.
+    """Read new observations of the feed, and return the feed's state including these observations.
 
     Args:
         folder: base of relative paths.
@@ -71,7 +71,7 @@ def _read(place: Path, state: FeedState, since: datetime) -> FeedState:
 
 
 def _lines(path: Path, begin: int) -> Iterator[tuple[bytes | None, int]]:
-    """Yield each complete line with its end position. For a line that is too long, yield None instead of the line."""
+    """Yield each complete line with its end position in the file. If a line is too long, yield None instead of it."""
     with path.open("rb") as stream:
         stream.seek(begin)
         long = False
@@ -94,14 +94,14 @@ class _Taking:
         self.rejects, self.earlier = Counter(state.rejects), state.earlier
 
     def line(self, line: bytes | None, since: datetime) -> None:
-        """Add one line. An empty line is ignored."""
+        """Add the pair in one line. An empty line is ignored."""
         if line is None:
             self.rejects[f"longer than {LONGEST} bytes"] += 1
         elif line.strip():
             self._object(_parsed(line), since)
 
     def pair(self, key: str, canary: object, champion: object) -> None:
-        """Add one pair, unless its key was added before."""
+        """Add one pair, unless a pair with the same key was added before."""
         values = [_number(value) for value in (canary, champion)]
         if values[0] is None or values[1] is None:
             self.rejects[NO_NUMBER] += 1
@@ -114,7 +114,7 @@ class _Taking:
             self.pairs.append((key, values[0], values[1]))
 
     def state(self, read: Mapping[str, int]) -> FeedState:
-        """Return the state with all pairs collected so far and no fault."""
+        """Return the feed's state with all pairs collected so far and without a fault."""
         return FeedState(
             pairs=tuple(self.pairs), rejects=dict(sorted(self.rejects.items())), earlier=self.earlier, read=read
         )
@@ -133,8 +133,8 @@ class _Taking:
 
 
 def _queried(feed: PrometheusPolicy, state: FeedState, since: datetime, now: datetime) -> FeedState:
-    """Return the state with the pairs at the query steps since the last read. The newest step is read once it is
-    complete.
+    """Return the feed's state with the pairs at the query steps after the last read. The newest step is read only once
+    it is complete.
     """
     first = int(since.timestamp())
     begin = state.read.get(feed.url, first - feed.step_s) + feed.step_s
@@ -184,8 +184,8 @@ MOST_BYTES = 2**24
 
 
 def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[int, float]:
-    """Return the values of an expression at `begin`, `begin + step_s`, … up to `end` (seconds since 1970). Times
-    without a value are left out.
+    """Return the values of a Prometheus expression at `begin`, `begin + step_s`, … up to `end` (seconds after 1970).
+    Times without a value are left out.
 
     Raises:
         OSError: Prometheus does not respond.
@@ -205,7 +205,7 @@ def query(url: str, expression: str, begin: int, end: int, step_s: int) -> dict[
 
 
 def _body(url: str, answer: Any) -> bytes:
-    """Return the body of the response.
+    """Return the body of a response from Prometheus.
 
     Raises:
         ValueError: the body is too long.
@@ -247,15 +247,15 @@ class Journal(Frozen):
 
 
 def journal_path(ctx: Context, release: str, number: int, champion: str) -> Path:
-    """Return the path of the file with a trial's observations. Its name contains the release record that started the
-    trial and the champion's version.
+    """Return the path of the file with a trial's observations. The file name contains the number of the release record
+    that started the trial, and the champion's version.
     """
     return ctx.workspace.root / "trials" / release / f"{number:05d}-{champion}.json"
 
 
 def load_journal(path: Path) -> Journal:
-    """Return the stored observations. If the file is absent or damaged, the result is empty and feeds are read from the
-    start.
+    """Return the stored observations of a trial. If the file is absent or damaged, the result is empty and the feeds
+    are read from the start.
     """
     try:
         return Journal.model_validate_json(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Observations of the canary against the champion, and the actions of one check.
+"""Observations of the canary against the champion, and the actions that follow from one check.
 
 A check can be repeated, because the decision is stored only as the record of the withdrawal, and observations from
 before a crash are kept. The withdrawal names the version that was judged, so it never affects a newer canary.
@@ -42,7 +42,7 @@ CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
 
 class FeedCount(Frozen):
     """Number of observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason.
-    `fault` is the reason why reading stopped.
+    `fault` is the reason why the feed could not be read further.
     """
 
     pairs: int
@@ -54,9 +54,9 @@ class FeedCount(Frozen):
 class CanaryStatus(Frozen):
     """State of a canary trial: the canary with all its observations and the decision that follows from them.
 
-    `number` is the release record that started the canary. `since` is the start of its comparison with this champion
-    (UTC). `small` lists the streams with too few pairs; `missing` is the reason why signed measurements could not be
-    paired.
+    `number` is the release record that started the canary. `since` is the time when its comparison with this champion
+    started (UTC). `small` lists the streams with too few pairs. `missing` is the reason why signed measurements could
+    not be paired.
     """
 
     release: str
@@ -74,7 +74,7 @@ class CanaryStatus(Frozen):
 
     @property
     def next(self) -> str:
-        """Next decision about the canary, as text."""
+        """Next decision about the canary and its condition, as text."""
         if self.champion is None:
             return "no champion to compare with: promote or withdraw the canary by hand"
         if self.trial.decision == "return":
@@ -88,7 +88,7 @@ class CanaryStatus(Frozen):
 
 
 class Observed(NamedTuple):
-    """Streams of a trial, with the trial's status and policy."""
+    """Streams of a canary trial, with the trial's status and policy."""
 
     status: CanaryStatus
     policy: TrialPolicy
@@ -154,7 +154,7 @@ def _counted(state: FeedState) -> FeedCount:
 def _newest(
     records: tuple[ReleaseRecord, ...], version: str | None, actions: tuple[Action, ...]
 ) -> ReleaseRecord | None:
-    """Return the newest record of a version with one of these actions, which gave it its current alias."""
+    """Return the newest release record that gave a version its current alias by one of these actions."""
     for record in reversed(records):
         if record.version == version and record.action in actions:
             return record
@@ -166,8 +166,9 @@ LONGEST_TAG = 4900
 
 
 class CanaryTick(NamedTuple):
-    """Observations and actions of one check. `returned` is the record of the rollback, if the canary was rolled back.
-    `due` is True if the canary can be promoted now without a person. `data` is the content of the trial's page.
+    """Observations and actions of one check of the canary. `returned` is the record of the rollback, if the canary was
+    rolled back. `due` is True if the canary can be promoted now without a person. `data` is the content of the trial's
+    page.
     """
 
     status: CanaryStatus
@@ -178,8 +179,8 @@ class CanaryTick(NamedTuple):
 
 
 def tick(ctx: Context, client: Any, recipe: Recipe, by: str) -> CanaryTick | None:
-    """Read new metrics, compare the canary with the champion, roll the canary back if it is worse, and publish the
-    state.
+    """Read new metrics, compare the canary with the champion, and publish the state. If the canary is worse, roll it
+    back.
 
     Raises:
         GateError: no policy is signed.
@@ -282,7 +283,7 @@ MOST_SLICES = 8
 
 class MeasuredPairs(NamedTuple):
     """Streams from signed evidence. `small` lists the streams with too few pairs. `missing` is the reason if there are
-    no streams. `manifests` has the digests of the manifests that were read, by asset; names of the champion's assets
+    no streams. `manifests` has the digests of the manifests that were read, by asset. Names of the champion's assets
     have the prefix `champion `.
     """
 
@@ -329,7 +330,7 @@ def _read(
 
 
 def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
-    """Yield the pairs of a stored comparison, whose lines state if lower values are better."""
+    """Yield the pairs of a stored comparison. The comparison's lines state if lower values are better."""
     (part,) = made.named(FILE)
     rows = read_table(ctx.store, part)
     fewer = {(line["kind"], line["measure"]): bool(line["fewer_is_better"]) for line in made.stats["lines"]}
@@ -339,7 +340,7 @@ def _compared(ctx: Context, made: Manifest) -> Iterator[Pairs]:
 
 
 def _streams_measured_pairs(pairs: Iterable[Pairs]) -> list[PairedStream]:
-    """Return the stream of all held-out text first, then the streams of its slices and of probes, sorted by name."""
+    """Return the stream of all held-out text, followed by the streams of its slices and of probes, sorted by name."""
     found: list[tuple[int, PairedStream]] = []
     for one in pairs:
         if one.kind not in KINDS or not one.rows.num_rows:

@@ -5,9 +5,10 @@
     data        text and tokens: tainted data is refused, each export is recorded and signed; verified offline
 
 This module signs an export (the seal): it writes the statement over every file, the model signature, and the record in
-`exports/`. It also handles quantized and pruned forms, which the evaluator measures against their release and gates
-evaluate. The statement names the release, its policy and the root of trust. The role `promoter` signs the statement of
-a release. The role `trainer` signs the statement of an unreleased model, which is labeled as unreleased.
+`exports/`. This module also handles quantized and pruned forms: the evaluator compares each form with its release, and
+gates evaluate the comparison. The statement names the release, its policy and the root of trust. The role `promoter`
+signs the statement of a release. The role `trainer` signs the statement of an unreleased model, which is labeled as
+unreleased.
 
     DIRECTORY/README.md, *.safetensors, config.json, …    the model, with its card
     DIRECTORY/papers/                                     data card, bill of materials, summary of training content
@@ -60,7 +61,7 @@ EXPORT_NOTES = "exports"
 
 
 class FormClaim(Frozen):
-    """Quantized or pruned form of a release, with the results of the export gates that it passed.
+    """Claim about a quantized or pruned form of a release, with the results of the export gates that it passed.
 
     Args:
         name: name of the form, such as `gguf-q8_0`.
@@ -94,7 +95,7 @@ class ExportClaim(Frozen):
 
 
 def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
-    """Sign a directory with its current files, after which no file may be added. Return the statement's predicate.
+    """Sign a directory with its current files, and return the statement's predicate. No file may be added afterward.
 
     Raises:
         SignatureError: this machine has no `promoter` key (`trainer` if unreleased), or a file cannot be signed.
@@ -156,7 +157,7 @@ def is_export(directory: Path) -> bool:
 
 
 def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str, Any]:
-    """Verify an export offline; see `standalone_verify.verify`.
+    """Verify an export offline with a root of trust; see `standalone_verify.verify`.
 
     Raises:
         SignatureError: a file, the statement, its signer or the root is invalid.
@@ -203,7 +204,7 @@ FORMS: Final = standalone_verify.FORMS.rstrip("/")
 
 
 class FormSource(NamedTuple):
-    """Checkpoint from which a form is made: its digest, its signed directory, and its recipe.
+    """Checkpoint from which a quantized or pruned form is made: its digest, its signed directory, and its recipe.
 
     Args:
         files: SHA-256 of weights, configuration and tokenizer, as the trainer signed them.
@@ -216,7 +217,7 @@ class FormSource(NamedTuple):
 
 
 def form_source(ctx: Context, directory: Path) -> FormSource:
-    """Return the checkpoint in a signed directory, as the source of a form.
+    """Return the checkpoint in a signed directory, as the source of a quantized or pruned form.
 
     Raises:
         SignatureError: a file differs from the signed file.
@@ -260,7 +261,7 @@ def state_plain(ctx: Context, source: FormSource, form: str, folder: Path) -> No
 def judge_form(
     ctx: Context, source: FormSource, release: str, form: str, compared: Manifest, folder: Path
 ) -> FormClaim:
-    """Sign the measurement of a form, and evaluate the export gates on it.
+    """Sign the measurement of a quantized or pruned form, and evaluate the export gates on it.
 
     Args:
         release: name of the release; its signed policy has the limits.
@@ -291,17 +292,17 @@ def judge_form(
 
 
 def form_statement(ctx: Context, checkpoint: str, form: str) -> Path:
-    """Return the path of the statement about a form of a checkpoint."""
+    """Return the path of the signed statement about a checkpoint's form, such as `gguf-q8_0`."""
     return attestations.path_of(ctx, checkpoint, f"{FORMS}/{form}")
 
 
 def _files_of(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files of a form by name, before documents and evidence are added."""
+    """Return the SHA-256 of every file in an exported form by name, before documents and evidence are added."""
     return {name: standalone_verify.digest_of(folder / name) for name in standalone_verify.files_of(folder)}
 
 
 def _is_stated(ctx: Context, source: FormSource, form: str, facts: Mapping[str, Any]) -> bool:
-    """Return True if the evaluator has already attested these facts about the form."""
+    """Return True if the evaluator has already attested these facts about the exported form."""
     known = attestations.about(ctx, source.checkpoint).valid.get(f"{FORMS}/{form}")
     return known is not None and known.facts == _facts(source, form, facts)
 

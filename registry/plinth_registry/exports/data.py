@@ -1,9 +1,9 @@
-"""Exports of text, tokens and files of a manifest: tainted data is refused, each export is recorded and signed.
+"""Exports of text, tokens and files of a manifest. Tainted data is refused, and each export is recorded and signed.
 
 `EXPORT.json` names every file with its SHA-256, and the manifests that the files come from. The compliance key signs
 it, and its owner also states the terms of the text; no key of the promoter or trainer is needed. The target is a folder
-or a URI. Files that were signed there before are kept in the next statement, so that several exports can share a
-folder; `verify` rejects files that were not exported.
+or a URI. Files that were signed at the target before are kept in the next statement, so that several exports can share
+a folder. `verify` rejects files that were not exported.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def is_signed(to: str) -> bool:
 
 
 def verify(to: str, root: Path) -> dict[str, Any]:
-    """Verify an export of text or tokens with only the root of trust. Every file is checked, and no other files may be
-    there.
+    """Verify an export of text or tokens with only the root of trust. Every file is checked, and the export may have no
+    other files.
 
     Raises:
         SignatureError: a file, the statement, its signer or the root is invalid.
@@ -192,7 +192,7 @@ def _same_files(place: str, files: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _signed_before(ctx: Context, to: str) -> SignedFiles:
-    """Return the files at a target that a compliance key of this workspace's root signed before.
+    """Return the files at a target for which a compliance key of this workspace's root has signed an earlier export.
 
     Raises:
         StorageError: the target has an export of another kind.

@@ -1,5 +1,5 @@
-"""Exports of models: a release, verified again, with its documents and signed statements; or an unreleased checkpoint,
-with a card that labels it.
+"""Exports of models: releases with their documents and signed statements, and unreleased checkpoints with a card that
+labels them as unreleased. A release is verified again before its export.
 
 Releases come from the signed history, and MLflow is not trusted. A version that was rolled back or is tainted is always
 refused.
@@ -105,7 +105,7 @@ def _named(ctx: Context, target: str) -> tuple[str, str]:
 
 
 def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
-    """Check that a verified export was not rolled back or tainted later. Its signature never expires, so this
+    """Check that a verified export was not rolled back or tainted later. The export's signature never expires, so this
     workspace's history and taints are read.
 
     Args:
@@ -127,7 +127,8 @@ def require_standing(ctx: Context, proved: Mapping[str, Any]) -> None:
 
 
 def add_papers(ctx: Context, found: ReleasedModel, form: str, directory: Path) -> ExportClaim:
-    """Write documents and evidence into a directory before it is signed. Return the claims for the signed statement.
+    """Write documents and evidence into a directory before it is signed, and return the claims for the signed
+    statement.
 
     Args:
         form: form of the export; the evaluator's statement about it is included.
@@ -162,7 +163,7 @@ def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     """Return the signed envelope of a release record.
 
     Raises:
-        SignatureError: the record's file now has another record.
+        SignatureError: the file of the record now contains another record.
     """
     path = RELEASES.path(ctx, record.number)
     data = dsse.bytes_of(path)
@@ -189,16 +190,16 @@ def _papers(ctx: Context, model: str) -> list[Papers]:
 
 
 def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
-    """Return the paths of statements about a checkpoint, without statements about its forms, since these belong to one
-    export each.
+    """Return the paths of the signed statements about a checkpoint. Statements about quantized or pruned forms are left
+    out, because each belongs to one export.
     """
     found = sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
     return [path for path in found if not path.name.startswith(f"{FORMS.rstrip('/')}.")]
 
 
 def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | None) -> str:
-    """Return the role that signed a statement. It is the role of the statement's type, or else the first role whose
-    signature verifies.
+    """Return the role that signed a statement. If the statement's type belongs to a role, this role must have signed
+    it. If the type belongs to no role, any role may have signed it.
 
     Raises:
         SignatureError: no role's signature verifies.

@@ -8,8 +8,8 @@ has the state of one gate, the summary of all gates, and the evaluation of a pol
     origin      signature, lineage, taint, contamination, license, terms, resume, stability, cost; approvals
 
 A gate fails with a reason if its evidence is missing. A gate that decided nothing is skipped, not applicable or
-pending, and never passed. Does not belong here: how evidence is gathered (`plinth_registry.evidence`), who signed the
-policy (`plinth_registry.policy`), consequences of a verdict (`plinth_registry.promotion`).
+pending, and never passed. Three things are in other modules: gathering evidence (`plinth_registry.evidence`), signing
+the policy (`plinth_registry.policy`), and the consequences of a verdict (`plinth_registry.promotion`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GateResult(GateVerdict):
 
     @property
     def detail(self) -> str:
-        """Reason, with the waiver if there is one."""
+        """Reason for the gate's state, with the waiver if there is one."""
         return f"{self.reason} ({self.waived})" if self.waived else self.reason
 
     @property
@@ -95,12 +95,13 @@ def account(results: Sequence[GateResult]) -> str:
 
 
 def summary(results: Sequence[GateResult]) -> str:
-    """Return the outcome and the counts by state on one line."""
+    """Return a candidate's outcome and the number of its gates by state, on one line."""
     return f"{outcome(results)}; {account(results)}"
 
 
 def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
-    """Return the part of a reason that lists samples below the minimum size, or an empty string if there are none.
+    """Return the part of a gate's reason that lists the samples below the minimum size. Return an empty string if there
+    are none.
 
     Args:
         what: noun of one sample, such as `slice`.
@@ -112,14 +113,14 @@ def skipped(what: str, least: int, small: Sequence[tuple[str, int]]) -> str:
 
 
 def named(small: Sequence[tuple[str, int]]) -> str:
-    """List the first few names with their sample size."""
+    """Return the first few sample names with their sizes, as text."""
     shown_ones = ", ".join(f"{name} (n {n:,})" for name, n in small[:NAMES_SHOWN])
     more = len(small) - NAMES_SHOWN
     return f"{shown_ones} and {more} more" if more > 0 else shown_ones
 
 
 def shown(value: float, apart_from: float | None = None, signed: bool = False) -> str:
-    """Format a number with two decimals or three digits. More digits are used if needed to distinguish it from
+    """Format a number with two decimals or three digits. More digits are used if they are needed to distinguish it from
     `apart_from`.
     """
     if value != value:
@@ -133,14 +134,14 @@ def shown(value: float, apart_from: float | None = None, signed: bool = False) -
 
 
 def percent(share: float, apart_from: float | None = None) -> str:
-    """Format a share in percent."""
+    """Format a fraction in percent. More digits are used if they are needed to distinguish it from `apart_from`."""
     if share != share:
         return "unknown"
     return f"{shown(share * 100, None if apart_from is None else apart_from * 100)}%"
 
 
 def number(value: float) -> float | str:
-    """Return a number for JSON; NaN and infinity are returned as text."""
+    """Return a number for JSON. NaN and infinity are returned as text."""
     return value if value == value and abs(value) != float("inf") else str(value)
 
 
@@ -152,7 +153,7 @@ def _digits(value: float, digits: int, plus: str) -> str:
 
 
 def _who(one: GateResult) -> str:
-    """Return the person and date of a gate's waiver, without its reason."""
+    """Return the person who signed a gate's waiver and its date, without the reason."""
     return one.waived.partition(": ")[0].removeprefix("waived ")
 
 
@@ -190,7 +191,7 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
     Args:
         policy: policy with the parameters in its `extensions`. A gate that is not named there uses its defaults.
-        evidence: evidence whose `comparison` has the form as candidate and the release as champion.
+        evidence: evidence with a `comparison` in which the form is the candidate and the release is the champion.
     """
     given = policy.extensions if policy else {}
     required = {name for name in (*GATES.built_in, *given) if _is_of_exports(name)}
@@ -198,14 +199,16 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
 
 def _is_of_exports(name: str) -> bool:
-    """Return True if a gate applies to exports. A gate that cannot be loaded counts as a candidate gate and fails."""
+    """Return True if a gate applies to exports. A gate that cannot be loaded counts as a gate of candidates, and it
+    fails.
+    """
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False
 
 
 def _recomputed(gate: Gate, result: GateResult, evidence: Evidence) -> GateResult:
-    """Return the result of a gate, changed to failed if its evidence does not match its own tables."""
+    """Return the gate's result, changed to failed if the gate's evidence does not match its own tables."""
     wrong = [said for kind in gate.counted for said in evidence.miscounted.get(kind, ())]
     if not wrong:
         return result
@@ -264,7 +267,7 @@ def _named(name: str, verdict: GateVerdict) -> GateResult:
 
 
 def _is_absent(value: Any) -> bool:
-    """Return True for None, an empty table, or a record that has only such values."""
+    """Return True if a value is None, an empty table, or a record that has only absent values."""
     if isinstance(value, Frozen):
         return all(_is_absent(getattr(value, name)) for name in type(value).model_fields)
     return value is None or (isinstance(value, Mapping | tuple) and not value)

@@ -19,14 +19,14 @@ F = TypeVar("F", bound=Frozen)
 
 
 class CheckResult(Frozen):
-    """Outcome of a check that ran outside the gates, with its findings as text."""
+    """Outcome of a check that runs outside the gates, with its findings as text."""
 
     holds: bool
     detail: str
 
 
 class CodeFacts(Frozen):
-    """Code versions that the training used, as the trainer stated them at each start of the ranks."""
+    """Code versions that the training used, as stated by the trainer at each start of the ranks."""
 
     commits: tuple[str, ...] = ()
     unclean: tuple[str, ...] = Field((), description="One sentence for each machine without a clean commit.")
@@ -42,13 +42,13 @@ class SliceScore(Frozen):
 
 
 class EvaluationFacts(Frozen):
-    """Scores of held-out text, by slice."""
+    """Scores of the checkpoint on held-out text, by slice."""
 
     slices: Mapping[str, SliceScore]
 
 
 class ProbeWorth(Frozen):
-    """Check that a probe's score can be distinguished from noise; see `plinth.evaluation.probes.scoring`."""
+    """Signal of a probe and its ratio to the noise of the score; see `plinth.evaluation.probes.scoring`."""
 
     items: int
     signal: float
@@ -57,7 +57,7 @@ class ProbeWorth(Frozen):
 
 
 class ProbeFacts(Frozen):
-    """Results of the noise check, by probe."""
+    """Signal and noise of every probe, by name."""
 
     probes: Mapping[str, ProbeWorth]
 
@@ -76,7 +76,7 @@ class TaskFacts(Frozen):
 
 
 class PairedLine(Frozen):
-    """Paired difference, candidate minus champion, with the bounds of its interval."""
+    """Paired difference between candidate and champion (candidate minus champion), with the bounds of its interval."""
 
     kind: str = Field(description="Kind of measurement: `slices`, `probes`, `tasks`, …")
     measure: str
@@ -109,7 +109,7 @@ class ContaminationFacts(Frozen):
 
 
 class GrantedUses(Frozen):
-    """Uses that the owner of a source permits, and the amount of the source that was used."""
+    """Uses that the owner of a source permits, and the amount of the source in the training text."""
 
     documents: int
     train: bool
@@ -126,7 +126,7 @@ class LicenceFacts(Frozen):
 
 
 class ToleranceFacts(Frozen):
-    """Relative difference of a replay from the run, and of two replays from each other."""
+    """Relative difference between a replay and the run, and between two replays."""
 
     differences: Mapping[str, float] = Field(description="Differences between original and replay, by quantity.")
     bounds: Mapping[str, float] = Field(description="Tolerance of each quantity, measured by two replays.")
@@ -136,7 +136,7 @@ class ToleranceFacts(Frozen):
 
     @classmethod
     def of(cls, measured: Tolerance) -> ToleranceFacts:
-        """Return the tolerance that a resume proof measured, as facts."""
+        """Return the tolerance in a proof that training can be resumed, as facts."""
         return cls(
             differences={name: one.difference for name, one in measured.bounds.items()},
             bounds={name: one.bound for name, one in measured.bounds.items()},
@@ -147,7 +147,7 @@ class ToleranceFacts(Frozen):
 
 
 class ResumeFacts(Frozen):
-    """Result of replaying a resumed run."""
+    """Result of comparing a resumed run with the original run."""
 
     bit_exact: bool
     compared_steps: int
@@ -160,7 +160,7 @@ class ResumeFacts(Frozen):
 
 
 class StabilityFacts(Frozen):
-    """Number of events of the run by kind: restarts, interventions, refused checkpoints, diverged steps."""
+    """Number of the run's events by kind: restarts, interventions, refused checkpoints, diverged steps."""
 
     events: Mapping[str, int]
 
@@ -172,7 +172,7 @@ class CostFacts(Frozen):
 
 
 class Approval(Frozen):
-    """One person's decision about a candidate, and how it was given."""
+    """Decision of one person about a candidate, and the way in which it was given."""
 
     by: str
     decision: Literal["approved", "rejected"]
@@ -202,11 +202,11 @@ class Evidence(Frozen):
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if there is none.")
-    first_release: Literal["allowed", "refused"] = Field("allowed", description="Policy for the first release.")
+    first_release: Literal["allowed", "refused"] = Field("allowed", description="Allow or refuse a first release.")
     parent: str | None = Field(None, description="Digest of the initial checkpoint; empty for random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Figures that do not match their tables, by kind of evidence."
+        default_factory=dict, description="Numbers that do not match their tables, by kind of evidence."
     )
 
     measured: Mapping[str, SerializeAsAny[Frozen]] = Field(
@@ -227,7 +227,7 @@ class Evidence(Frozen):
     @field_validator("measured", mode="before")
     @classmethod
     def _records(cls, given: Mapping[str, Any]) -> dict[str, Frozen]:
-        """Convert facts given as plain data to the records of their measurements."""
+        """Convert facts that are given as plain data to the record types of their own measurements."""
         return {
             name: one if isinstance(one, Frozen) else MEASUREMENTS[name].facts.model_validate(one)  # type: ignore[union-attr]
             for name, one in given.items()
@@ -235,6 +235,6 @@ class Evidence(Frozen):
         }
 
     def of(self, name: str, record: type[F]) -> F | None:
-        """Return the facts of a measurement, or None if there are none or they have another record type."""
+        """Return the facts of a measurement, or None if they are absent or have another record type."""
         found = self.measured.get(name)
         return found if isinstance(found, record) else None

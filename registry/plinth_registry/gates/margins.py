@@ -1,4 +1,4 @@
-"""Paired differences and upper bounds of shares, for gates that compare two models. The gates `forgetting` and
+"""Paired differences and upper bounds of rates, for gates that compare two models. The gates `forgetting` and
 `compressed`, for a model derived from another model.
 """
 
@@ -28,9 +28,9 @@ BUCKET: Final = "bucket "
 
 
 def champion_of(name: str, evidence: Evidence) -> GateResult | None:
-    """Return the result of a gate if there is no champion to compare with, or None if there is a champion.
+    """Return the gate's result if there is no champion to compare with, or None if there is a champion.
 
-    Before the first release there is no champion. The policy decides if that blocks the candidate.
+    Before the first release there is no champion. The policy decides if this blocks the candidate.
     """
     if evidence.champion is None:
         return missing(name, "the champion is unknown")
@@ -48,8 +48,8 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
 
 
 def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine], GateResult | None]:
-    """Return the lines of one kind from the comparison with the current champion, or the gate's result if there are
-    none.
+    """Return the lines of one kind from the comparison with the current champion. If there are no such lines, return
+    the gate's result.
     """
     closed = champion_of(name, evidence)
     if closed is not None:
@@ -61,7 +61,7 @@ def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine]
 
 
 class Bounded(NamedTuple):
-    """Paired difference with its margin and its label."""
+    """Paired difference between two models, with its margin and its label."""
 
     line: PairedLine
     margin: float
@@ -69,7 +69,7 @@ class Bounded(NamedTuple):
 
     @classmethod
     def of(cls, line: PairedLine, margin: float) -> Bounded:
-        """Return the difference with its margin and the label of the line's slice."""
+        """Return the paired difference with its margin and the label of its slice."""
         return cls(line, margin, label(line))
 
     @property
@@ -84,7 +84,7 @@ class Bounded(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Amount by which the bound exceeds the margin, or infinity if the bound is unknown."""
+        """Amount by which the difference's bound exceeds the margin, or infinity if the bound is unknown."""
         value = self.line.worse_at_most - self.margin
         return value if value == value and is_known(self.line) else math.inf
 
@@ -147,7 +147,7 @@ def _values(line: PairedLine) -> dict[str, float]:
 
 def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: int) -> GateResult:
     """Return the gate's result over lines with at least `least` items, each labeled by its measure. If no line has
-    enough items, evidence is missing.
+    enough items, the result states that evidence is missing.
     """
     small = [one for one in lines if one.clusters < least]
     judged = [Bounded(one, margin, one.measure) for one in lines if one not in small]
@@ -158,12 +158,12 @@ def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: in
 
 
 def subject_of(line: PairedLine) -> str:
-    """Return the probe or task that a line is about. Measures are written `name: measure`."""
+    """Return the probe or task that a line measures. The line's measure has the form `name: measure`."""
     return line.measure.partition(":")[0]
 
 
 class UpperBound(NamedTuple):
-    """Upper bound of a share of n items, with the number of findings if it is known."""
+    """Upper bound of a rate over n items, with the number of findings if it is known."""
 
     n: int
     at_most: float
@@ -178,7 +178,7 @@ class UpperBound(NamedTuple):
 def worst_share(
     name: str, what: str, rates: Mapping[str, UpperBound], least: int, limit: float, **evidence: Any
 ) -> GateResult:
-    """Return the result of a gate that limits the upper bounds of a share: overall, and on every slice of at least
+    """Return the result of a gate that limits the upper bound of a rate, both overall and on every slice of at least
     `least` items.
     """
     judged = {key: one for key, one in rates.items() if key == WHOLE or one.n >= least}
@@ -219,7 +219,7 @@ class ForgettingBound(Frozen):
     parents_text: bool = Field(
         True, description="Require a comparison on the parent's held-out text, which imported weights do not have."
     )
-    min_documents: int = Field(30, ge=2, description="Slices with fewer documents are skipped.")
+    min_documents: int = Field(30, ge=2, description="Slices with fewer documents than this are skipped.")
 
     def of(self, slice_label: str) -> float:
         """Return the margin of a slice, by its label."""
@@ -227,7 +227,7 @@ class ForgettingBound(Frozen):
 
 
 def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
-    """Require the loss against the parent to be within the margin: on the whole, and on every slice with enough
+    """Require the loss relative to the parent to be within the margin, both overall and on every slice with enough
     documents.
     """
     parent, compared = evidence.parent, evidence.of("comparison", ComparisonFacts)
@@ -257,7 +257,7 @@ def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
 
 
 def _named(line: PairedLine, name: str) -> str:
-    """Return the name of a slice, with a label if the slice belongs to the parent's text."""
+    """Return the name of a slice, labeled if the slice belongs to the parent's text."""
     return name if line.kind == OWN_SLICES else f"{name} of the parent's text"
 
 
@@ -280,17 +280,17 @@ COMPRESSED = "compressed"
 
 
 class CompressedPolicy(Frozen):
-    """Limits on the loss of a compressed form against its release, in bits per byte."""
+    """Limits on the loss of a compressed form relative to its release, in bits per byte."""
 
     margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the release.")
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed but not gated.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents than this are only listed.")
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:
-    """Require the loss on every slice to be below its margin. A form that was not measured fails."""
+    """Require the loss of a compressed form on every slice to be below a margin. A form that was not measured fails."""
     known = evidence.of("comparison", ComparisonFacts)
     lines = [one for one in known.lines if one.kind == "slices"] if known else []
     judged = [one for one in lines if one.slice == WHOLE or one.clusters >= asked.min_documents]

@@ -31,7 +31,7 @@ def signature(_: NoParams, evidence: Evidence) -> GateResult:
 
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     """Require a complete ancestry down to the raw sources, and the trainer's statement. If the policy requires a clean
-    commit, every machine must have trained from one.
+    commit, every machine must have trained from a clean commit.
     """
     found, known = _finding("lineage", evidence.lineage), evidence.code
     if not (found.passed and asked.clean_commit):
@@ -60,8 +60,8 @@ def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
 
 
 def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
-    """Require that the recipe permits the license of every training document. If the policy has a list of licenses, it
-    must permit the license, too.
+    """Require that the recipe permits the license of every training document. If the policy has its own list of
+    licenses, this list must also permit the license.
     """
     known = evidence.licences
     if known is None or not sum(known.documents.values()):
@@ -99,8 +99,8 @@ def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
 
 
 def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
-    """Require a resumed run that is bit-identical to an uninterrupted run. If the policy accepts that, a difference
-    within the tolerance of the hardware is enough.
+    """Require a resumed run to be bit-identical to an uninterrupted run. If the policy accepts it, a difference within
+    the tolerance of the hardware is enough.
     """
     known = evidence.resume
     if known is None:
@@ -117,7 +117,7 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
-    """Return True if the policy accepts the measured tolerance. Also return the reasons."""
+    """Return True if the policy accepts the measured tolerance of the resumed run, and the reasons for this result."""
     measured = known.tolerance
     if measured is None:
         return False, ()
@@ -135,7 +135,7 @@ def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, .
 
 
 def _machines(hardware: tuple[str, ...]) -> str:
-    """Format the hardware with its number of ranks."""
+    """Format the hardware of the ranks, with the number of ranks."""
     return "; ".join(f"{count} x {name}" for name, count in sorted(Counter(hardware).items()))
 
 
@@ -179,7 +179,9 @@ COST = release_gate(cost, CostPolicy, "cost")
 
 
 class CountedApprovals(NamedTuple):
-    """People whose approval counts, their keys or logins, rejections, and reasons why other decisions do not count."""
+    """Decisions on a candidate: people with approvals that count, their keys or logins, rejections, and the reasons why
+    other decisions do not count.
+    """
 
     people: list[str]
     keys: set[str]
@@ -253,8 +255,8 @@ def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) 
 
 
 def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
-    """Return the reason why a decision is not proved to be that person's, as the policy requires. If it is proved,
-    return an empty string.
+    """Return the reason why the signature or login does not prove that this person made the decision, as the policy
+    requires. If it is proved, return an empty string.
     """
     if approval.how not in asked.accepted:
         return f", the policy accepts {' or '.join(asked.accepted)}"

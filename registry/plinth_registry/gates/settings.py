@@ -30,14 +30,14 @@ def release_gates() -> Mapping[str, Gate]:
 
 
 def absent_gates() -> Mapping[str, str]:
-    """Return the gates whose extension package is not installed, with the name of the package. Such a gate fails unless
-    the policy omits it.
+    """Return the gates that belong to an extension package that is not installed, with the name of the package. Each of
+    these gates fails unless the policy omits it.
     """
     return absent(GATES.group)
 
 
 def absent_key(key: str) -> str:
-    """Return the missing package whose gates are the only ones with this policy key, or an empty string. For example,
+    """Return the missing package that would provide all gates with this policy key, or an empty string. For example,
     the key `pii` belongs to the gate `pii_data`.
     """
     return next((package for name, package in absent_gates().items() if name == key or name.startswith(f"{key}_")), "")
@@ -62,8 +62,8 @@ class LineagePolicy(Frozen):
 
 class SlicePolicy(Frozen):
     """Limits on held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95%
-    interval of candidate minus champion is below the margin. All slices must pass, so no correction for their number is
-    needed.
+    interval of candidate minus champion is below the margin. All slices must pass, so their number needs no statistical
+    correction.
     """
 
     max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute limit for the slice of every bucket.")
@@ -71,14 +71,14 @@ class SlicePolicy(Frozen):
     margins: Mapping[str, float] = Field(
         default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents are listed but not gated.")
+    min_documents: int = Field(10, ge=2, description="Slices with fewer documents than this are only listed.")
 
 
 class ProbePolicy(Frozen):
     """Limits on probes with a signal-to-noise ratio of at least 1."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a probe against the champion.")
-    min_templates: int = Field(10, ge=2, description="Probes with fewer templates are listed but not gated.")
+    min_templates: int = Field(10, ge=2, description="Probes with fewer templates than this are only listed.")
     none_decides: Literal["passes", "fails"] = Field("fails", description="Result if no probe exceeds its noise.")
 
 
@@ -86,7 +86,7 @@ class TaskPolicy(Frozen):
     """Limits on tasks and their metrics."""
 
     margin: float = Field(0.05, ge=0, description="Allowed loss of a metric against the champion.")
-    min_items: int = Field(10, ge=2, description="Tasks with fewer items are listed but not gated.")
+    min_items: int = Field(10, ge=2, description="Tasks with fewer items than this are only listed.")
 
 
 class ContaminationPolicy(Frozen):
@@ -147,12 +147,12 @@ class PrometheusPolicy(Frozen):
     step_s: int = Field(
         60,
         ge=1,
-        description="Seconds between pairs; below the rate window, pairs are correlated.",
+        description="Seconds between pairs. Pairs are correlated if this is shorter than the rate window.",
     )
 
 
 class FeedPolicy(Frozen):
-    """Metric of the release owner, from appended JSON lines or two queries. The metric is unsigned."""
+    """Metric of the release owner, from appended JSON lines or from two Prometheus queries. The metric is unsigned."""
 
     lines: str | None = Field(
         None, min_length=1, description="File or folder of `*.jsonl`; relative to the workspace, or absolute."
@@ -169,11 +169,11 @@ class FeedPolicy(Frozen):
 class TrialPolicy(Frozen):
     """Conditions to roll back a canary, or to make it champion, by paired comparison with the champion.
 
-    `margin` is a share of the champion's value. Both decisions use the same limit: either a stream is worse by more
-    than the margin, or every stream is within it.
+    `margin` is a fraction of the champion's value. Both decisions use the same limit. A canary is rolled back if one
+    stream is worse by more than the margin, and may be promoted if every stream is within the margin.
     """
 
-    margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a share of the champion's value.")
+    margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a fraction of the champion's value.")
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the false alarm rate for an equally good canary.")
     least: int = Field(100, ge=2, description="Minimum number of observations per stream.")
     higher_is_better: tuple[str, ...] = Field((), description="Names of streams in which higher is better.")
@@ -203,7 +203,7 @@ class ApprovalPolicy(Frozen):
     )
     proxies: tuple[str, ...] = Field(
         (),
-        description="Owners (as approver) of the server keys that may state the author of a tag.",
+        description="Owners of the login servers' keys (role `approver`) that may sign the author of a tag.",
         exclude_if=lambda given: not given,
     )
 
@@ -215,7 +215,7 @@ class GatePolicy(Frozen):
     version: int = Field(1, ge=1, description="Version of this policy: one more than the previous version.")
     description: str = ""
     first_release: Literal["allowed", "refused"] = Field(
-        "allowed", description="Policy for a first release, which has no champion to compare with."
+        "allowed", description="Allow or refuse a first release, which has no champion to compare with."
     )
     tainted_champion: Literal["stays", "goes back"] = Field(
         "stays",
@@ -282,8 +282,8 @@ class GatePolicy(Frozen):
 
 
 def _default(gate: Gate) -> Any:
-    """Return the default of a gate's section in the policy model. A hidden section is left out of a dump if it has its
-    default.
+    """Return the default of a gate's section in the policy model. If a hidden section has its default, it is left out
+    of a dump.
     """
     default = gate.params()
     return default if gate.shown else Field(default, exclude_if=lambda given: given == default)
@@ -291,7 +291,7 @@ def _default(gate: Gate) -> Any:
 
 @lru_cache(maxsize=1)
 def policy_model() -> type[GatePolicy]:
-    """Build the policy model with an additional key for the parameters of each measurement's gates."""
+    """Build the policy model with an additional key for the gate parameters of each measurement."""
     known = GatePolicy.model_fields
     own = {one.section: (one.params, _default(one)) for one in release_gates().values() if one.section}
     made: type[GatePolicy] = create_model(  # type: ignore[call-overload]
@@ -302,7 +302,7 @@ def policy_model() -> type[GatePolicy]:
 
 @lru_cache(maxsize=1)
 def _signed_model() -> type[GatePolicy]:
-    """Build the policy model for signed policies, which keeps the keys of gates whose package is not installed."""
+    """Build the model for signed policies, which keeps the keys of gates if their package is not installed."""
     if not absent_gates():
         return policy_model()
 

@@ -6,9 +6,10 @@
     database    registered models and accounts in the SQLite databases when no server runs
     connection  the connection for callers of this package, with named errors; accounts of people
 
-MLflow authenticates users but does not record who set a tag. So the server has its own key, enrolled as `approver` and
-named in the gate policy (`approvals.proxies`), with which it signs the author of each tag. A tag that was written
-without this key, in the database or through a server without login, has no such statement and is only a request.
+MLflow authenticates users but does not record who set a tag. Therefore, the server has its own key, enrolled as
+`approver` and named in the gate policy (`approvals.proxies`), with which it signs the author of each tag. A tag that
+was written without this key, in the database or through a server without login, has no such statement and is only a
+request.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PROXIED_SCHEME = "mlflow-artifacts"
 
 
 def confine(destination: str) -> None:
-    """Restrict MLflow's artifact repositories in this process to the artifacts of the server."""
+    """Restrict MLflow's artifact repositories in this process to the folder with the server's artifacts."""
     from mlflow.server import handlers
     from mlflow.store.artifact.artifact_repository_registry import _artifact_repository_registry as made
 
@@ -65,7 +66,7 @@ def confine(destination: str) -> None:
 
 
 def guard(client: Any, uri: str) -> Any:
-    """Make a client refuse runs and models whose artifacts would bypass its server.
+    """Make a client refuse runs and models if their artifacts would bypass its server.
 
     Args:
         uri: address of the server. If it names a database, artifacts are in folders and nothing is refused.
@@ -117,7 +118,9 @@ def _refused_place(place: object) -> Exception:
 
 
 def _below(root: Path, place: str) -> Any:
-    """Return MLflow's repository for a folder in `root`. It follows no links and serves no hard-linked files."""
+    """Return MLflow's repository for a folder in `root`. The repository follows no links and serves no hard-linked
+    files.
+    """
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -130,7 +133,7 @@ def _below(root: Path, place: str) -> Any:
         download_trace_data = ArtifactRepository.download_trace_data
 
         def get_local_path(self, artifact_path: str) -> None:  # type: ignore[override]
-            """Return None, so that files are copied from their open descriptor and not opened again by name."""
+            """Return None, so that MLflow copies files from an open descriptor and does not reopen them by name."""
             if self._is_directory(artifact_path):  # type: ignore[no-untyped-call]
                 raise MlflowException.invalid_parameter_value(f"a directory, not a file: '{artifact_path}'")
 
@@ -173,7 +176,9 @@ def inside(root: Path, path: str | Path) -> Path:
 
 
 def _open_below(root: Path, below: Path) -> int:
-    """Open a regular file without hard links, folder by folder, so that a link created meanwhile is not followed."""
+    """Open a regular file without hard links, folder by folder, so that a link that is created in the meantime is not
+    followed.
+    """
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for part in below.parts:
@@ -242,7 +247,7 @@ class ModelVersion:
 
 
 class ModelPage(list[Any]):
-    """Page of a list; `token` requests the next page."""
+    """Page of a list of MLflow's models or versions; `token` requests the next page."""
 
     def __init__(self, items: list[Any], token: str | None = None) -> None:
         super().__init__(items)
@@ -288,7 +293,7 @@ class Server:
         return _model(made["registered_model"])
 
     def copy_model_version(self, src_model_uri: str, dst_name: str) -> ModelVersion:
-        """Copy a version into another model, which must exist."""
+        """Copy a model version into another registered model, which must exist."""
         name, _, version = src_model_uri.removeprefix("models:/").rpartition("/")
         source = self._get("model-versions/get", name=name, version=version)["model_version"]
         copied = {
@@ -313,7 +318,7 @@ class Server:
         self._ask("DELETE", "registered-models/alias", name=name, alias=alias)
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Store a value as a JSON artifact of a run."""
+        """Store a dictionary as a JSON artifact of a run."""
         place = self._get("runs/get", run_id=run_id)["run"]["info"]["artifact_uri"]
         if not place.startswith(PROXIED) or place.startswith(f"{PROXIED}/"):  # not through this server
             self._library().log_dict(run_id, dictionary, artifact_file)
@@ -330,7 +335,7 @@ class Server:
         return dict(json.loads(self.request(method, f"{API}/{path}", json.dumps(body).encode())))
 
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        """Send a request directly to the server, without a proxy or redirects.
+        """Send a request directly to the MLflow server, without a proxy or redirects.
 
         Raises:
             Refused: the server returns an error.

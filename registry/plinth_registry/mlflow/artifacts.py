@@ -51,7 +51,9 @@ class PlinthArtifacts(ArtifactRepository):
         self._local: LocalArtifactRepository | None = None
 
     def download_artifacts(self, artifact_path: str, dst_path: str | None = None) -> str:
-        """Write the model, or a part of it, into a folder, by default a new temporary one. Return the path."""
+        """Write the model, or a part of it, into a folder, and return the path. By default, the folder is a new
+        temporary folder.
+        """
         if artifact_path or self._local:
             return str(super().download_artifacts(artifact_path, dst_path))  # type: ignore[no-untyped-call]
         folder = Path(dst_path or tempfile.mkdtemp(prefix="plinth-model-"))
@@ -59,7 +61,7 @@ class PlinthArtifacts(ArtifactRepository):
         return str(folder)
 
     def list_artifacts(self, path: str | None = None) -> list[Any]:
-        """Return the list of the model's files, after verifying the model."""
+        """Return the list of the model's files, after the model is verified."""
         return list(self._copy.list_artifacts(path))  # type: ignore[no-untyped-call]
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
@@ -70,12 +72,12 @@ class PlinthArtifacts(ArtifactRepository):
         raise MlflowException("models of Plinth are read-only in MLflow; `plinth run` registers them")
 
     def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> NoReturn:
-        """Raise an error, as `log_artifact` does."""
+        """Raise an error, because only `plinth run` registers models."""
         self.log_artifact(local_dir)
 
     @property
     def _copy(self) -> LocalArtifactRepository:
-        """Verified model in a temporary folder, for clients that read single files."""
+        """Verified copy of the model in a temporary folder, for clients that read single files."""
         if self._local is None:
             folder = self._kept.enter_context(tempfile.TemporaryDirectory(prefix="plinth-model-"))
             self._write(Path(folder))
@@ -91,7 +93,7 @@ class PlinthArtifacts(ArtifactRepository):
 
 
 def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
-    """Verify the model of a source and write it into an empty folder.
+    """Verify the model that a source URI names, and write it into an empty folder.
 
     Args:
         registry_uri: MLflow registry whose aliases and versions are compared with the signed history.
@@ -118,8 +120,8 @@ def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
 
 
 def add_mlmodel(folder: Path, name: str) -> None:
-    """Add the file `MLmodel` to a Hugging Face folder, and copy the tokenizer to where the `transformers` flavor looks
-    for it.
+    """Add the file `MLmodel` to a Hugging Face folder, and copy the tokenizer into the subfolder that the
+    `transformers` flavor reads.
     """
     from importlib.metadata import PackageNotFoundError, version
 
@@ -168,10 +170,10 @@ def _write_of_workspace(workspace: Any, directory: Path, uri: str, folder: Path,
 
 
 def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | None) -> None:
-    """Check that a model was not rolled back, and that MLflow shows it in the same way as the signed history.
+    """Check that a model was not rolled back, and that MLflow agrees with the signed history about it.
 
-    MLflow passes only the source, and not the version that was requested. So all versions of a release with this source
-    must be versions in the signed history, and all aliases on these versions must agree with it, too.
+    MLflow passes only the source, and not the version that was requested. Therefore, all versions of a release with
+    this source must be versions in the signed history, and all aliases on these versions must agree with the history.
     """
     from plinth_registry import releases
 
@@ -198,7 +200,7 @@ def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | No
 
 
 def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield the versions of a release in MLflow that have this source, with their aliases."""
+    """Yield the versions of a release that MLflow lists with this source, and their aliases."""
     from mlflow import MlflowClient
 
     client = MlflowClient(registry_uri=registry_uri)
@@ -214,7 +216,7 @@ def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str,
 
 
 def _write_of_export(short: str, folder: Path) -> None:
-    """Copy the export of a checkpoint, given by the first 12 digits of its digest, and verify the copy."""
+    """Copy an export of the checkpoint with a digest that starts with these 12 digits, and verify the copy."""
     from plinth_registry import exports
 
     place, root = os.environ.get(EXPORTS, ""), os.environ.get(ROOT, "")
@@ -233,7 +235,9 @@ def _write_of_export(short: str, folder: Path) -> None:
 
 
 def _is_of(statement: bytes, short: str, where: str) -> bool:
-    """Return True if the unverified statement of an export is about the plain form of this checkpoint."""
+    """Return True if the unverified statement of an export is about this checkpoint, and the export was not quantized
+    or pruned.
+    """
     from plinth.trust import dsse
 
     claim = dsse.unverified(dsse.parsed(statement, where), where)["predicate"]

@@ -60,7 +60,9 @@ def connect(workspace: Workspace) -> Any:
 
 
 def _client(workspace: Workspace, uri: str) -> Any:
-    """Return a client for an MLflow server: Plinth's own client for the workspace's server, else MLflow's library."""
+    """Return a client for an MLflow server: Plinth's own client for the workspace's server, and MLflow's library for
+    any other server.
+    """
     if not is_own(workspace, uri):
         return _library(workspace, uri)
     return Server(uri, authorization(workspace, uri), partial(_library, workspace, uri))
@@ -80,8 +82,8 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
 
 def _code(error: Exception) -> str:
-    """Return the error code of an MLflow error, even if MLflow's library is not imported. For other errors, return an
-    empty string.
+    """Return the error code of an MLflow error, even if MLflow's library is not imported. For any other error, return
+    an empty string.
     """
     library = sys.modules.get("mlflow.exceptions")  # without the import, its errors cannot be raised
     known = (Refused, library.MlflowException) if library else (Refused,)
@@ -90,7 +92,7 @@ def _code(error: Exception) -> str:
 
 @contextmanager
 def speaking(purpose: str) -> Iterator[None]:
-    """Convert errors of MLflow and of the network in the block to one error that names the purpose."""
+    """Convert errors of MLflow and of the network in the `with` block to one error that names the call's purpose."""
     try:
         yield
     except Exception as error:
@@ -186,8 +188,8 @@ def log_in(workspace: Workspace, uri: str) -> None:
 
 
 def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
-    """Return the authorization headers for requests to the workspace's own server. They are empty if it requires no
-    login.
+    """Return the authorization headers for requests to the workspace's own server. The result is empty if the server
+    requires no login.
 
     Raises:
         SignatureError: the server requires a login, and the password is not on this machine.
@@ -199,7 +201,7 @@ def authorization(workspace: Workspace, uri: str) -> dict[str, str]:
 
 
 def add_person(workspace: Workspace, person: str, model: str, *, renew: bool = False) -> str:
-    """Let a person change tags of a model. If the person has no account, create one.
+    """Let a person change tags on the candidates of a model. If the person has no account, create an account.
 
     Args:
         renew: True to set a new password for an existing account.
@@ -253,7 +255,7 @@ def _require_person(workspace: Workspace, person: str) -> None:
 
 
 def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str) -> None:
-    """Send a request about an account to the server, logged in as Plinth."""
+    """Send a request about an account to the MLflow server, logged in with Plinth's own account."""
     uri = ensure_server(workspace)
     if not is_own(workspace, uri):
         remedy = "unset MLFLOW_TRACKING_URI, or create the account on that server"
@@ -284,7 +286,7 @@ def _register() -> None:
 
 
 def _authenticated(request: Any) -> Any:
-    """Add the password to a request if this process knows the password of the server."""
+    """Add the password to a request of MLflow's client if this process knows the password of the server."""
     from requests.auth import HTTPBasicAuth
 
     for uri, password in _PASSWORDS.items():

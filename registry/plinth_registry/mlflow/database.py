@@ -1,11 +1,11 @@
-"""MLflow's SQLite databases, written directly when no server runs, since starting a server takes longer than a
+"""MLflow's SQLite databases, written directly when no server runs, because starting a server takes longer than a
 decision.
 
 The databases have the model registry and the accounts for its login. Each change is one transaction with the rows that
-MLflow's own store would write, so another process, like a server that starts meanwhile, sees the whole change or
-nothing. When a server runs, it makes all changes, since it fails if another process commits between its read and its
-write. The server also makes changes that are not supported here: to a database that does not exist yet, to tables of
-another MLflow version, or with webhooks, which the server calls.
+MLflow's own store would write. Another process, such as a server that starts in the meantime, therefore sees the whole
+change or nothing. When a server runs, it makes all changes, because it fails if another process commits between its
+read and its write. The server also makes changes that are not supported here: to a database that does not exist yet, to
+tables of another MLflow version, or with webhooks, which the server calls.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ R = TypeVar("R")
 
 
 class _Foreign(Exception):
-    """Raised if only a server may write the database."""
+    """Error that reports that only a server may write the database."""
 
 
 def _here(
     change: Callable[Concatenate[ModelDatabase, sqlite3.Connection, P], R],
 ) -> Callable[Concatenate[ModelDatabase, P], R]:
-    """Decorate a change so that it runs in one transaction, or is made by the server if only a server may write the
-    database.
+    """Decorate a method that changes the database, so that it runs in one transaction. If only a server may write the
+    database, the server makes the change.
     """
 
     @wraps(change)
@@ -126,7 +126,7 @@ class ModelDatabase:
 
     @_here
     def copy_model_version(self, database: sqlite3.Connection, src_model_uri: str, dst_name: str) -> ModelVersion:
-        """Copy a version into another model, which must exist."""
+        """Copy a model version into another registered model, which must exist."""
         name, _, number = src_model_uri.removeprefix("models:/").rpartition("/")
         source, now_ms = self.get_model_version(name, number), _now_ms()
         touched = "UPDATE registered_models SET last_updated_time = ? WHERE name = ?"
@@ -186,7 +186,7 @@ class ModelDatabase:
         database.execute("DELETE FROM registered_model_aliases WHERE name = ? AND alias = ?", (name, alias))
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Store a value as a JSON artifact of a run."""
+        """Store a dictionary as a JSON artifact of a run."""
         found = self._rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
         place = found[0][0] if found else ""
         if self._artifacts is None or not is_proxied(place):
@@ -215,8 +215,8 @@ class ModelDatabase:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in an exclusive transaction. Its changes are committed at the end, or discarded if the block
-        raises an error.
+        """Run the `with` block in an exclusive transaction. The changes are committed at the end, or discarded if the
+        block raises an error.
 
         Raises:
             _Foreign: only a server may write this database.
@@ -256,7 +256,7 @@ def _opened(database: Path, mode: str) -> sqlite3.Connection:
 
 
 def _is_known(database: sqlite3.Connection) -> bool:
-    """Return True if the tables are supported and no webhook is registered."""
+    """Return True if the tables of a database are supported and no webhook is registered."""
     named = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchall()
     if not named or database.execute("SELECT version_num FROM alembic_version").fetchall() != [(REVISION,)]:
         return False  # or a server was killed before it created the tables
@@ -316,7 +316,7 @@ def write_account(path: Path, person: str, password: str, resource: tuple[str, s
 
 
 def _has_tables(database: sqlite3.Connection) -> bool:
-    """Return True if the tables are supported. If there are no tables, create them first."""
+    """Return True if the tables of the account database are supported. If there are no tables, create them first."""
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
     for statement in () if tables else _new_tables():
         database.execute(statement)
@@ -326,8 +326,10 @@ def _has_tables(database: sqlite3.Connection) -> bool:
 
 
 def _new_tables() -> list[str]:
-    """Return the SQL statements that create the tables. They are derived from MLflow's own migrations in a database in
-    memory, since each migration commits at once, and without importing MLflow's server.
+    """Return the SQL statements that create the tables of the account database.
+
+    MLflow's own migrations run in a database in memory, because each migration commits at once. MLflow's server is not
+    imported.
     """
     from alembic.migration import MigrationContext
     from alembic.operations import Operations

@@ -1,9 +1,9 @@
 """Authentication in the process of an MLflow server, and decisions by logged-in people.
 
 MLflow's own login app checks passwords and permissions. Two hooks run after this check. Before an approval tag is
-written, a tag that would be ignored is refused with the reason. After a tag was written, the server signs its author.
-Behind a reverse proxy, the person is named in the proxy's header, which counts only with the shared secret: a client
-that sends the header itself is not authenticated.
+written, a tag that would be ignored is refused with the reason. After a tag was written, the server signs a statement
+about its author. Behind a reverse proxy, the proxy's header names the person. The header counts only with the shared
+secret: a client that sends the header itself is not authenticated.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class TagChange(NamedTuple):
 
 
 def create_app(root: Path) -> Any:
-    """Create MLflow's app with its login for the workspace at `root`. The database and the environment must be
-    prepared.
+    """Create MLflow's app with its login for the workspace at `root`. The database and the environment must be prepared
+    before the call.
 
     Raises:
         SignatureError: the settings are damaged.
@@ -61,8 +61,8 @@ def create_app(root: Path) -> Any:
 
 
 def authenticate() -> Any:
-    """Authenticate a request behind a reverse proxy (MLflow's `authorization_function`): return the person, or an error
-    response.
+    """Return the person who sent a request through a reverse proxy, or an error response. MLflow calls this function as
+    its `authorization_function`.
 
     A request without the proxy's secret is checked by its password, for Plinth's own account.
     """
@@ -83,7 +83,7 @@ def authenticate() -> Any:
 
 
 def _change() -> TagChange | None:
-    """Return the change to a decision's tag in the current request, or None if the request makes no such change."""
+    """Return the change of a decision's tag in the current request, or None if the request changes no such tag."""
     from flask import request
 
     given = request.get_json(force=True, silent=True) if request.path.endswith((SET, DELETE)) else None
@@ -109,8 +109,8 @@ def _person() -> str:
 
 
 def _refuse(ctx: Context, login: LoginSettings) -> Any:
-    """Return an error response if a tag must not be written: it has another person's name, or is an approval that the
-    policy would ignore.
+    """Return an error response if a tag must not be written. The tag names another person, or it is an approval that
+    the policy would ignore.
     """
     change, person = _change(), _person()
     if change is None or not person or person == settings.ACCOUNT:
@@ -142,8 +142,8 @@ def _require_counted(ctx: Context, login: LoginSettings, person: str, model: str
 
 
 def _vouch(ctx: Context, login: LoginSettings, response: Any) -> Any:
-    """Sign the author of a tag after it was written. If that fails, the response reports it, and the tag is only a
-    request.
+    """Sign a statement about the author of a tag after the tag was written. If signing fails, the response reports it,
+    and the tag is only a request.
     """
     change, person = _change(), _person()
     if response.status_code != 200 or change is None or not person or person == settings.ACCOUNT:
@@ -178,7 +178,7 @@ def _state(ctx: Context, login: LoginSettings, person: str, change: TagChange) -
 
 
 def _name(store: Any, change: TagChange, person: str) -> None:
-    """Show the author of a decision on the version's page, as a tag."""
+    """Write the author of a decision as a tag, which MLflow shows on the version's page."""
     from mlflow.entities import model_registry
 
     tag: Any = model_registry.ModelVersionTag

@@ -1,11 +1,11 @@
-"""Local MLflow server: start it on demand, find it, stop it. Also the code of the server process.
+"""Local MLflow server: start it on demand, find it, stop it. The code of the server process is also here.
 
 SQLite and artifacts are in the workspace's `mlflow/`, unless `PLINTH_MLFLOW_DATABASE` and `PLINTH_MLFLOW_ARTIFACTS`
 name a database (`postgresql+psycopg2://…`) and a location for artifacts (`s3://…`). Passwords are handled by libpq
-(PGPASSFILE) and must not be in URLs. A record in a private folder has the process and its port. So the address is
-stable across restarts, and writers of the workspace cannot choose a process to kill. The server exits soon after the
-last process that uses it. A server with other stores or login settings is replaced. If `MLFLOW_TRACKING_URI` is set,
-the server at this address is used instead.
+(PGPASSFILE) and must not be in URLs. A record in a private folder names the process and its port. The address is
+therefore stable across restarts, and writers of the workspace cannot choose a process to kill. The server exits soon
+after the last process that uses it. A server with other stores or login settings is replaced. If `MLFLOW_TRACKING_URI`
+is set, the server at this address is used instead.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ServerState(RunningProcess):
 
 
 def stores(home: Path) -> tuple[str, str]:
-    """Return the database URL and the artifact location of the MLflow server whose folder is `home`."""
+    """Return the database URL and the artifact location of the MLflow server with the folder `home`."""
     database = os.environ.get(DATABASE_VARIABLE) or f"sqlite:///{home / DATABASE}"
     return database, os.environ.get(ARTIFACTS_VARIABLE) or str(home / ARTIFACTS)
 
@@ -108,20 +108,20 @@ def ensure_server(workspace: Workspace) -> str:
 
 
 def use(workspace: Workspace) -> None:
-    """Keep the local server alive until this process ends."""
+    """Keep the local MLflow server alive until this process ends."""
     running.use(_users(workspace))
 
 
 def find_server(workspace: Workspace) -> ServerState | None:
-    """Return the local server if it runs and answers. It is not started."""
+    """Return the local server if it runs and answers. A server that does not run is not started."""
     state = _read(workspace)
     return state if state is not None and state.find() and healthy(state.uri) else None
 
 
 @contextmanager
 def without_server(workspace: Workspace) -> Iterator[bool]:
-    """Prevent the local server from starting while the block runs. Yield False if a server runs or another is
-    configured.
+    """Prevent the local server from starting while the `with` block runs. Yield False if a server runs, or if another
+    server is configured.
     """
     with _locked(workspace):
         yield not os.environ.get("MLFLOW_TRACKING_URI") and not is_running(workspace)
@@ -188,10 +188,10 @@ def _start(workspace: Workspace, port: int | None) -> str:
 
 
 def _port(before: int | None) -> int:
-    """Return the port that the environment names. If there is none, return the server's last port, or a free port.
+    """Return the port in the environment variable. If it is not set, return the server's last port, or a free port.
 
     Raises:
-        RegistryError: the port that the environment names is in use.
+        RegistryError: the port in the environment variable is in use.
     """
     named = int(os.environ.get(PORT_VARIABLE) or 0)
     if named and not _becomes_free(named):
@@ -213,7 +213,9 @@ def _default_signals() -> None:
 
 
 def is_own(workspace: Workspace, uri: str) -> bool:
-    """Return True if this address belongs to the workspace's own server, which child processes get as a variable."""
+    """Return True if this address belongs to the workspace's own server. Child processes get this address as an
+    environment variable.
+    """
     state = _read(workspace)
     return state is not None and state.uri == uri.rstrip("/")
 
@@ -229,8 +231,8 @@ def _require_answer(uri: str) -> str:
 
 
 def _await_health(state: ServerState) -> bool:
-    """Return True if a live server answers within a timeout, so that a server on a busy machine is not replaced at
-    once.
+    """Return True if the server's process is alive and the server answers within a timeout. A server on a busy machine
+    is therefore not replaced at once.
     """
     deadline = time.monotonic() + HEALTH_TIMEOUT_S
     while time.monotonic() < deadline and state.find():
@@ -241,7 +243,7 @@ def _await_health(state: ServerState) -> bool:
 
 
 def _end(state: ServerState) -> bool:
-    """Stop the server's processes, including workers whose parent was killed. Return True if there were any."""
+    """Stop the server's processes, including workers whose parent was killed. Return True if any was running."""
     found = _members(state)
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in _members(state):
@@ -286,12 +288,12 @@ def _users(workspace: Workspace) -> Path:
 
 
 def _locked(workspace: Workspace) -> AbstractContextManager[None]:
-    """Lock the start of the server, so that two callers do not start two servers."""
+    """Lock the start of the MLflow server, so that two callers do not start two servers."""
     return locked(running.folder(workspace) / "mlflow.lock")
 
 
 def _becomes_free(port: int) -> bool:
-    """Return True if a port is free, now or as soon as a killed server has released it."""
+    """Return True if a port is free, or becomes free as soon as a killed server has released it."""
     deadline = time.monotonic() + PORT_TIMEOUT_S
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -311,8 +313,8 @@ def _becomes_free(port: int) -> bool:
 
 
 def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
-    """Prepare the database in a folder and serve a loopback port until a signal arrives, or until no process uses the
-    server.
+    """Prepare the MLflow database in a folder, and serve a loopback port until a signal arrives, or until no process
+    uses the server.
 
     Args:
         users: lock file that processes hold while they use the server.

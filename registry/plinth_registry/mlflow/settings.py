@@ -34,7 +34,7 @@ FOLDER, SETTINGS, AUTH, PEOPLE, SECRET = "login", "settings.json", "basic_auth.i
 
 
 class LoginSettings(Frozen):
-    """Login method, and the owner of the server's signing key."""
+    """Login method of an MLflow server, and the owner of the server's signing key."""
 
     kind: Literal["password", "proxy"] = "password"
     signer: str = Field(SIGNER, min_length=1, description="Owner of the server's key for the role `approver`.")
@@ -71,8 +71,8 @@ def load(workspace: Workspace) -> LoginSettings | None:
 
 
 def identity(workspace: Workspace) -> str:
-    """Return a digest of the login settings, or an empty string if no login is required. A running server with a
-    different digest is replaced.
+    """Return a digest of the login settings, or an empty string if no login is required. If a running server has a
+    different digest, it is replaced.
     """
     try:
         return hashlib.sha256((folder(workspace) / SETTINGS).read_bytes()).hexdigest()[:12]
@@ -81,7 +81,8 @@ def identity(workspace: Workspace) -> str:
 
 
 def environment(workspace: Workspace) -> dict[str, str]:
-    """Return the environment variables that MLflow reads when it is imported. None of them is secret.
+    """Return the environment variables with login settings, which MLflow reads when it is imported. None of them is
+    secret.
 
     MLflow refuses requests to host names other than its own, and requests that a browser sends from another site. The
     public address of a proxy counts as MLflow's own.
@@ -101,7 +102,7 @@ def environment(workspace: Workspace) -> dict[str, str]:
 
 
 def ask(workspace: Workspace, given: LoginSettings) -> Path:
-    """Write settings with which the server requires a login from its next start on. Existing accounts and secrets are
+    """Write the settings with which the server requires a login after its next start. Existing accounts and secrets are
     kept.
 
     Returns:
@@ -122,8 +123,8 @@ def ask(workspace: Workspace, given: LoginSettings) -> Path:
 
 
 def stop_asking(workspace: Workspace) -> bool:
-    """Remove the settings, so that the server requires no login from its next start on. Accounts are kept. Return True
-    if a login was required before.
+    """Remove the login settings, so that the server requires no login after its next start. Accounts are kept. Return
+    True if a login was required before.
     """
     path = folder(workspace) / SETTINGS
     asked = path.exists()
@@ -135,7 +136,7 @@ def password(workspace: Workspace) -> str:
     """Return the password of Plinth's own account.
 
     Raises:
-        SignatureError: there is no password.
+        SignatureError: the account has no password on this machine.
     """
     known = _known(folder(workspace))
     if not known:
@@ -152,7 +153,7 @@ def proxy_secret(workspace: Workspace) -> bytes:
 
 
 def _auth(place: Path, given: LoginSettings) -> str:
-    """Return the text of MLflow's login settings. The password has 256 random bits, since MLflow has no default
+    """Return the text of MLflow's login settings file. The password has 256 random bits, because MLflow has no default
     password.
     """
     function = {"password": "mlflow.server.auth:authenticate_request_basic_auth"}
