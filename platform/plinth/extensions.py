@@ -287,7 +287,7 @@ def _faults(found: Any, kind: type[Any], name: str) -> list[str]:
         for field in dataclasses.fields(cast(Any, kind))
         if not _fits(getattr(found, field.name), hints[field.name])
     ]
-    return faults or [f"its name is {found.name!r}, its entry point's {name!r}"] * (found.name != name)
+    return faults or [f"its name is {found.name!r}, but its entry point is {name!r}"] * (found.name != name)
 
 
 def _fits(value: Any, hint: Any) -> bool:

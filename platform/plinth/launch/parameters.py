@@ -203,7 +203,8 @@ def problems(launch: Launch) -> Iterator[Refusal]:
         found = f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes"
         yield "ranks", f"{found}; expected a multiple of {launch.nodes}"
     if launch.nodes > 1 and launch.kind == "local":
-        yield "nodes", f"kind local uses one machine, found {launch.nodes} nodes; expected 1, or slurm, ray or kubernetes"
+        found = f"kind local uses one machine, found {launch.nodes} nodes"
+        yield "nodes", f"{found}; expected 1 node, or kind slurm, ray or kubernetes"
     yield from _environment(launch)
     if launch.kind == "slurm":
         yield from _slurm(launch)
