@@ -1,10 +1,10 @@
-"""Plinth's library: from raw corpus to evaluated checkpoint. Independent of Dagster and MLflow.
+"""Plinth's library, from the raw corpus to the evaluated checkpoint. It does not depend on Dagster or MLflow.
 
 sources -> documents -> annotations -> policy -> dedup -> holdout -> contamination
         -> verdicts -> curated -> tokens/shards -> mixture -> run -> checkpoint -> evaluation
 
-A package can import the packages below it, but none above it (a layers contract in pyproject.toml checks this).
-Kernels over text, and the code that compiles kernels, are in `plinth_text`, below all of these packages:
+A package can import the packages below it in this list, but none above it (a layers contract in pyproject.toml checks
+this). All of these packages can import `plinth_text`, which has the text kernels and the code that compiles them.
 
     provenance/  statements, the walk back to sources, explain a document, impact
     operation/   plans (memory, time, money), budgets and costs, goodput

@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
     @property
     def top(self) -> str:
-        """Top-level package of its module."""
+        """Top-level package of the entry point's module."""
         return self.value.partition(":")[0].partition(".")[0]
 
 

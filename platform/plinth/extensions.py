@@ -239,7 +239,7 @@ def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
     """Return the validated parameters in the recipe's mapping at the key `at`.
 
     Raises:
-        RecipeError: the first invalid value, by its key.
+        RecipeError: a value is invalid; the error names the first such key.
     """
     try:
         return model.model_validate(dict(raw))
@@ -250,7 +250,7 @@ def validated(model: type[F], raw: Mapping[str, Any], at: str) -> F:
 
 
 def source_digest(module: str, tops: frozenset[str] = frozenset()) -> str:
-    """Return SHA-256 of a module's source and of all its direct and indirect imports from its own package.
+    """Return the SHA-256 of a module's source and of all its direct and indirect imports from its own package.
 
     Nothing is executed. The digest covers modules that `import` statements name, anywhere in the code, if they are
     below the top-level package of `module` or below one of `tops`. Other files (data, modules imported by a computed
@@ -287,11 +287,11 @@ def _faults(found: Any, kind: type[Any], name: str) -> list[str]:
         for field in dataclasses.fields(cast(Any, kind))
         if not _fits(getattr(found, field.name), hints[field.name])
     ]
-    return faults or [f"its name is {found.name!r}, its entry point's {name!r}"] * (found.name != name)
+    return faults or [f"its name is {found.name!r}, but its entry point is {name!r}"] * (found.name != name)
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return True if a value matches a field's annotation, in its outermost type."""
+    """Return True if a value matches the outermost type of a field's annotation."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True

@@ -99,7 +99,9 @@ def start(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING
 
 
 def run(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, **options: Any) -> Any:
-    """Call `subprocess.run` in the same way as `start`; the caller checks its status."""
+    """Call `subprocess.run` in an empty private folder, with the arguments of `start`; the caller checks the exit
+    status.
+    """
     options = {"cwd": elsewhere(), "env": _of(command, needs, own), "check": False, **options}
     return subprocess.run(list(command), **options)
 
@@ -161,7 +163,7 @@ def shut_out(workspace: Path) -> None:
         )
     _SHUT_OUT.add(root)
     for path in [path for path in sys.path if path and _in_workspace(path)]:
-        print(f"not imported from: {path} is in the workspace", file=sys.stderr)
+        print(f"nothing is imported from {path}, because it is in the workspace", file=sys.stderr)
     sys.path[:] = [path for path in sys.path if os.path.isabs(path) and not _in_workspace(path)]
     os.environ.update(_lists(os.environ))
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -40,7 +40,7 @@ class RecipeSection:
         model: model of its parameters.
         description: one sentence, for the reference.
         default: value for recipes without the key; None if the section is optional.
-        dumped: True writes an omitted section as null into dumps, and so into identities.
+        dumped: True writes an omitted section as null into dumps, and therefore into identities.
         problems: `(recipe)` -> key and message of conflicts with other sections.
     """
 

@@ -14,9 +14,10 @@ from urllib.parse import unquote
 
 
 def counted(number: int, what: str, verb: str = "") -> str:
-    """Return a count with its noun and verb, which are given as `step` and `be` or `hold`.
+    """Return a count with its noun and verb. The noun is given in the singular and the verb in the infinitive, such as
+    `step` and `be`.
 
-    `1 step`, `2 steps`, `1 file is`, `1,000 entries hold`.
+    Examples are `1 step`, `2 steps`, `1 file is`, `1,000 entries hold`.
     """
     one = number == 1
     noun = what if one else f"{what[:-1]}ies" if what.endswith("y") and what[-2:-1] not in "aeiou" else f"{what}s"

@@ -185,7 +185,7 @@ def test_parts_that_an_earlier_version_misnamed_are_not_up_to_date(tmp_path):
         wrong = [part.model_copy(update={"name": name}) for name, part in named]
         ctx.refs.publish(made.model_copy(update={"parts": tuple(wrong)}), stage.key(ctx, {}))
         assert up_to_date(stage, ctx, {}) is None
-        with pytest.raises(ValueError, match="is not its position"):
+        with pytest.raises(ValueError, match="is not the part's position"):
             manifest("a/one", Step(name="probe", version="1"), {}, wrong, {})
     ctx.refs.publish(made, stage.key(ctx, {}))
     assert up_to_date(stage, ctx, {}) == made

@@ -141,7 +141,7 @@ def test_a_program_by_name_is_not_the_planted_one(workspace: Path) -> None:
 def test_this_process_imports_nothing_of_the_workspace(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     processes.shut_out(workspace)
     assert str(workspace) not in sys.path
-    assert f"not imported from: {workspace} is in the workspace" in capsys.readouterr().err
+    assert f"nothing is imported from {workspace}, because it is in the workspace" in capsys.readouterr().err
     assert os.environ["PYTHONPATH"] == str(workspace.parent / "plugins")
     assert os.environ["PYTHONSAFEPATH"] == "1"
 

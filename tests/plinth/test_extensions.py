@@ -134,7 +134,7 @@ def test_version_and_source_are_part_of_the_members_version(site: Site) -> None:
             GOOD.replace('"saw"', '"axe"'),
             "saws:TOOL",
             "has the wrong interface",
-            "its name is 'axe', its entry point's 'saw'",
+            "its name is 'axe', but its entry point is 'saw'",
         ),
         (GOOD.replace('"1"', "1"), "saws:TOOL", "has the wrong interface", "version is 1"),
         (GOOD.replace("lambda: 2", "2"), "saws:TOOL", "has the wrong interface", "run is 2"),

@@ -78,7 +78,7 @@ class TaskShare:
 
 
 class StepCost(Frozen):
-    """Cost of the tasks of a step, and the number of items that the step cache already had."""
+    """Cost of a step's tasks, and the number of items whose results were already in the step cache."""
 
     tasks: int = 0
     spared: int = 0
@@ -103,7 +103,7 @@ class StepCost(Frozen):
 
 @dataclass
 class Context(State):
-    """Workspace, engine, progress display, order of tasks, and their cost by step.
+    """Workspace, engine, progress display and task order of a stage, and the cost of its tasks by step.
 
     `requested_by` is the person who requested the run, if known; `run` is the orchestrator's run id, if any.
     """
@@ -121,7 +121,7 @@ TaskFn = Callable[[Store, Any], tuple[Part, ...]]
 
 @dataclass(frozen=True)
 class Item:
-    """Unit of cached work.
+    """Unit of work whose result is cached.
 
     Args:
         inputs: digests that identify the inputs of the task, in order.
@@ -146,7 +146,7 @@ def run_items(
     label: str,
     timeout_s: float | None = None,
 ) -> list[tuple[Part, ...]]:
-    """Return the parts of every item in item order, from the step cache or computed.
+    """Return the parts of every item in item order; parts that are not in the step cache are computed.
 
     Raises:
         PlinthError: the error of the task function; finished items keep their records.
@@ -180,7 +180,7 @@ def run_items(
 def cached(
     ctx: Context, step: Step, inputs: Iterable[Manifest | str], make: Callable[[], Sequence[Part]]
 ) -> tuple[Part, ...]:
-    """Return the parts of a step that runs in this process, from the step cache or computed.
+    """Return the parts of a step from the step cache, or compute them in this process.
 
     Args:
         inputs: manifests or digests that identify the inputs of the step, in order.
@@ -197,11 +197,11 @@ def manifest(
     parts: Iterable[Part],
     stats: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Return a manifest with uniquely named parts in order, and inputs given as manifests or digests.
+    """Return the manifest of an asset: its step, its inputs by digest, and its uniquely named parts in order.
 
     Raises:
         ValueError: the number in a part's name is not its index. A cached part keeps its name from the run that
-            produced it, and parts may have been inserted before it since then. `renamed` assigns the current name.
+            produced it, and later runs may insert parts before it. `renamed` assigns the current name.
     """
     made = Manifest(
         asset=asset,
@@ -214,7 +214,7 @@ def manifest(
         stats=dict(stats or {}),
     )
     if made.misplaced:
-        raise ValueError(f"the number in {made.misplaced} of {asset} is not its position")
+        raise ValueError(f"the number in the part name {made.misplaced} of {asset} is not the part's position")
     return made
 
 
@@ -227,12 +227,12 @@ def renamed(parts: Iterable[Part], stem: str) -> list[Part]:
 
 
 def add_stats(parts: Iterable[Part]) -> dict[str, Any]:
-    """Sum numeric statistics of parts by name; nested mappings are summed inside."""
+    """Return the sums of the parts' numeric statistics by name; nested mappings are summed recursively."""
     return sum_stats(part.stats for part in parts)
 
 
 def sum_stats(many: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum numbers by name; nested mappings are summed inside, other values are omitted."""
+    """Return the sums of numbers by name; nested mappings are summed recursively, other values are omitted."""
     total: dict[str, Any] = {}
     for stats in many:
         _add(total, stats)
@@ -289,7 +289,7 @@ class AssetCost(Frozen):
 
     @property
     def tasks(self) -> StepCost:
-        """Sum over all tasks."""
+        """Cost of the tasks of all steps."""
         return sum(self.steps.values(), StepCost())
 
 

@@ -44,8 +44,8 @@ class Pool(Protocol):
         ...
 
     def collect(self) -> Sequence[tuple[int, Any]]:
-        """Wait for a bounded time; return the results since the last call, each with its index: a value or an
-        exception.
+        """Wait for a bounded time; return the results of tasks that ended since the last call, each with its index. A
+        result is a value or an exception.
         """
         ...
 
@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 class Attempts(Generic[R]):
-    """Tasks 0 … n-1 of one map. Each is tried at most `1 + retries` times.
+    """Tasks 0 … n-1 of one map. Each task is tried at most `1 + retries` times.
 
     Args:
         tasks: number of tasks.
@@ -122,7 +122,7 @@ def drive(
     iteration ends early.
 
     Raises:
-        BaseException: see `Attempts.failed`.
+        BaseException: the error of a task that is not tried again.
     """
     attempts = Attempts[R](len(tasks), retries)
     try:
@@ -186,7 +186,7 @@ def with_kernels() -> tuple[str, ...]:
 
 
 class Engine(Protocol):
-    """Maps a module-level function over tasks and yields results in task order."""
+    """Interface of engines, which map a module-level function over tasks and yield the results in task order."""
 
     def map(
         self,
@@ -254,8 +254,8 @@ class LocalEngine:
 
         Raises:
             PlinthError: the error that the function raised on purpose, unchanged.
-            WorkerError: another exception, a worker that died, or a task over its time limit,
-                after `retries` further attempts.
+            WorkerError: after `retries` further attempts, the function raised another exception, the worker died, or
+                the task exceeded its time limit.
         """
         return drive(_Map(self, fn, timeout_s), tasks, retries=retries, done=done)
 
@@ -267,7 +267,9 @@ class LocalEngine:
         self._idle.clear()
 
     def take(self) -> Worker | None:
-        """Take an idle worker, or start a new one within the limit. The caller must pass it to `release` or `end`."""
+        """Take an idle worker, or start a new one; return None if all workers are in use. The caller must pass the
+        worker to `release` or `end`.
+        """
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:
@@ -293,7 +295,7 @@ class LocalEngine:
 
 
 class _Map:
-    """Tasks of one map on the workers of `LocalEngine`."""
+    """Tasks of one `map` call on the workers of a `LocalEngine`."""
 
     def __init__(self, local: LocalEngine, fn: Callable[..., Any], timeout_s: float | None) -> None:
         self._local, self._fn, self._limit = local, fn, LIMIT.pack(timeout_s or math.inf)
@@ -404,10 +406,10 @@ class Threads:
 
 @contextmanager
 def torch_threads(count: int = 1) -> Iterator[None]:
-    """Set the number of PyTorch threads within an operation.
+    """Set the number of PyTorch threads within a `with` block.
 
-    With one thread, sums have the same order on any machine. On a busy machine, synchronizing threads took fifty times
-    as long as a small operation itself.
+    With one thread, sums have the same order on any machine. On a busy machine, the synchronization of threads took
+    fifty times as long as a small operation itself.
     """
     import torch
 

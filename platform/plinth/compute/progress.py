@@ -42,7 +42,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Progress without output; for tests and for callers that report by themselves."""
+    """Progress display without output; for tests and for callers that report by themselves."""
 
     @contextmanager
     def meter(self, label: str, total: int) -> Iterator[Meter]:
@@ -112,8 +112,8 @@ class ProgressLines(_Shown):
     """Progress as text: a line every few seconds, whether the work advances or not, and a line at the end.
 
     Args:
-        stream: destination; default: standard error at the time of writing.
-        patience_s: shorter work shows nothing.
+        stream: destination; by default, standard error at the time of writing.
+        patience_s: work that takes fewer seconds prints nothing.
     """
 
     def __init__(self, stream: IO[str] | None = None, patience_s: float = 0.0) -> None:
@@ -158,7 +158,7 @@ class ProgressBars(_Shown):
 
     Args:
         stream: the terminal.
-        patience_s: shorter work shows nothing.
+        patience_s: work that takes fewer seconds shows no bar.
     """
 
     def __init__(self, stream: IO[str], patience_s: float = 0.0) -> None:
@@ -197,7 +197,7 @@ class ProgressBars(_Shown):
 
 
 class _BarMeter:
-    """Bar that appears after `patience_s`, unless the work has ended by then."""
+    """Meter whose bar appears after `patience_s` seconds, unless the work has ended by then."""
 
     def __init__(self, bars: RichProgress, task: TaskID, patience_s: float) -> None:
         self.bars, self.task, self.due = bars, task, time.monotonic() + patience_s

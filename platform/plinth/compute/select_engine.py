@@ -65,15 +65,15 @@ class RayEngine:
 
         Raises:
             PlinthError: the error that the function raised on purpose, unchanged.
-            WorkerError: another exception, a worker or node that died, or a task over its time limit,
-                after `retries` further attempts; or the cluster cannot be reached.
+            WorkerError: after `retries` further attempts, the function raised another exception, the worker or its node
+                died, or the task exceeded its time limit; or the cluster cannot be reached.
             MissingError: Ray is not installed.
         """
         run = _Map(self._connect(), fn, timeout_s)
         return drive(run, tasks, retries=retries, done=done)
 
     def close(self) -> None:
-        """Disconnect from the cluster; a cluster that was started here ends."""
+        """Disconnect from the cluster. A cluster that this engine started is stopped."""
         if self._connected:
             import ray
 
@@ -100,7 +100,7 @@ class RayEngine:
 
 
 class _Map:
-    """Tasks of one map on a cluster."""
+    """Tasks of one `map` call on a Ray cluster."""
 
     def __init__(self, ray: Any, fn: Callable[..., Any], timeout_s: float | None) -> None:
         self._ray, self._limit_s = ray, timeout_s or float("inf")

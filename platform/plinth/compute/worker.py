@@ -91,7 +91,7 @@ class Worker:
         self._push()
 
     def receive(self) -> list[bytes]:
-        """Return the answers since the last call; call it after `wait`.
+        """Return the answers that arrived since the last call; call this method after `wait`.
 
         Raises:
             EOFError: the worker died, and earlier calls returned all of its answers.
@@ -197,7 +197,7 @@ class Worker:
 def wait(workers: Iterable[Worker], timeout_s: float | None = None) -> list[Worker]:
     """Wait until a worker has answers or has died, or until the timeout; return these workers.
 
-    Data that was not sent yet is sent meanwhile. The result may be empty.
+    While waiting, the remaining data is sent to the workers. The result may be empty.
     """
     poll, answering, hungry = select.poll(), dict[int, Worker](), dict[int, Worker]()
     for worker in workers:
@@ -328,8 +328,9 @@ class ItemStream:
             self._done.append(self._open.popleft())
 
     def _recover(self, worker: Worker) -> None:
-        """Recover from the death of a worker. Its current item fails if its timer expired or if it was suspected
-        before. All other items are sent again, including items whose answers were lost with the worker.
+        """Recover from the death of a worker. Its current item fails if its timer expired or if the same item was being
+        processed when an earlier worker died. All other items are sent again, including items whose answers were lost
+        with the worker.
         """
         self._worker = None
         begun, ended = worker.started_and_finished()

@@ -60,7 +60,7 @@ class ItemWatch:
         self._slack, self._set_at = min(cpu_s, wall_s) * SLACK, -math.inf
 
     def begin(self) -> None:
-        """Start the next item."""
+        """Mark the start of the next item, and start its timers."""
         self.renew()
         self._counts[0] += 1
 
@@ -73,7 +73,7 @@ class ItemWatch:
             self._set_at = time.perf_counter()
 
     def end(self) -> None:
-        """End the current item. The timers keep running for the next item."""
+        """Mark the end of the current item. The timers keep running for the next item."""
         self._counts[1] += 1
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class ItemWatch:
 
 
 def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, idle_s: float = math.inf) -> None:
-    """Answer batches until the owner closes its end.
+    """Answer batches until the owner closes its end of the pipe.
 
     Args:
         target: `module:function`, which returns the handler.

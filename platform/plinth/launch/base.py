@@ -51,7 +51,9 @@ class Handle(Frozen):
 
 
 class Launcher(Protocol):
-    """Submits jobs and finds them again. All methods may be called from any process at any time."""
+    """Interface of launchers, which submit jobs and find them again. All methods may be called from any process at any
+    time.
+    """
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start a job, or return the live job of this directory. A directory never has two live jobs.
@@ -142,7 +144,7 @@ def read_handle(directory: Path) -> Handle | None:
         return None
     except ValueError as error:
         raise LaunchError(
-            f"{path} is not a handle", found=error, remedy="make sure no job runs, then delete it"
+            f"{path} is not a handle", found=error, remedy="make sure that no job runs, then delete this file"
         ) from error
     if written.directory and not (directory / RESULT).exists():
         with suppress(OSError):  # a missing directory was moved here
@@ -276,7 +278,7 @@ def choose(kind: str, launch: Launch, grace_s: float) -> Launcher:
 
     Raises:
         LaunchError: no launcher of this kind.
-        ExtensionError: the package that provides it cannot be used.
+        ExtensionError: the package that provides the launcher cannot be used.
     """
     if kind not in LAUNCHERS:
         raise LaunchError(

@@ -87,7 +87,7 @@ def read(path: Path | None) -> dict[str, Device]:
     """Return the built-in table, preceded by the devices in a YAML file (name -> fields of `Device`).
 
     Raises:
-        RequestError: the file is not such a table.
+        RequestError: the file is not a table of devices.
     """
     if path is None:
         return DEVICES

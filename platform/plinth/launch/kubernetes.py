@@ -192,11 +192,11 @@ class KubernetesLauncher:
 
 
 class _Missing(Exception):
-    """The object does not exist."""
+    """Exception for an object that does not exist."""
 
 
 class _Exists(Exception):
-    """An object of this name already exists."""
+    """Exception for an object whose name already exists."""
 
 
 def _status(job: Any) -> JobStatus:
@@ -220,7 +220,9 @@ def _import() -> Any:
 
 
 def _connect(context: str) -> Any:
-    """Configure the client like kubectl: KUBECONFIG or ~/.kube/config; within a pod, its own account."""
+    """Configure the client as kubectl does: from KUBECONFIG or ~/.kube/config, or within a pod from the pod's own
+    account.
+    """
     from kubernetes import config
 
     loaders: tuple[Callable[[], Any], ...] = (

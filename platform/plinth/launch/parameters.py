@@ -200,9 +200,11 @@ class Launch(Frozen):
 def problems(launch: Launch) -> Iterator[Refusal]:
     """Yield the reasons why this block is invalid, one per key. A valid block yields nothing."""
     if launch.ranks % launch.nodes:
-        yield "ranks", f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes; expected a multiple"
+        found = f"{launch.ranks} ranks cannot be divided evenly over {launch.nodes} nodes"
+        yield "ranks", f"{found}; expected a multiple of {launch.nodes}"
     if launch.nodes > 1 and launch.kind == "local":
-        yield "nodes", f"kind local uses one machine, found {launch.nodes}; expected 1, or slurm, ray or kubernetes"
+        found = f"kind local uses one machine, found {launch.nodes} nodes"
+        yield "nodes", f"{found}; expected 1 node, or kind slurm, ray or kubernetes"
     yield from _environment(launch)
     if launch.kind == "slurm":
         yield from _slurm(launch)
@@ -249,17 +251,18 @@ def _slurm(launch: Launch) -> Iterator[Refusal]:
 
 def _kubernetes(launch: Launch) -> Iterator[Refusal]:
     asked = launch.kubernetes
-    for name, why in (("image", "pods need a container image"), ("claim", "pods find the run in its workspace")):
+    for name, why in (("image", "pods need a container image"), ("claim", "the pods need a volume with the workspace")):
         if not getattr(asked, name):
             yield f"kubernetes.{name}", f"missing: {why}"
     for name, value in asked.resources.items():
         if name == "nvidia.com/gpu" and value.isdigit() and 0 < int(value) < launch.ranks_per_node:
-            yield "kubernetes.resources", f"{value} GPUs for {launch.ranks_per_node} ranks of a pod; expected one each"
+            found = f"{value} GPUs for {launch.ranks_per_node} ranks of a pod"
+            yield "kubernetes.resources", f"{found}; expected one GPU per rank"
     for name, value in asked.rdma.items():
         if not value.isdigit() or int(value) == 0:
             yield "kubernetes.rdma", f"{name} is {value!r}; expected a number of devices, 1 or more"
         if name in asked.resources:
-            yield "kubernetes.rdma", f"{name} is also in kubernetes.resources; expected in one of them"
+            yield "kubernetes.rdma", f"{name} is also in kubernetes.resources; expected in only one of the two"
     for entry in asked.tolerations:
         yield from (("kubernetes.tolerations", reason) for reason in _toleration(entry))
     for key in ("priority_class", "queue"):

@@ -255,8 +255,8 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _token() -> dict[str, str]:
-    """Return the cluster's token from where Ray itself looks: a variable, a file that a variable names, or a file in
-    the home folder.
+    """Return the cluster's token from the place where Ray itself looks: a variable, a file that a variable names, or a
+    file in the home folder.
     """
     if os.environ.get("RAY_AUTH_MODE", "token") == "disabled":
         return {}

@@ -3,8 +3,8 @@
 On status 75 (stopped by a signal, state committed) the job requeues itself, after a preemption or a time limit. Any
 other status ends the job. A canceled job is not requeued (`Requeue=0` is set before it is asked to stop).
 
-Needs sbatch, squeue, scancel and scontrol on the calling machine, and the workspace on a file system shared by all
-nodes. Tested with Slurm 22.05.
+The calling machine needs sbatch, squeue, scancel and scontrol, and the workspace must be on a file system shared by all
+nodes. The launcher was tested with Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
 
 
 def _queueing(launch: Launch) -> list[str]:
-    """Return account and quality of service, which decide limits, order and preemption; the recipe's own options take
-    precedence."""
+    """Return the options for account and quality of service, which decide limits, order and preemption; the recipe's
+    own options take precedence.
+    """
     asked = launch.queueing
     wanted = {"account": asked.team, "qos": "" if asked.priority == NORMAL else asked.priority}
     short = {"account": "-A", "qos": "-q"}

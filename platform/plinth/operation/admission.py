@@ -34,13 +34,13 @@ from plinth.training.supervise.result import Allowance
 # Without a limit no job is refused and no allowance is written, but every submission is recorded in the ledger.
 
 def submit(ctx: Context, config: RunConfig) -> Handle:
-    """Submit a job like `job.submit_or_find`, if it stays within the limits of the ledger.
+    """Submit a job, or find its live job, if its cost stays within the limits of the ledger.
 
     Raises:
         BudgetError: the job could exceed a limit; nothing was submitted.
         RequestError: the settings of the budget are wrong.
         StorageError: the ledger cannot be reached.
-        RecipeError, LaunchError: see `job.submit_or_find`.
+        RecipeError, LaunchError: the job could not be submitted, as in `job.submit_or_find`.
     """
     return job.submit_or_find(ctx, config, before=lambda: reserve(ctx, config))
 
@@ -270,7 +270,7 @@ def stage_price(cost: AssetCost, prices: CorpusPrices) -> float:
 def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices, margin: float) -> float | None:
     """Return the maximum cost of a materialization without cached results.
 
-    It is the cost of the last materialization, scaled to all items and to the size of the inputs, plus the margin.
+    The bound is the cost of the last materialization, scaled to all items and to the inputs' size, plus the margin.
     Return None if the last materialization is unknown or did no work.
     """
     if last is None or (last.tasks.spared and not last.tasks.tasks):

@@ -260,7 +260,7 @@ def efficiency(runs: Iterable[RecordedRun], on: PlannedDevice, work: ranking.Tra
     """Return the range of efficiencies of similar runs, from the slowest to the fastest. If there are none, return the
     assumed range.
 
-    If there are runs on this machine, only these count.
+    If there are runs on this machine, only these runs are used.
     """
     found, words = chosen([run for run in runs if run.flops_per_s is not None], on.name, on.machine, work)
     ranges = [run.flops_per_s for run in found if run.flops_per_s is not None]

@@ -2,14 +2,15 @@
 
     P  parameters of a rank    R  ranks that ZeRO divides over: data x sequence    t, s, p  tensor, sequence, pipeline
 
-**States** (Rajbhandari et al. 2020, ZeRO, section 3): Adam has two moments in FP32, Muon one for its matrices, and a
+**States** (Rajbhandari et al. 2020, ZeRO, section 3): Adam has two moments in FP32, Muon has one for its matrices; a
 weight average (`ema_decay`) is as large as a moment. ZeRO has an FP32 master copy in any precision; without ZeRO, FP32
-parameters are their own master. Optimizers from other packages count as Adam. ZeRO-1 divides these by R. ZeRO-3 divides
-the parameters too, except those of at most 100,000 elements (norms).
+parameters are their own master. Optimizers from other packages count as Adam. ZeRO-1 divides these states by R. ZeRO-3
+also divides the parameters, except parameters of at most 100,000 elements (norms).
 
-Gradients are accumulated in FP32, at four bytes in any precision. Without ZeRO, each rank stores all gradients; with
-ZeRO, it stores its part. ZeRO-1 first stores all gradients too, unless each gradient is reduced at once (overlapped, in
-the only micro batch of a step). A test compares the sum with every tensor that DeepSpeed allocates in a step, to 2%.
+Gradients are accumulated in FP32, with four bytes per element in any precision. Without ZeRO, each rank stores all
+gradients; with ZeRO, each rank stores its part. ZeRO-1 also stores all gradients at first, unless each gradient is
+reduced at once (overlapped, in the only micro batch of a step). In a test, the predicted sum agrees to 2% with all
+tensors that DeepSpeed allocates in a step.
 
 **A private step** (`TrainingHook.one_by_one`) has two phases; the larger counts. The first phase clips one sequence at
 a time. It needs the sum of clipped gradients in FP32, the gradient of one sequence in the dtype of the parameters (FP32
@@ -225,10 +226,10 @@ def _buffers(
     gpu: bool,
     optimizer: Optimizer,
 ) -> int:
-    """Return the peak bytes of temporary buffers: the largest of three.
+    """Return the peak bytes of temporary buffers, which is the largest of three kinds.
 
-    The three are gradients being sent, with the parameters that ZeRO-3 gathers; the second copy of this rank's part
-    that DeepSpeed makes for the update in FP32 and in ZeRO-3; and Muon's computation of one matrix.
+    The three kinds are: gradients being sent, with the parameters that ZeRO-3 gathers; the second copy of this rank's
+    part that DeepSpeed makes for the update in FP32 and in ZeRO-3; and Muon's computation of one matrix.
     """
     stage, share, overlapped = parallel.zero_stage, -(-own // replicas), overlaps(parallel, gpu=gpu)
     at_once = overlapped and accumulation == 1

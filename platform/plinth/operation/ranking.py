@@ -118,7 +118,7 @@ def rank(
 def of_block(
     work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device, efficiency: float
 ) -> RankedDivision:
-    """Return a given legal layout, with its time and memory at an efficiency."""
+    """Return one legal layout with its time and memory at an efficiency."""
     return _candidate(work, block, micro, ranks, device, efficiency, _Counted(work))
 
 
@@ -219,7 +219,7 @@ def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: D
 
 
 class _Counted:
-    """Cache of FLOPs per step by `activation_checkpointing`; they are the same for every layout."""
+    """Cache of FLOPs per step by `activation_checkpointing`; the FLOPs are the same for every layout."""
 
     def __init__(self, work: TrainingWork) -> None:
         self._work, self._found = work, dict[int, float]()

@@ -110,7 +110,7 @@ class Efficiency(Frozen):
         return (self.low + self.high) / 2
 
     def words(self) -> str:
-        """One-line summary."""
+        """Return the range and its source in one line."""
         return f"computation reaches {self.low:.2%} to {self.high:.2%} of the peak ({self.source})"
 
 

@@ -102,7 +102,7 @@ class JobCost(Frozen):
 
 
 class Limit(Frozen):
-    """Maximum of reserved and spent money, in millionths; None removes the limit.
+    """Maximum sum of reserved and spent money, in millionths; None removes the limit.
 
     Args:
         name: team, experiment or workspace; empty for `all`.
@@ -269,7 +269,7 @@ def _require(limit: Limit, counted: int, wanted: Reservation) -> None:
             f"{_subject(wanted)}: its cost has no upper bound",
             found=f"{wanted.reason}; {limit.text}",
             expected="an upper bound to compare with the limit",
-            remedy="see docs/costs.md: a device and its price in budget/settings.yaml, or a time in training.stopping",
+            remedy="set a device with a price in budget/settings.yaml, or a time in training.stopping (docs/costs.md)",
         )
     if counted + wanted.reserved > limit.amount:
         raise BudgetError(

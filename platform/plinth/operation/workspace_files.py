@@ -60,12 +60,12 @@ PUBLISHED: Final = "published"
 
 
 def path(workspace: Workspace) -> Path:
-    """Return the path of the log."""
+    """Return the path of a workspace's `assets.jsonl`."""
     return workspace.root / "assets.jsonl"
 
 
 def append(ctx: Context, event: str, asset: str, **fields: Any) -> None:
-    """Log an event of an asset.
+    """Append an event of an asset to `assets.jsonl`.
 
     Raises:
         DiskFullError, WorkspaceError, StorageError: the log cannot be written.
@@ -75,7 +75,7 @@ def append(ctx: Context, event: str, asset: str, **fields: Any) -> None:
 
 
 def read(workspace: Workspace, until: float) -> Iterator[Event]:
-    """Yield events up to a time (Unix seconds), in order.
+    """Yield the events in `assets.jsonl` up to a time (Unix seconds), in order.
 
     Raises:
         IntegrityError: a line within the file is not an event.

@@ -25,5 +25,5 @@
     tensor_file tensors in the safetensors layout, written and hashed in one pass
     boundaries  kill a process at its k-th file system change, for crash tests and game days
 
-Does not belong here: the meaning of the bytes.
+Code that interprets the stored bytes does not belong here.
 """

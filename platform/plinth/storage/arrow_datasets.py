@@ -49,11 +49,11 @@ def parquet_dataset(store: Store, parts: Sequence[Part], schema: pa.Schema | Non
     compared when this machine first opens it.
 
     Args:
-        schema: of all parts; default: that of the first part.
+        schema: schema of all parts; by default, the schema of the first part.
 
     Raises:
         MissingError: there are no parts and no schema, or the first part is missing.
-        IntegrityError: the first part differs from its record. A scan raises both as an error of Arrow.
+        IntegrityError: the first part differs from its record. A scan raises both as Arrow errors.
     """
     if schema is None:
         if not parts:

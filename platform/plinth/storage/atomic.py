@@ -108,11 +108,11 @@ def opened(path: Path, *, one_name: bool = False, remedy: str = RESTORE) -> IO[b
     """Open a plain file for reading. Folders above it may be links.
 
     Args:
-        one_name: True refuses a file with a second hard link, which may be a secret of this user.
+        one_name: True refuses a file with a second hard link, because the file may be a secret of this user.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        WorkspaceError: it is a link, a pipe, a device or a folder, or it cannot be opened.
+        WorkspaceError: the path is a link, a pipe, a device or a folder, or it cannot be opened.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for a writer
@@ -135,7 +135,7 @@ def read(path: Path, max_bytes: int) -> bytes:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        WorkspaceError: see `opened`; or the file is larger than `max_bytes`.
+        WorkspaceError: the path is not a plain file, cannot be opened, or the file is larger than `max_bytes`.
     """
     with opened(path) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -229,7 +229,7 @@ def open_plain(path: Path, flags: int) -> int:
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """Open a log for appending; see `open_plain`."""
+    """Open a log for appending; links, pipes and devices are refused, as in `open_plain`."""
     return os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
@@ -306,7 +306,9 @@ def take(path: Path, *, owner: str = "") -> int:
 
 
 def try_take(path: Path, *, owner: str = "", wait_s: float = 0.0) -> int | None:
-    """Take the lock as `take` does; return None if another process still holds it after `wait_s` seconds."""
+    """Take the lock of a file and return its descriptor, or None if another process still holds the lock after `wait_s`
+    seconds.
+    """
     fd, until = _open(path), time.monotonic() + wait_s
     while not lock(fd, wait=False):
         if time.monotonic() >= until:

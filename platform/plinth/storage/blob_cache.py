@@ -5,7 +5,7 @@
     cache/locks/               one lock per blob being fetched, for which other processes wait
     cache/leases/              open blobs of each live process, in locked files; never evicted
 
-The limit covers files and filling. The least recently used blob is evicted first.
+The size limit applies to `files` and `filling` together. The least recently used blob is evicted first.
 Endpoint and credentials of `s3://` come from the environment of boto3.
 """
 
@@ -241,11 +241,11 @@ class CachedStore(Store):
         return path
 
     def located(self, blob: Blob) -> Path:
-        """Return the path as `open_path` does, but do not compare the digest of a cached blob."""
+        """Return the path of a blob; fetch the blob if needed. The digest of a cached blob is not compared."""
         return self.fill(blob)
 
     def fill(self, blob: Blob) -> Path:
-        """Fetch a blob as `open_path` does, without counting wait time; for prefetching."""
+        """Fetch and check a blob if needed, without counting wait time; for prefetching."""
         if self._lease_cached(blob):
             self.traffic.add(hits=1)
             return self.path(blob)

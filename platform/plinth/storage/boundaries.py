@@ -44,7 +44,7 @@ def install(strike_at: int, strike: Callable[[], None] | None = None, name: str 
     """Count boundaries until the process ends, and call `strike` (by default SIGKILL) before boundary `strike_at`.
 
     Args:
-        name: strike before a file is renamed to this name as well.
+        name: also strike before a file is renamed to this name.
     """
     counter = Counter(strike_at, strike or die, name)
     for call in _CALLS:

@@ -4,8 +4,9 @@ A failed request, or one answered with 429 or 5xx, is retried: at once, then aft
 `Retry-After`. An interrupted response is resumed. A file whose entity tag changed after opening is refused. For servers
 without ranges, the bytes before a block are fetched again.
 
-Redirects are followed within the scheme, host and port of the recipe's address, and the final address is the file's:
-its license and terms apply to that server. Hosts that resolve to this machine or its network link are refused.
+Redirects are followed only within the scheme, host and port of the recipe's address, because the source's license and
+terms apply to that server. The file is recorded under its final address. Hosts that resolve to this machine or its
+network link are refused.
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ def _is_own(address: str) -> bool:
 
 
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return the address without its interface; an IPv4 address mapped into IPv6 as IPv4."""
+    """Return an IP address without its interface; an IPv4 address that is mapped into IPv6 is returned as IPv4."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
     return mapped or ip

@@ -87,7 +87,7 @@ def inventory(
     memory: DigestMemory | None = None,
     spread: Spread | None = None,
 ) -> list[SourceFile]:
-    """Return the files of a location as `survey` does, without hidden files and counts of skipped files.
+    """Return every file of a location with its digest, without hidden files; skipped files are not counted.
 
     Raises:
         SourceError: there is no file, all are off limits, or a file cannot be read.
@@ -123,7 +123,8 @@ def survey(
         suffixes: suffixes of the names to include; empty means all.
         cutter: returns the cutter for a file's name; None for a file that is not cut.
         memory: digests of unchanged files; without it, every file is read.
-        spread: function that maps over tasks on workers, in order; used when more than `HERE_BYTES` must be read.
+        spread: function that maps a task function over tasks on workers, in order; used if more than `HERE_BYTES`
+            must be read.
         hidden: True includes hidden files.
 
     Raises:

@@ -212,11 +212,11 @@ FINAL = {"400", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "
 
 
 class Absent(Exception):
-    """The object does not exist."""
+    """Exception for an object that does not exist."""
 
 
 class Changed(Exception):
-    """The condition of a conditional write is not met."""
+    """Exception for a conditional write whose condition is not met."""
 
 
 @dataclass(frozen=True)

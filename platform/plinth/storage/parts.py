@@ -120,7 +120,7 @@ def write_arrow(store: Store, name: str, table: pa.Table, *, stats: Mapping[str,
 
 
 class PartWriter:
-    """Writer of one Parquet blob in batches, for callers with several blobs open. Memory is one row group.
+    """Writer of one Parquet blob in batches, for callers with several open blobs. It buffers one row group in memory.
 
     Use it as a context manager; without `finish` nothing becomes visible.
 
@@ -172,7 +172,7 @@ def read_table(store: Store, part: Part, columns: Sequence[str] | None = None) -
 
 
 def named_table(store: Store, made: Manifest, name: str) -> pa.Table:
-    """Return the table of a manifest's part.
+    """Return the part with this name of a manifest as a table.
 
     Raises:
         IntegrityError: there is no part with that name, or it cannot be read.
@@ -195,7 +195,7 @@ def iter_batches(
     Args:
         columns: columns to read; default all.
         rows: rows per batch.
-        labels: string columns to read as Arrow dictionaries, four times as fast if few values repeat.
+        labels: string columns to read as Arrow dictionaries, which is four times as fast if a few values repeat.
 
     Raises:
         MissingError, IntegrityError: the blob is absent, truncated, or not Parquet, or has too few rows.
@@ -247,7 +247,7 @@ def iter_aligned(
         labels: labels of each source, as in `iter_batches`.
 
     Raises:
-        IntegrityError: the parts have different rows; also as in `iter_batches`.
+        MissingError, IntegrityError: the parts have different rows, or a part cannot be read, as in `iter_batches`.
     """
     own = labels or [()] * len(sources)
     readers = [iter_batches(store, *source, rows, names) for source, names in zip(sources, own, strict=True)]

@@ -54,7 +54,7 @@ def folder(workspace: Workspace) -> Path:
     """Return the folder of a workspace's records, named by its resolved path and private to this user.
 
     Raises:
-        WorkspaceError: as `private.folder`.
+        WorkspaceError: the folder is not private or cannot be created.
     """
     place = private.folder("started") / hashlib.sha256(str(workspace.root.resolve()).encode()).hexdigest()[:16]
     return private.required(place)
@@ -96,7 +96,7 @@ def note(workspace: Workspace, dagster: str, pages: str) -> None:
     """Record the addresses that this process serves, until it ends.
 
     Raises:
-        WorkspaceError: as `folder`.
+        WorkspaceError: the folder of the records is not private or cannot be created.
     """
     known = Addresses(process=RunningProcess.of(os.getpid()), dagster=dagster, pages=pages)
     write_bytes(folder(workspace) / FILE, known.model_dump_json().encode())

@@ -62,7 +62,7 @@ def make(folder: Path) -> None:
 
 
 def load(folder: Path) -> Seal:
-    """Return the seal of a trust folder; without a secret, a seal that accepts everything.
+    """Return the `Seal` of a trust folder. If the folder has no secret, this `Seal` accepts everything.
 
     Raises:
         SealError: the file is not a secret, or others can read it.

@@ -115,7 +115,7 @@ REF = "ref"
 
 
 class Ref(Frozen):
-    """Published state of an asset. `key` identifies the work that produced it, `seal` the worker."""
+    """Published state of an asset. `key` identifies the work that produced it; `seal` identifies the worker."""
 
     asset: str
     digest: str

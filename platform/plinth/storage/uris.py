@@ -69,7 +69,7 @@ def filesystem(uri: str, **options: Any) -> tuple[Any, str]:
 
 
 def source_filesystem(uri: str) -> tuple[Any, str]:
-    """Return the fsspec file system and path of a location in a recipe; see `filesystem`.
+    """Return the fsspec file system of a location in a recipe, and the path in it.
 
     Raises:
         SourceError: the scheme is not allowed for sources, or there is no driver for it.
@@ -97,10 +97,10 @@ def open_stream(fs: Any, path: str, depth: int = 0, wanted: int = 0) -> Any:
 
 
 def open_local(path: str, depth: int = 0) -> IO[bytes]:
-    """Open a local file that a recipe names; see `open_unlinked`.
+    """Open a local file that a recipe names, without following a link in it or in the `depth` folders above it.
 
     Raises:
-        OSError: see `open_unlinked`.
+        OSError: the file is a link or not a regular file, or a folder is a link.
         SourceError: the file is off limits.
     """
     stream = open_unlinked(path, depth)

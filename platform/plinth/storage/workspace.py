@@ -171,7 +171,7 @@ class Workspace:
         """URI of a shared workspace; empty for a folder.
 
         Raises:
-            WorkspaceError: the file names another URI than the folder's name: others may write the file.
+            WorkspaceError: the URI in the file does not match the folder's name; another user may have changed it.
         """
         try:
             found = (self.root / LOCATION).read_text().strip()
@@ -190,7 +190,7 @@ class Workspace:
     def places(self) -> tuple[str, ...]:
         """Names under which this machine remembers the workspace: its URI, or its folder with links resolved.
 
-        The path as given follows if it differs: earlier versions used it.
+        If the unresolved path differs, it is returned second, because earlier versions used it.
         """
         return tuple(dict.fromkeys((self.uri or os.path.realpath(self.root), self.uri or str(self.root))))
 
