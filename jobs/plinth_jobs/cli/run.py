@@ -60,8 +60,15 @@ def init(settings: Settings, folder: Path, data: Path | None, licence: str | Non
         output.say(f"wrote {path}")
     for one in sources if data else ():
         output.say(f"bucket {one.bucket}: {counted(one.files, 'file')} of kind {one.kind} in {one.path}")
-    output.say(f"Next: plinth recipe check {folder}/recipe.yaml")
-    output.say(f"      plinth run -w {folder}/workspace -r {folder}/recipe.yaml --select '*/curated'")
+    output.say("\nNext:")
+    at = f"-w {folder}/workspace -r {folder}/recipe.yaml"
+    output.facts(
+        {
+            f"plinth recipe check {folder}/recipe.yaml": "every problem of the recipe",
+            f"plinth run {at} --dry-run": "what would run, and its expected cost",
+            f"plinth run {at} --select '*/curated'": "curated text",
+        }
+    )
 
 
 @group(
