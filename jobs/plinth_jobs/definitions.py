@@ -28,6 +28,7 @@ from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
+from plinth_assets.framework.present import expected_cost
 from plinth_jobs import CANDIDATE, RELEASE, sensors
 from plinth_jobs.dagster_parts import HOST, host, kept_connections
 from plinth_jobs.instance import interruptible, of_code_location, open_instance, record_failure
@@ -212,7 +213,8 @@ def build(
     table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
     marks_checks = sensors.checks(named, workspace)
     # Taint checks are separate: they are evaluated when an asset is tainted or materialized.
-    tags, apart = run_tags(recipe, Workspace(workspace)), dg.AssetSelection.checks(*marks_checks)
+    space = Workspace(workspace)
+    tags, apart = run_tags(recipe, space), dg.AssetSelection.checks(*marks_checks)
     jobs = {one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table}
     own = dg.Definitions(
         assets=[
@@ -222,6 +224,7 @@ def build(
                 group=named[stage.asset],
                 nightly=stage.group in CORPUS_GROUPS,
                 upstream=outside.get(stage.asset, ()),
+                expected=expected_cost(space, stage.asset) if served else {},
             )
             for stage in all_stages
         ],

@@ -27,6 +27,7 @@ from plinth_assets.catalog import selected, stages
 from plinth_assets.framework import Stage, data_docs, decide
 from plinth_jobs import CANDIDATE, RELEASE, policies, results, workspace_index
 from plinth_jobs.asset_states import elsewhere
+from plinth_jobs.preview import ExpectedWork, expected
 from plinth_jobs.recipes import load, remember
 
 RELEASE_GROUP = "release"
@@ -104,6 +105,20 @@ def run(
             meter.advance()
     accounts = dict(_accounts(ctx, recipe, chosen))
     return RunSummary(tuple(making), todo.fresh, time.monotonic() - started, page, release, warned, accounts)
+
+
+def dry_run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = ()) -> tuple[list[ExpectedWork], int]:
+    """Return the assets that `run` would materialize, with reasons and expected costs, and the number of assets that
+    are up to date. Nothing is written.
+
+    Raises:
+        RecipeError, MissingError: the recipe or the selection is invalid.
+    """
+    recipe = load(recipe_path)
+    chosen = selected(stages(recipe), select)
+    ctx = Context(Workspace(workspace), progress=for_terminal())
+    todo = decide(ctx, chosen)
+    return expected(ctx, chosen, todo), len(todo.fresh)
 
 
 def check_installed(recipe: Recipe, making: Iterable[str], groups: set[str]) -> None:

@@ -163,7 +163,7 @@ def recipe(
         )
     body = yaml.safe_dump({"corpus": {"buckets": buckets}}, sort_keys=False, allow_unicode=True, width=100)
     return f"""\
-# Sources and filters of {name}. Check: plinth recipe check FILE. All keys: docs/recipe.md, or plinth recipe show FILE.
+# Sources and filters of {name}. `plinth recipe check FILE` lists problems, `plinth recipe show FILE` prints all keys.
 # State the license and terms of each source. Documents with a license outside corpus.permitted_licences are dropped.
 extends: base.yaml
 name: {name}
@@ -184,23 +184,8 @@ def policy(name: str) -> str:
     return re.sub(r"^release: .*$", f"release: {name}", text, flags=re.MULTILINE)
 
 
-_WORKFLOW = """\
-# Checks the recipe and the gate policy, and runs the tiny recipe to a release.
-name: plinth
-on: [push, pull_request]
-jobs:
-  check:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with: {python-version: "3.11"}
-      - run: pip install 'plinth[train]'
-      - run: plinth recipe check recipe.yaml
-      - run: plinth gates check policy.yaml
-      - run: plinth keys init -w trial --demo
-      - run: plinth run -w trial -r demo
-"""
+#: GitHub workflow of a new project.
+_WORKFLOW: Final = Path(__file__).with_name("ci_workflow.yaml")
 
 _PYPROJECT = """\
 [project]
@@ -266,7 +251,7 @@ def files(name: str, sources: Sequence[FoundSource], licence: str, owner: str) -
         "recipe.yaml": recipe(name, sources, licence, owner),
         "policy.yaml": policy(name),
         ".gitignore": "workspace/\n.venv/\n__pycache__/\n",
-        ".github/workflows/plinth.yaml": _WORKFLOW,
+        ".github/workflows/plinth.yaml": _WORKFLOW.read_text(),
         "pyproject.toml": _PYPROJECT.format(project=name, module=module),
         f"src/{module}/__init__.py": "",
         f"src/{module}/definitions.py": _DEFINITIONS,

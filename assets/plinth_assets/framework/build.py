@@ -8,11 +8,11 @@ but the failed check.
 import inspect
 import time
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import dagster as dg
@@ -142,7 +142,13 @@ def resources_of(workspace: str, compute: Compute, session: Session | None = Non
 
 
 def asset(
-    stage: Stage, pages: str = "", *, group: str = "", nightly: bool = False, upstream: Sequence[str] = ()
+    stage: Stage,
+    pages: str = "",
+    *,
+    group: str = "",
+    nightly: bool = False,
+    upstream: Sequence[str] = (),
+    expected: Mapping[str, Any] = MappingProxyType({}),
 ) -> dg.AssetsDefinition:
     """Return the Dagster asset of a stage.
 
@@ -151,6 +157,7 @@ def asset(
         group: replaces the stage's own group if that is too large.
         nightly: True if the nightly corpus job includes it.
         upstream: keys of assets of the user's project that write the files this stage reads.
+        expected: metadata about the cost of the next materialization.
     """
     key = asset_key(stage.asset)
     checks = [
@@ -174,7 +181,7 @@ def asset(
         pool=stage.pool,
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
-        metadata=_code_reference(stage) | page_link(pages),
+        metadata={**_code_reference(stage), **page_link(pages), **expected},
         freshness_policy=NIGHTLY if nightly else None,
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and (stage.deps or upstream) else None,
         io_manager_key=READER,

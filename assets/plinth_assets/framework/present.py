@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import dagster as dg
     from matplotlib.figure import Figure
 
+    from plinth.storage.workspace import Workspace
+
 MAX_STATS_CHARACTERS = 4_000
 MAX_TABLE_ROWS = 40
 PICTURE = "![plot](data:image/png;base64,"
@@ -82,6 +84,18 @@ def _making(ctx: Context, asset: str, cached: bool) -> dict[str, Any]:
         "cpu_seconds": round(last.tasks.cpu_s + last.driver_cpu_s, 2),
         "duration_seconds": round(last.wall_s, 2),
     }
+
+
+def expected_cost(workspace: Workspace, asset: str) -> dict[str, Any]:
+    """Return the cost of the next materialization as metadata for the asset's definition, shown before a user starts
+    it.
+
+    The cost is that of the last materialization, for all items. The result is empty if no cost was recorded.
+    """
+    from plinth.operation import admission, spending
+
+    cost = admission.expected_cost(context.load(workspace, asset), 0, spending.load(workspace).prices)
+    return {"expected_cpu_hours": money(cost[0]), "expected_cost_usd": money(cost[1])} if cost else {}
 
 
 def money(amount: float) -> str:

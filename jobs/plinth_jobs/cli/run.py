@@ -24,6 +24,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 if TYPE_CHECKING:
     from plinth.compute.context import Context
     from plinth_jobs.pipeline import RunSummary
+    from plinth_jobs.preview import ExpectedWork
 
 
 # `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: recipes, the pipeline, servers.
@@ -59,8 +60,15 @@ def init(settings: Settings, folder: Path, data: Path | None, licence: str | Non
         output.say(f"wrote {path}")
     for one in sources if data else ():
         output.say(f"bucket {one.bucket}: {counted(one.files, 'file')} of kind {one.kind} in {one.path}")
-    output.say(f"Next: plinth recipe check {folder}/recipe.yaml")
-    output.say(f"      plinth run -w {folder}/workspace -r {folder}/recipe.yaml --select '*/curated'")
+    output.say("\nNext:")
+    at = f"-w {folder}/workspace -r {folder}/recipe.yaml"
+    output.facts(
+        {
+            f"plinth recipe check {folder}/recipe.yaml": "every problem of the recipe",
+            f"plinth run {at} --dry-run": "what would run, and its expected cost",
+            f"plinth run {at} --select '*/curated'": "curated text",
+        }
+    )
 
 
 @group(
@@ -201,6 +209,7 @@ def schema(settings: Settings, as_json: bool) -> None:
     is_flag=True,
     help="Demo: re-collect the demo corpus; default: keep the corpus of the first run.",
 )
+@click.option("--dry-run", is_flag=True, help="List what would run, why, and its expected cost; change nothing.")
 @json_option
 def run(
     settings: Settings,
@@ -210,6 +219,7 @@ def run(
     ray_address: str,
     part: str,
     harvest: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Run the pipeline: bring every asset of a recipe up to date, from sources to release.
@@ -222,6 +232,10 @@ def run(
     with for_command().meter("loading", 0):  # the first import compiles bytecode
         from plinth_jobs import pipeline
 
+    if dry_run:
+        work, fresh = pipeline.dry_run(settings.workspace, settings.recipe_path(), select)
+        _show_expected(work, fresh, as_json)
+        return
     TaskShare.parse(part)
     compute = Compute(engine, workers or cores(), ray_address, part)
 
@@ -307,6 +321,40 @@ def _show(summary: RunSummary, workspace: Path) -> None:
     at = "" if workspace == Path("workspace") or "PLINTH_WORKSPACE" in os.environ else f" -w {workspace}"
     output.say("\nNext:")
     output.facts({f"plinth {command}{at}{rest}": words for command, rest, words in _next(summary)})
+
+
+def _show_expected(work: list[ExpectedWork], fresh: int, as_json: bool) -> None:
+    """Print what a run would do, one asset per line, and the totals."""
+    if as_json:
+        output.emit_json({"up_to_date": fresh, "stale": [one._asdict() for one in work]})
+        return
+    rows = [
+        [one.asset, one.reason, _hours(one.cpu_hours), _hours(one.rank_hours), _dollars(one.cost_usd)] for one in work
+    ]
+    if rows:
+        numbers = ["CPU hours", "rank-hours", "USD"]
+        output.table(["asset", "reason", *numbers], rows, right=numbers)
+    unknown = sum(one.cost_usd is None for one in work)
+    output.facts(
+        {
+            "to materialize": counted(len(work), "asset"),
+            "up to date": counted(fresh, "asset"),
+            "CPU hours": _hours(sum(one.cpu_hours or 0.0 for one in work)),
+            "rank-hours": _hours(sum(one.rank_hours or 0.0 for one in work)),
+            "USD": _dollars(sum(one.cost_usd or 0.0 for one in work)),
+            **({"no estimate": f"{counted(unknown, 'asset')} without an earlier materialization"} if unknown else {}),
+        }
+    )
+
+
+def _hours(hours: float | None) -> str:
+    return "" if hours is None else "0" if hours == 0 else "< 0.01" if hours < 0.005 else f"{hours:,.2f}"
+
+
+def _dollars(amount: float | None) -> str:
+    from plinth_assets.framework.present import money
+
+    return "" if amount is None else money(amount)
 
 
 def _next(summary: RunSummary) -> list[tuple[str, str, str]]:

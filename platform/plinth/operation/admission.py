@@ -273,8 +273,23 @@ def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices,
     The bound is the cost of the last materialization, scaled to all items and to the inputs' size, plus the margin.
     Return None if the last materialization is unknown or did no work.
     """
+    factor = _growth(last, inputs_bytes)
+    return None if last is None or factor is None else stage_price(last, prices) * factor * (1 + margin)
+
+
+def expected_cost(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices) -> tuple[float, float] | None:
+    """Return the CPU hours and the price of the next materialization: those of the last one, for all items, scaled to
+    the size of the inputs. Return None if the last materialization is unknown or did no work.
+    """
+    factor = _growth(last, inputs_bytes)
+    if last is None or factor is None:
+        return None
+    return (last.tasks.cpu_s + last.driver_cpu_s) / 3600 * factor, stage_price(last, prices) * factor
+
+
+def _growth(last: AssetCost | None, inputs_bytes: int) -> float | None:
+    """Return the work of a materialization without cached results, relative to the last materialization."""
     if last is None or (last.tasks.spared and not last.tasks.tasks):
         return None
     whole = 1 + last.tasks.spared / max(1, last.tasks.tasks)
-    larger = inputs_bytes / last.input_bytes if inputs_bytes and last.input_bytes else 1.0
-    return stage_price(last, prices) * whole * larger * (1 + margin)
+    return whole * (inputs_bytes / last.input_bytes if inputs_bytes and last.input_bytes else 1.0)
