@@ -346,7 +346,7 @@ def load_signed(
     more: Callable[[M], Iterable[Exception]] = lambda _: (),
     unknown: Callable[[str], str] = lambda _: "",
 ) -> M:
-    """Return the record in a YAML file that will be signed.
+    """Read a YAML file and return its record, which the caller then signs.
 
     Args:
         what: kind of file, for errors.

@@ -232,7 +232,7 @@ def _ranks(context: click.Context, parameter: click.Parameter, value: str) -> tu
 def profile(settings: Settings, run: str, steps: tuple[int, int], ranks: tuple[int, ...], as_json: bool) -> None:
     """Request a `torch.profiler` trace of future steps of RUN (`latest`, a run ID or a prefix of it).
 
-    Ranks start to read the request within a second plus one step. Each rank writes one file for
+    Each rank notices the request at most one second and one step after it is made. Each rank writes one file for
     https://ui.perfetto.dev. The timeline event `profiled` reports that the files are complete. A stopped run writes the
     trace when it is resumed and reaches these steps.
     """

@@ -50,7 +50,9 @@ def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
 
 
 def packaged(release: str) -> GatePolicy:
-    """Return the packaged policy of a release, or the default policy under the release's name."""
+    """Return the policy packaged for a release. If there is none, return the default policy with its `release` set
+    to this release.
+    """
     from plinth_registry import policy
 
     own = FOLDER / f"{release}.yaml"

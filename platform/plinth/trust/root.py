@@ -233,7 +233,7 @@ class Trust:
 
     @classmethod
     def of(cls, workspace: Workspace) -> Trust:
-        """Return the trust in the root that is pinned for a workspace, or in the newest version of this root.
+        """Return the trust of a workspace: its pinned root, or the newest version that follows from the pinned root.
 
         Raises:
             SignatureError: no root is pinned, the root does not verify, or it has expired.

@@ -230,7 +230,7 @@ def fit(shares: Floats, losses: Floats) -> FittedSurrogate:
 def again(known: Surrogate, shares: Floats, losses: Floats) -> Surrogate:
     """Refit a surrogate to other runs, with the same family and settings. The bootstrap uses this.
 
-    A bootstrap draw can contain a run twice. Leave-one-out on such a draw would choose settings that overfit.
+    If a bootstrap draw contains a run twice, leave-one-out on the draw would choose settings that overfit.
     """
     if isinstance(known, LogLinear):
         return _log_linear(shares, losses, known)

@@ -117,7 +117,7 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
 
 
 def _within(known: ResumeFacts, asked: ResumePolicy) -> tuple[bool, tuple[str, ...]]:
-    """Return True if the policy accepts the measured tolerance of the resumed run, and the reasons for this result."""
+    """Return True if the policy accepts how far the resumed run may differ from the original, with the reasons."""
     measured = known.tolerance
     if measured is None:
         return False, ()

@@ -335,8 +335,8 @@ def _clean(name: str) -> str:
 
 
 def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
-    """Return the counts over all parts. `reject_rate` is the share of damaged records; excluded records are not
-    included.
+    """Return the counts over all parts. `reject_rate` is the number of damaged records divided by the number of
+    all records without exclusions.
     """
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
     damaged = damage(total["rejects"])

@@ -163,7 +163,7 @@ class Reader:
         read: generator over one file; damage is a counted reject, never an exception.
         suffixes: file name suffixes to read if the source names none; if empty, all files are read.
         licensed_by_file: True if `per-document` licenses come from LICENCES.json instead of the records.
-        params: frozen model of the source's `options`. `read` finds the raw values in `source.options`.
+        params: immutable Pydantic class for the source's `options`. `read` finds the raw values in `source.options`.
     """
 
     name: str

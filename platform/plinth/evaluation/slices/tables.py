@@ -386,6 +386,6 @@ def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
 
 
 def _between(one: TokenBits, ends: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the bits between successive span ends. The result is exact, because bits are multiples of a grid."""
+    """Return the bits between successive span ends. The result is exact, because bits are multiples of `GRID`."""
     upto = np.concatenate(([0.0], np.cumsum(one.bits)))[np.searchsorted(one.ends, ends, side="right")]
     return np.diff(upto, prepend=0.0)
