@@ -213,8 +213,8 @@ class ConsumerRow(Frozen):
 class ImpactData(Frozen):
     """Contents of an impact page.
 
-    `manifests` are the `LISTED` manifests nearest to the origin, of `count` in total. `marks` is a list of sentences, one per taint.
-    `gaps` names the parts that could not be searched.
+    `manifests` are the `LISTED` manifests nearest to the origin, of `count` in total. `marks` is a list of
+    sentences, one per taint. `gaps` names the parts that could not be searched.
     """
 
     kind: str
