@@ -74,7 +74,7 @@ GOPHER_QUALITY = Annotator(
     name="gopher_quality",
     version="2",
     description="Word counts and ratios of Gopher's quality rules.",
-    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    source="Rae et al. 2021, table A1; counted as in datatrove 0.10.",
     params=GopherQualityParams,
     schema=GOPHER_QUALITY_SCHEMA,
     reads=("text",),
@@ -110,7 +110,7 @@ GOPHER_REPETITION = Annotator(
     name="gopher_repetition",
     version="2",
     description="Shares of repeated lines, paragraphs and word n-grams.",
-    source="Rae et al. 2021, table A1; counted as datatrove 0.10.",
+    source="Rae et al. 2021, table A1; counted as in datatrove 0.10.",
     params=GopherRepetitionParams,
     schema=GOPHER_REPETITION_SCHEMA,
     reads=("text",),
@@ -128,8 +128,8 @@ class GopherDolmaParams(Frozen):
 
     join_blank_lines: bool = internal(
         False,
-        description="True: count consecutive line ends as one (tagger `gopher_v2`). False: count every blank line as "
-        "a line.",
+        description="If true, consecutive line ends count as one (tagger `gopher_v2`). If false, every blank line "
+        "counts as a line.",
     )
 
 
@@ -151,7 +151,7 @@ GOPHER_DOLMA = Annotator(
     name="gopher_dolma",
     version="1",
     description="Gopher's quality and repetition scores, counted as in Dolma.",
-    source="Soldaini et al. 2024 (Dolma), section 4.1; counted as dolma 1.2, tagger gopher_v1.",
+    source="Soldaini et al. 2024 (Dolma), section 4.1; counted as in dolma 1.2, tagger gopher_v1.",
     params=GopherDolmaParams,
     schema=GOPHER_DOLMA_SCHEMA,
     reads=("text",),
@@ -177,7 +177,7 @@ REPEATED_TOKENS = Annotator(
     name="repeated_tokens",
     version="1",
     description="Consecutive repeats of short token sequences.",
-    source="Soldaini et al. 2024 (Dolma 1.6); dolma 1.2, tagger tokenizer_repetitions_v2r2, on other tokens.",
+    source="Soldaini et al. 2024 (Dolma 1.6); dolma 1.2, tagger tokenizer_repetitions_v2r2, but on different tokens.",
     params=NoParams,
     schema=REPEATED_TOKENS_SCHEMA,
     reads=("text",),
@@ -255,7 +255,7 @@ REDPAJAMA = Annotator(
     name="redpajama",
     version="1",
     description="Model-free quality signals of RedPajama-v2: words, lines, symbols, repetition, entropy.",
-    source="Weber et al. 2024 (RedPajama), table 2; counted as RedPajama-Data's quality_signals.",
+    source="Weber et al. 2024 (RedPajama), table 2; counted as in RedPajama-Data's quality_signals.",
     params=RedPajamaParams,
     schema=REDPAJAMA_SCHEMA,
     reads=("text",),
