@@ -349,7 +349,7 @@ def _unchanged(ctx: Context, link: Link, part: Part) -> None:
 
 def _broken(link: Link, part: Part, error: PlinthError) -> LineageError:
     return LineageError(
-        f"the lineage is broken at {link.asset} {link.digest[:12]}: {part.name} is invalid",
+        f"the lineage breaks at {link.asset} {link.digest[:12]}: {part.name} is invalid",
         found=error.found or error.what,
         expected=error.expected or f"SHA-256 {part.blob.sha256}",
         remedy="restore the blob from a remote, or delete it and run the recipe again",

@@ -201,7 +201,7 @@ class SortedRun:
         rest = np.frombuffer(data, dtype="<u8", offset=full * stride).reshape(self.columns, -1)
         columns = tuple(np.concatenate([body[:, c].reshape(-1), rest[c]]) for c in range(self.columns))
         if np.any(columns[0][1:] < columns[0][:-1]):
-            raise self._damaged(f"keys are not sorted after block {first}", "rows sorted by key")
+            raise self._damaged(f"keys are out of order after block {first}", "rows sorted by key")
         return columns
 
     def _read_footer(self, kind: str | None, identity: Mapping[str, Any] | None) -> None:
