@@ -77,7 +77,7 @@ def others_weights(workspace: Path, folder: Path) -> None:
     assert (whole["measure"], whole["better"]) == ("bits per byte", "a")  # ours was trained
     assert all(span["end"] - span["start"] >= 64 for span in found["spans"])
     text = (folder / "others.html").read_text()
-    assert "The models have different tokenizers" in text
+    assert "The tokenizers differ" in text
     assert "Spans of held-out text" in text
     assert "weights from elsewhere, of unknown data" in text
 

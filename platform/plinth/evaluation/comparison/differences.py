@@ -228,8 +228,8 @@ def _per_token(loss: Difference, same: bool, losses: tuple[float | None, float |
         "tokens of another vocabulary hold another amount of text" if not same else "it was taken on other batches"
     )
     sort = "tokenizer" if not same else "distribution"
-    text = f"{_other(loss.better)} has a lower training loss ({min(a, b):.3f} against {max(a, b):.3f} nats per token)"
-    yield Explanation(measure=loss.measure, sort=sort, text=f"{text} but more bits per byte: {because}.")
+    text = f"{_other(loss.better)} has the lower training loss ({min(a, b):.3f} against {max(a, b):.3f} nats per token)"
+    yield Explanation(measure=loss.measure, sort=sort, text=f"{text} and more bits per byte: {because}.")
 
 
 def _contamination(line: Difference) -> Iterator[Explanation]:
@@ -237,8 +237,8 @@ def _contamination(line: Difference) -> Iterator[Explanation]:
         return
     became = "is gone" if line.clean_better == NONE else "is reversed"
     text = (
-        f"Without the {line.seen} items that occur in training text, the difference {became}: {line.clean.value:+.4g} "
-        f"(interval {line.clean.low:+.4g} to {line.clean.high:+.4g})."
+        f"Without {line.seen} items that training text held, the difference {became}: "
+        f"{line.clean.value:+.4g} ({line.clean.low:+.4g} to {line.clean.high:+.4g})."
     )
     yield Explanation(measure=line.measure, sort="contamination", text=text)
 
@@ -248,17 +248,13 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
     own = [one for one in lines if one.kind == "slices" and one.slice != WHOLE and one.better == line.better]
     if own:
         named = ", ".join(f"{one.slice} ({one.difference.value:+.3f})" for one in own[:4])
-        text = (
-            f"{_model(loss.better)} has fewer bits per byte on the held-out text as a whole, but {_model(line.better)} "
-            f"has fewer on {named}."
-        )
+        text = f"{_model(loss.better)} has fewer bits per byte on the whole, {_model(line.better)} on {named}."
         yield Explanation(measure=line.measure, sort="distribution", text=text)
 
     if line.fewer_is_better and min(line.a.value, line.b.value) > _UNLIKE * max(loss.a.value, loss.b.value):
         text = (
-            f"The answers differ strongly from the held-out text: they have {line.a.value:.3g} and {line.b.value:.3g} "
-            f"bits per byte, and the held-out text has {loss.a.value:.3g} and {loss.b.value:.3g}. A model that fits "
-            "the held-out text better can fit such answers worse."
+            f"Its answers are unlike the held-out text: {line.a.value:.3g} and {line.b.value:.3g} bits per byte "
+            f"against {loss.a.value:.3g} and {loss.b.value:.3g}. A closer fit to one can be a worse fit to the other."
         )
         yield Explanation(measure=line.measure, sort="distribution", text=text)
 
@@ -266,16 +262,15 @@ def _distribution(line: Difference, lines: Sequence[Difference], loss: Differenc
 def _tokenizer(line: Difference, same: bool) -> Iterator[Explanation]:
     if not same:
         text = (
-            "The models have different tokenizers, which split short answers at different places. Over whole "
-            "documents, the effect of such differences is small."
+            "The tokenizers differ: short answers begin at other boundaries, which bits over whole documents even out."
         )
         yield Explanation(measure=line.measure, sort="tokenizer", text=text)
 
 
 def _unexplained(line: Difference, loss: Difference) -> str:
     return (
-        f"{_model(loss.better)} predicts held-out text better, but {_model(line.better)} is better on this measure. No "
-        "slice, contaminated item or tokenizer in this comparison explains why."
+        f"{_model(loss.better)} predicts held-out text better, {_model(line.better)} does better here; no slice, "
+        "contaminated item or tokenizer of this comparison says why."
     )
 
 
