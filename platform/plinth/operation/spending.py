@@ -116,7 +116,7 @@ class Efficiency(Frozen):
 
 #: Efficiency to assume if no run is recorded. Published runs reach 38% to 48%, bubble and communication included
 #: (docs/planning.md).
-STATED = Efficiency(low=0.4, high=0.6, source="assumed: no similar run on this device is recorded")
+STATED = Efficiency(low=0.4, high=0.6, source="stated: no similar run on this device is recorded")
 
 
 class CorpusPrices(Frozen):

@@ -33,7 +33,7 @@ PREVIEW_CHARACTERS = 240
 #: Maximum number of characters shown of removed text, of a protected item, and of the text shared with it.
 CUT_CHARACTERS = 120
 MOST_EDITS = 100
-LEFT_OUT = "this canary was excluded at random: no copy was planted, and no step read it"
+LEFT_OUT = "left out at random: no copy was planted, and no step read it"
 
 #: Assets of a bucket that are not scores. They have their own sections, or no readable row per document.
 NO_SCORES = frozenset(

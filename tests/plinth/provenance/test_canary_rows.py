@@ -45,8 +45,7 @@ def test_what_the_coin_left_out_says_so(ctx: Context, capsys: pytest.CaptureFixt
     table = planted_canaries.table(ctx.store, ctx.refs.current(planted_canaries.ASSET)).to_pylist()
     assert found["document"]["preview"] == next(row["text"] for row in table if row["number"] == OUT)
     assert call(["-w", str(ctx.workspace.root), "explain", f"canary://{OUT}/0"]) == 0
-    out = capsys.readouterr().out
-    assert f"canary://{OUT}/0: canary (this canary was excluded at random: no copy was planted" in out
+    assert f"canary://{OUT}/0: canary (left out at random: no copy was planted" in capsys.readouterr().out
 
 
 def test_canaries_and_copies_that_there_are_not(ctx: Context, tmp_path: Path) -> None:

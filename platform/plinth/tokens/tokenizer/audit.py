@@ -118,7 +118,7 @@ def unjudged(params: TokenizerParameters, stats: Mapping[str, Any]) -> list[str]
     One more line is returned if the vocabulary has fewer tokens than the recipe requests.
     """
     lines = [
-        f"bucket {bucket}: not measured, because it has no curated text"
+        f"bucket {bucket}: not measured, it has no curated text"
         for bucket, facts in stats["buckets"].items()
         if not facts["tokens"]
     ]

@@ -130,7 +130,7 @@ def test_a_script_without_spaces_has_its_own_limit(
 def test_a_bucket_that_ends_empty_and_a_vocabulary_that_stays_small_are_named() -> None:
     stats = {"buckets": {"web": {"tokens": 9}, "few": {"tokens": 0}}, "languages": {}, "domains": {}, "vocab_size": 660}
     assert audit.unjudged(TokenizerParameters(vocab_size=70_000), stats) == [
-        "bucket few: not measured, because it has no curated text",
+        "bucket few: not measured, it has no curated text",
         "the vocabulary has 660 tokens, tokenizer.vocab_size is 70,000: the text has no more pairs to merge; "
         "add text or lower vocab_size",
     ]
