@@ -49,8 +49,8 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
             version=funnel.VERSION,
             params={},
             group="report",
-            description="Documents and bytes in and out of every stage, by bucket and removal reason; effective tokens "
-            "with their factors.",
+            description="Number of documents and bytes that enter and leave every stage, by bucket and removal "
+            "reason; effective number of tokens, which is the product of the listed factors.",
             owner=shared_owner(recipe),
             suite=_suite_funnel,
             present=_present_funnel,
@@ -120,7 +120,7 @@ def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
     )
     named = ", ".join(f"{count:,} by {reason}" for count, reason in reasons[:EMPTIED_REASONS])
     removed = f"; removed: {named}" if named else ""
-    return f"bucket {bucket} has no training documents left; {counted(found, 'record')} in its sources{removed}"
+    return f"bucket {bucket} has no training documents left; its sources have {counted(found, 'record')}{removed}"
 
 
 def _present_funnel(ctx: Context, made: Manifest) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def ledger_stages(recipe: Recipe) -> list[Stage]:
             version=ledger.VERSION,
             params={},
             group="report",
-            description="Every document with source, license, scores, duplicates, verdict, edits, weight and shard.",
+            description="One row per document: source, license, scores, duplicates, verdict, edits, weight and shard.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=BASE,

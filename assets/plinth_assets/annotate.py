@@ -174,7 +174,8 @@ def _stage_slices(recipe: Recipe, name: str, params: GateSlices) -> Stage:
         params={"measured": params.model_dump(mode="json"), "rule": list(rule.texts), "read": read, "of": versions}
         | (TEST if recipe.test and params.lists else {}),
         group="models",
-        description=f"Error rates of the gate `{name}` by slice: {' or '.join(rule.texts)}",
+        description=f"Error rates by slice of the gate `{name}`, which removes documents that match "
+        f"{' or '.join(rule.texts)}",
         owner=shared_owner(recipe),
         kinds=("parquet",),
         schema=evaluate.SCHEMA,

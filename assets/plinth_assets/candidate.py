@@ -71,7 +71,8 @@ def card_stages(recipe: Recipe) -> list[Stage]:
                 "reference": list(reference_of(recipe)),
             },
             group="report",
-            description="Data card: text by bucket with the filters applied to it, in Markdown.",
+            description="Data card in Markdown: the amount of text in each bucket, and the filters that were applied "
+            "to it.",
             owner=shared_owner(recipe),
             present=lambda ctx, made: {"card": markdown(card_text(ctx, made))},
         )
@@ -183,7 +184,7 @@ def page_stages(recipe: Recipe) -> list[Stage]:
             version=PAGE_VERSION,
             params={"name": recipe.name, "description": recipe.description},
             group="report",
-            description="One page with all measurements of the checkpoint: intervals, controls and noise.",
+            description="One page with all measurements of the checkpoint, with their intervals, controls and noise.",
             owner=shared_owner(recipe),
             kinds=("html",),
             present=partial(_present, recipe),
@@ -245,7 +246,7 @@ def _headline(inputs: Inputs) -> tuple[Fact, ...]:
     overall = inputs["evaluation"].stats["overall"]
     note = f"95% interval {overall['low']:.3f} to {overall['high']:.3f}; gzip -9 {overall['gzip']:.2f}"
     tokens = Fact(label="tokens trained", value=f"{inputs['run'].stats['tokens']:,}")
-    return (tokens, Fact(label="bits per byte, held-out text", value=f"{overall['model']:.3f}", note=note))
+    return (tokens, Fact(label="bits per byte of held-out text", value=f"{overall['model']:.3f}", note=note))
 
 
 def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> Iterator[Section]:
@@ -261,7 +262,8 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
         yield Section(
             key="curves",
             title="During the run",
-            lead="The same measurements during training, on samples of each slice's text and of each probe's items.",
+            lead="The same measurements at several steps of the run, on samples of each slice's text and of each "
+            "probe's items.",
             curves=tuple(groups),
         )
 
@@ -277,7 +279,7 @@ def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float |
 
 def _next(recipe: Recipe, compared: str) -> tuple[Next, ...]:
     """Return the commands that the page suggests. If the checkpoint has a comparison page, its link comes first."""
-    against = f"every slice, item and span compared with {recipe.evaluation.against}"
+    against = f"comparison of every slice, item and span with {recipe.evaluation.against}"
     pages = (Next(what=against, link=comparison_stage.page_name(recipe, compared)),) if compared else ()
     return (
         *pages,

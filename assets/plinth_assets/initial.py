@@ -56,7 +56,7 @@ def model_stage(asset: str, params: InitialWeights, owner: str) -> Stage:
         version=initial.VERSION,
         params={"licence": params.licence},
         group="training",
-        description=f"{use}, identified by their digest. Their lineage includes the model that they come from.",
+        description=f"{use}, identified by their digest. Their lineage includes the model that they were taken from.",
         owner=owner,
         kinds=("huggingface",) if params.folder else ("pytorch",),
         present=_present_initial,
@@ -83,7 +83,7 @@ def _make_initial(asset: str, params: InitialWeights, ctx: Context, inputs: Inpu
             found="; ".join(marks),
             remedy="choose other weights; tainted ones cannot be used",
         )
-    say(f"{asset} is {', '.join(f'{kind} {digest[:12]}' for kind, digest in made.inputs.items())}")
+    say(f"{asset} uses the weights of {', '.join(f'{kind} {digest[:12]}' for kind, digest in made.inputs.items())}")
     return made
 
 
@@ -117,7 +117,7 @@ def _version(ctx: Context, target: str) -> tuple[str, str]:
     if not name or not version:
         raise MissingError(
             f"no release {target!r}",
-            expected="NAME@champion, NAME@canary or NAME/VERSION of the signed history",
+            expected="NAME@champion, NAME@canary or NAME/VERSION, as in the signed release history",
             remedy="list releases with `plinth status`; use `checkpoint` for unreleased models",
         )
     return name, version

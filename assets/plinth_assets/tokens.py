@@ -66,7 +66,8 @@ def tokenizer_stages(recipe: Recipe) -> list[Stage]:
             params=params.model_dump(mode="json"),
             libraries=fingerprint.libraries("unicode", "tokenizers"),
             group="tokens",
-            description="Audit of fertility by bucket, language and domain; round trip, digits, spaces, dead tokens.",
+            description="Audit of the tokenizer: fertility by bucket, language and domain; checks of round trips, "
+            "digits, spaces and dead tokens.",
             owner=owner,
             kinds=("python",),
             suite=_suite_tokenizer,
@@ -85,7 +86,8 @@ def _trained_tokenizer(recipe: Recipe, owner: str) -> Stage:
         params=tokenizer.step(params).params,
         libraries=tokenizer.step(params).libraries,
         group="tokens",
-        description=f"{TOKENIZERS[params.kind]}, {params.vocab_size:,} entries, trained on a sample of every bucket.",
+        description=f"{TOKENIZERS[params.kind]} with a vocabulary of {params.vocab_size:,} tokens, trained on a sample "
+        "of every bucket.",
         owner=owner,
         kinds=("huggingface",),
     )
@@ -161,7 +163,7 @@ def shards_of(name: str, params: Shards, owner: str) -> Stage:
         params=params.identity(),
         libraries=fingerprint.libraries("tokenizers"),
         group="tokens",
-        description=f"Tokens of {name}, little-endian, with an end-of-text token after each document.",
+        description=f"Tokens of the bucket {name}, little-endian, with an end-of-text token after each document.",
         owner=owner,
         kinds=("binary",),
         suite=_suite_shards,

@@ -80,7 +80,8 @@ def removal_stages(recipe: Recipe) -> list[Stage]:
             version=removal_rates.VERSION,
             params=params,
             group="models",
-            description="Share of each bucket that model-based rules remove; a limit applies to reference text.",
+            description="Share of each bucket's text that model-based rules remove. In reference text, this share is "
+            "limited.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=removal_rates.SCHEMA,
@@ -239,7 +240,8 @@ def _set(recipe: Recipe, name: str, given: ProtectedSet) -> Stage:
         params=given.model_dump(mode="json"),
         libraries=protected.LIBRARIES,
         group="sources",
-        description=f"Items of {name} ({given.kind.replace('_', ' ')}), excluded from training.",
+        description=f"Items of the protected set {name} ({given.kind.replace('_', ' ')}). Training text must not "
+        "contain them.",
         owner=shared_owner(recipe),
         kinds=("json",),
         suite=_set_suite,
@@ -255,7 +257,8 @@ def _comparison(recipe: Recipe) -> Stage:
         params=recipe.corpus.protected.model_dump(mode="json"),
         libraries=fingerprint.UNICODE,
         group="verdicts",
-        description="Training documents with items of protected sets: copied, edited, paraphrased, or from a mirror.",
+        description="Training documents that contain items of protected sets: copied, edited, paraphrased, or from a "
+        "mirror.",
         owner=shared_owner(recipe),
         kinds=("parquet", "c"),
         schema=protected.SCHEMA,

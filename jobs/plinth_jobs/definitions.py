@@ -171,7 +171,7 @@ def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
         AssetJob(CORPUS, groups(*CORPUS_GROUPS), "From sources to mixture.",
                  "nightly", "0 2 * * *", "Updates the corpus at 02:00 UTC; assets that are up to date are skipped.",
                  queued=True),
-        AssetJob(CANDIDATE, groups(*CORPUS_GROUPS, *TRAINING_GROUPS), "From sources to a registered candidate.",
+        AssetJob(CANDIDATE, groups(*CORPUS_GROUPS, *TRAINING_GROUPS), "Builds a registered candidate from sources.",
                  queued=True),
     ]  # fmt: skip
     if recipe.release is not None:

@@ -60,7 +60,7 @@ class RecipeComponent(dg.Component, dg.Model, dg.Resolvable):
     workers: int | None = Field(None, ge=1, description="Worker processes for corpus stages; default: one per core.")
     upstream: Mapping[str, Sequence[str]] = Field(
         default_factory=dict,
-        description="By bucket: keys of this project's assets that write the files of the bucket's sources.",
+        description="For each bucket, keys of this project's assets that write the files of the bucket's sources.",
     )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -189,7 +189,7 @@ def _policy(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator
         yield f"no signed gate policy for {name}: every candidate will be blocked (`plinth gates sign FILE`)"
         return
     for gate in policy.unmeasured(signed.policy, recipe):
-        yield f"policy {signed.title} requires a gate without evidence in this recipe: {gate}"
+        yield f"policy {signed.title} requires a gate for which this recipe produces no evidence: {gate}"
 
 
 def _accounts(ctx: Context, recipe: Recipe, chosen: tuple[Stage, ...]) -> Iterator[tuple[str, Account]]:
@@ -225,7 +225,7 @@ def take_harvest(space: Workspace, recipe: Recipe, progress: Progress, *, again:
         harvest(space.input, again=again, progress=progress)
     elif again:
         raise RecipeError(
-            f"recipe {recipe.name} does not use a harvest",
+            f"recipe {recipe.name} does not collect text from this machine",
             expected="`harvest: true`, as in the demo recipe",
             remedy="run without --harvest",
         )

@@ -240,7 +240,7 @@ def name_of(folder: Path) -> str:
     raise RequestError(
         f"{folder.absolute().name!r} cannot be the name of a recipe",
         expected="letters, digits and hyphens, beginning with a letter",
-        remedy="name the folder as the recipe, for example `plinth init web-corpus`",
+        remedy="the recipe is named after the folder: choose another folder name, for example `plinth init web-corpus`",
     )
 
 
@@ -270,7 +270,7 @@ def write(folder: Path, contents: Mapping[str, str]) -> list[Path]:
     there = [name for name in contents if (folder / name).exists()]
     if there:
         raise RequestError(
-            f"{folder} already has files of a project",
+            f"{folder} already contains files of a project",
             found=", ".join(there[:5]),
             expected="a folder without them",
             remedy="name another folder, or remove these files first",

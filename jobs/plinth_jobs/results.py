@@ -143,7 +143,7 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
     if about.evaluation:
         overall = about.evaluation.stats["overall"]
         note = f"95%: {interval(overall, 3)}; gzip -9 {overall['gzip']:.2f}, byte trigram {overall['trigram']:.2f}"
-        facts.append(report.Fact(label="bits per byte, held-out text", value=f"{overall['model']:.3f}", note=note))
+        facts.append(report.Fact(label="bits per byte of held-out text", value=f"{overall['model']:.3f}", note=note))
     return tuple(facts)
 
 
@@ -289,7 +289,8 @@ def of_candidate(ctx: Context, recipe: Recipe, version: str) -> Subject:
             return _candidate(ctx, made)
     raise MissingError(
         f"no manifest of candidate {version} of {recipe.name} is in this workspace",
-        remedy="list candidates with `plinth release log`; write the page where the candidate was registered",
+        remedy="list candidates with `plinth release log`; write the page in the workspace that registered the "
+        "candidate",
     )
 
 

@@ -159,5 +159,5 @@ def _of_run(ctx: Context, run: str, step: str) -> Manifest:
 
     config = find_run(ctx, run)
     if step and not step.isdecimal():
-        raise MissingError(f"{step!r} is not a step", expected="RUN:STEP with a whole number")
+        raise MissingError(f"{step!r} is not a step", expected="RUN:STEP, where STEP is a whole number")
     return manifests.committed_manifest(ctx, config, int(step) if step else None)

@@ -153,6 +153,7 @@ def not_installed(package: str) -> MissingError:
     """Return the error for a missing package of `EXTRAS`."""
     return MissingError(
         f"{package} is not installed",
-        expected="{package} on machines that train or evaluate models",
-        remedy=f"pip install 'plinth[{EXTRAS[package]}]', or let a launcher run this elsewhere (docs/launchers.md)",
+        expected=f"{package} on machines that train or evaluate models",
+        remedy=f"pip install 'plinth[{EXTRAS[package]}]', or use a launcher to run this work on other machines "
+        "(docs/launchers.md)",
     )

@@ -122,7 +122,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         if name not in self:
             if needed := absent(self.group).get(name):
                 raise not_here(f"the {self.noun} {name!r}", needed)
-            remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists packages"
+            remedy = nearest(name, self) or "install the package that has it; `plinth doctor` lists installed packages"
             raise RecipeError(f"no {self.noun} {name!r}", expected=", ".join(self), remedy=remedy)
         return self[name]
 

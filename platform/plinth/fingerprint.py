@@ -90,7 +90,7 @@ def require_libraries(step: str, expected: Mapping[str, str]) -> None:
     if found != expected:
         other = [name for name in expected if found[name] != expected[name]]
         raise StageError(
-            f"{step}: libraries of this worker differ from the step's identity",
+            f"{step}: the libraries of this worker differ from the libraries in the step's identity",
             found=", ".join(f"{name} {found[name]}" for name in other),
             expected=", ".join(f"{name} {expected[name]}" for name in other),
             remedy="install the same versions on every machine, then run the command again",

@@ -88,7 +88,7 @@ def test_before_the_first_release_there_is_nothing_to_compare_with(ctx: Context)
     said: list[str] = []
     made = comparison_stage._make(recipe, comparison_stage.CHAMPION, ctx, {"checkpoint": own}, said.append)
     assert (made.stats["lines"], made.stats["models"]["a"]["checkpoint"]) == ([], own.digest)
-    assert said == ["tiny has no champion yet: nothing to compare with"]
+    assert said == ["tiny has no champion yet, so the checkpoint is not compared"]
     assert comparison_stage._present(recipe, ctx, made) == {"lines": "no comparison: there is no champion yet"}
     assert comparison_stage._outside(recipe, comparison_stage.CHAMPION, ctx) == ""
 

@@ -69,7 +69,7 @@ def test_one_process_stores_and_shows_the_suites_of_a_run_and_one_that_dies_is_a
     data_docs.file(Workspace(root), lost)
     started[0].kill()
     data_docs.file(Workspace(root), lost)
-    assert data_docs.finish() == ["incomplete Data Docs: the process that writes them exited with -9"]
+    assert data_docs.finish() == ["Data Docs are incomplete: the process that writes them exited with -9"]
     for name in ("first", "second"):
         data_docs.file(Workspace(root), Suite(name, ROWS, [rows_between(2, 2), no_nulls("rate")]))
     assert data_docs.finish() == []
@@ -84,7 +84,7 @@ def test_one_process_stores_and_shows_the_suites_of_a_run_and_one_that_dies_is_a
     (root / "gx").rename(root / "gx.kept")
     (root / "gx").write_text("no folder")
     data_docs.file(Workspace(root), lost)
-    assert data_docs.finish() == ["incomplete Data Docs: the process that writes them exited with 1"]
+    assert data_docs.finish() == ["Data Docs are incomplete: the process that writes them exited with 1"]
 
 
 def test_the_process_answers_what_differs_once() -> None:

@@ -27,7 +27,7 @@ def test_a_bucket_that_ends_empty_is_a_warning_with_the_rules_that_emptied_it() 
     outcome = _checked(few=few, many=_account(60))
     assert not outcome.blocked
     assert outcome.warnings == (
-        "bucket few has no training documents left; 3 records in its sources; removed: 2 by too_few_words (policy), "
+        "bucket few has no training documents left; its sources have 3 records; removed: 2 by too_few_words (policy), "
         "1 by language (policy)",
     )
     alone = _checked(few=few)

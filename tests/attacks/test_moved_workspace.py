@@ -19,10 +19,10 @@ def test_a_folder_that_is_said_to_be_a_bucket(tmp_path: Path, capfd: pytest.Capt
     (space.root / LOCATION).write_text(PLACE)
     for use in (lambda: Workspace(space.root).uri, lambda: Workspace(space.root).places,
                 lambda: Workspace(space.root).objects("refs"), lambda: Workspace(space.root).input):  # fmt: skip
-        with pytest.raises(WorkspaceError, match="does not match its folder"):
+        with pytest.raises(WorkspaceError, match="does not match the name of its folder"):
             use()
     assert call(["-w", str(space.root), "status"]) == 5
-    assert "does not match its folder" in capfd.readouterr().err
+    assert "does not match the name of its folder" in capfd.readouterr().err
 
 
 def test_the_folder_of_a_shared_workspace_that_is_said_to_be_another(
@@ -34,5 +34,5 @@ def test_the_folder_of_a_shared_workspace_that_is_said_to_be_another(
     (tmp_path / "link").symlink_to(folder)
     assert Workspace(tmp_path / "link").uri == "s3://ours/workspace"
     (folder / LOCATION).write_text(PLACE)
-    with pytest.raises(WorkspaceError, match="does not match its folder"):
+    with pytest.raises(WorkspaceError, match="does not match the name of its folder"):
         _ = Workspace(folder).uri

@@ -89,10 +89,10 @@ def test_a_name_that_leads_to_this_machine_is_refused(
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     named = address.replace("127.0.0.1", "crawl.example")
-    with pytest.raises(SourceError, match="resolves to this machine or its network link") as caught:
+    with pytest.raises(SourceError, match="resolves to an address of this machine or to a link-local") as caught:
         http.get(f"{named}/terms.html")
     assert "crawl.example is 127.0.0.1" in str(caught.value)
-    with pytest.raises(SourceError, match="resolves to this machine or its network link"):
+    with pytest.raises(SourceError, match="resolves to an address of this machine or to a link-local"):
         http.get(f"{named.replace('http:', 'https:')}/terms.html")
     assert server.requests == []
     assert http.get(f"{address}/terms.html") == b"text"  # named as such
@@ -106,7 +106,7 @@ OWN = [entry.address for entries in psutil.net_if_addrs().values() for entry in 
     "peer", ["127.8.8.8", "::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "fe80::1%lo", "0.0.0.0", "::", *OWN]
 )
 def test_every_address_of_this_machine_and_its_link_needs_its_own_name(peer: str) -> None:
-    with pytest.raises(SourceError, match="resolves to this machine or its network link"):
+    with pytest.raises(SourceError, match="resolves to an address of this machine or to a link-local"):
         http._require_outside("crawl.example", peer)
     http._require_outside(peer, peer)
 

@@ -177,7 +177,7 @@ def test_a_new_project_finds_its_sources_and_is_valid(tmp_path: Path) -> None:
     assert found is not None, problems
     assert list(found.corpus.buckets) == ["notes", "notes_code", "data_1", "web"]
     assert found.corpus.buckets["notes_code"].policy == "code"
-    with pytest.raises(RequestError, match=r"already has files"):
+    with pytest.raises(RequestError, match=r"already contains files"):
         project.write(tmp_path / "mine", project.files("mine", sources, "MIT", "corpus@example.org"))
 
 

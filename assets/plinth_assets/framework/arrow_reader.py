@@ -56,7 +56,7 @@ class ArrowReader(dg.ConfigurableIOManager):
             f"{context.asset_key.to_user_string()} cannot be written through `plinth_reader`",
             found="an asset of this project with io_manager_key plinth_reader",
             expected="the project's own I/O manager",
-            remedy="remove io_manager_key from the asset; Plinth's assets are read-only",
+            remedy="remove `io_manager_key` from the definition of this asset; `plinth_reader` can only read",
         )
 
 

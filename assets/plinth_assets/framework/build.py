@@ -165,7 +165,7 @@ def asset(
             CHECK,
             asset=key,
             blocking=True,
-            description="Evaluate expectations on the statistics; critical failures block publication.",
+            description="Evaluate the asset's expectations on its statistics. A critical failure blocks publication.",
         )
     ]
 

@@ -88,7 +88,7 @@ class _Writer:
             process.communicate()
             self._process = None
         ended = f"exited with {process.returncode}" if ready else f"did not exit within {WAIT_S:.0f} s"
-        return [f"incomplete Data Docs: the process that writes them {ended}"]
+        return [f"Data Docs are incomplete: the process that writes them {ended}"]
 
     def end(self) -> None:
         """Stop the process after it has written the pages of all suites."""
@@ -193,7 +193,7 @@ def store(suite: Suite, root: Path) -> frozenset[tuple[str, str]]:
                 f"suite {suite.name} was not evaluated in full",
                 found=f"{len(results)} results",
                 expected=f"{len(suite.expectations)}, one per expectation",
-                remedy="run the stage again; report it if it happens again",
+                remedy="run the stage again; if the error persists, report it as a bug",
             )
         _docs(root).suites.add_or_update(stored)
     failed = [result.expectation_config for result in results if not result.success]

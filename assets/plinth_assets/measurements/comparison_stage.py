@@ -51,8 +51,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={},
             outside=partial(_outside, recipe, against),
             group="evaluation",
-            description="Checkpoint (a) against the model that the recipe names (b): paired differences with "
-            "intervals, with and without contaminated items; differences in training.",
+            description="Paired differences, with intervals, between the checkpoint (a) and the model that the recipe "
+            "names (b), with and without contaminated items; differences between their training runs.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             present=partial(_present, recipe),
@@ -84,7 +84,7 @@ def measure(
         inputs = _own_run(ctx, stage, checkpoint, given) if "run" in stage.deps else given
         if inputs is None:
             own = f"checkpoint {checkpoint.digest[:12]}"
-            say(f"skipped {stage.asset}: {own} has no run on the shards of this workspace")
+            say(f"skipped {stage.asset}: the run of {own} is not on the shards of this workspace, or was deleted")
             continue
         made[stage.asset] = stage.make(ctx, {**inputs, "checkpoint": checkpoint}, say)
         ctx.refs.save(made[stage.asset])
@@ -120,7 +120,7 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
     ours = MeasuredModel(inputs["checkpoint"], own)
     other = parent_of(ctx, inputs) if against == PARENT else _other(recipe, ctx, against, inputs["checkpoint"].digest)
     if other is None:
-        say(f"{recipe.required_release().name} has no champion yet: nothing to compare with")
+        say(f"{recipe.required_release().name} has no champion yet, so the checkpoint is not compared")
         return job.alone(inputs["checkpoint"])
     theirs = measure(recipe, ctx, other, inputs, say)
     if against == PARENT and (curated := text_of(ctx, other)):

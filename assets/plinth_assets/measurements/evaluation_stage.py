@@ -46,8 +46,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=recipe.evaluation.of_held_out(),
             group="evaluation",
             description="Bits per byte of held-out text by bucket, language, domain, length and the recipe's own "
-            "slices, by position, and of protected sets by contamination status. Baselines on the same bytes: "
-            "gzip -9 and a byte trigram.",
+            "slices, by position, and of protected sets by contamination status. Baselines on the same bytes are gzip "
+            "-9 and a byte trigram model.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             suite=_suite,
@@ -220,12 +220,13 @@ def section(_: str, stats: Stats) -> Section:
     """Build the page section with bits per byte by slice of every axis, with gzip as the common reference."""
     axes = {"bucket": stats["slices"]} | stats["axes"]
     own = axes.pop("bucket")
-    groups = [_slice_group("all held-out text, then by bucket", "bucket", {"all": stats["overall"]} | own)]
+    groups = [_slice_group("bits per byte: all held-out text, by bucket", "bucket", {"all": stats["overall"]} | own)]
     groups += [_slice_group(f"by {axis}", axis, rows) for axis, rows in axes.items() if len(rows) > 1]
     return Section(
         key="slices",
         title="Held-out text",
-        lead="Model bits per byte of text, comparable between tokenizers. Intervals resample documents.",
+        lead="The model's bits per byte of text can be compared between tokenizers. Intervals are computed by "
+        "resampling documents.",
         groups=tuple(groups),
         tables=tuple(_item_tables(stats.get("protected", {}))),
     )

@@ -36,8 +36,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=detector_facts(recipe),
             libraries=PiiDetector(detector_given(recipe), {}).libraries,
             group="evaluation",
-            description="Personal data left in curated training text, as found by the corpus's own detector, by bucket "
-            "and kind, with upper bounds.",
+            description="Rates of personal data left in curated training text, as found by the corpus's own detector, "
+            "by bucket and kind, with upper bounds.",
             owner=shared_owner(recipe),
             kinds=("parquet",),
             schema=pii.SCHEMA,
@@ -137,7 +137,8 @@ def section(_: str, stats: Stats) -> Section:
         key="pii-data",
         title="Personal data: training text",
         lead=f"Findings of the detector {detector['annotator']} (version {detector['version']}) after edits: "
-        f"{', '.join(kinds)}. Every document is read; upper bounds (95%) apply to the share of such documents.",
+        f"{', '.join(kinds)}. Every document is read; upper bounds (95%) apply to the share of documents with a "
+        "finding.",
         tables=(
             TextTable(
                 title="Documents with findings, by bucket",

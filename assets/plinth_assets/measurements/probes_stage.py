@@ -80,7 +80,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={},
             group="evaluation",
             description="Probes by family: bits per byte of correct answers against a control, margin over the best "
-            "wrong answer, accuracy above chance; contaminated items are separate.",
+            "wrong answer, accuracy above chance; contaminated items are reported separately.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=job.SCHEMA,
@@ -194,8 +194,8 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="probes",
         title="Probes",
-        lead="Items not in the training text. Signal: bits per byte of the correct answer with a shuffled context, "
-        "minus its bits per byte with its own context.",
+        lead="Only items that do not occur in the training text are scored here. The signal is the bits per byte of "
+        "the correct answer after a shuffled context, minus its bits per byte after the original context.",
         groups=tuple(group for group in groups if group.measures),
         tables=(_statuses(rows),),
     )
@@ -212,7 +212,10 @@ def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
         for group in section.groups
     )
     quiet = sorted({one.name for group in groups for one in group.measures if not one.decides})
-    lead = f" Gray: not distinguishable from noise, so not used for stopping or gates ({', '.join(quiet)})."
+    lead = (
+        " Gray probes cannot be distinguished from noise, so they are not used for stopping or gates "
+        f"({', '.join(quiet)})."
+    )
     return section.model_copy(update={"groups": groups, "lead": section.lead + lead * bool(quiet)})
 
 

@@ -56,23 +56,29 @@ class PiiPolicy(Frozen):
     """Limits on the rate of texts with personal data, as found by the corpus's own detector."""
 
     max_data_share: float = Field(
-        0.02, gt=0, le=1, description="Limit on the rate's upper bound in training text, overall and per bucket."
+        0.02,
+        gt=0,
+        le=1,
+        description="Maximum upper bound of the rate of personal data in training text, overall and per bucket.",
     )
     min_documents: int = Field(
         150,
         ge=1,
-        description="Buckets with fewer documents than this are only listed. No finding in 150 documents gives an "
-        "upper bound of 2%.",
+        description="Buckets with fewer documents than this are only listed. If 150 documents have no finding, the "
+        "upper bound is 2%.",
     )
     max_output_share: float = Field(
-        0.05, gt=0, le=1, description="Limit on the rate's upper bound in unprompted samples."
+        0.05,
+        gt=0,
+        le=1,
+        description="Maximum upper bound of the rate of personal data in unprompted samples of the model.",
     )
     max_memorised_share: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Limit on the upper bound of the rate of outputs, prompted or unprompted, that repeat personal "
-        "data from training text.",
+        description="Maximum upper bound of the rate of outputs, prompted or unprompted, that repeat personal data "
+        "from training text.",
     )
 
 
@@ -84,7 +90,7 @@ class PiiShare(Frozen):
     at_most: float
     slices: Mapping[str, PiiShare] = Field(default_factory=dict, description="Shares by bucket.")
     per_million: Mapping[str, float] = Field(
-        default_factory=dict, description="Upper bound per million texts, by kind of personal data."
+        default_factory=dict, description="Upper bound of the rate per million texts, by kind of personal data."
     )
     detector: str = Field("", description="Name and version of the detector.")
 
@@ -363,7 +369,7 @@ def probes(asked: ProbePolicy, evidence: Evidence) -> GateResult:
 
 PROBES = Measurement(
     name="probes",
-    description="Probe items by family, with their control and the noise over the run.",
+    description="Scores of probe items by family, with a control and the noise over the run.",
     asset="probes",
     stages=late("plinth_assets.measurements.probes_stage:stages"),
     key="evaluation.probes",

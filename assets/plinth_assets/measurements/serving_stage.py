@@ -29,8 +29,9 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=serving.VERSION,
             params={},
             group="evaluation",
-            description="Serving on named devices: tokens per second, time to first token and maximum batch size, as "
-            "bounds from bandwidth and FLOP/s. Speeds measured on this machine are recorded separately.",
+            description="Bounds on the serving speed of named devices, computed from bandwidth and FLOP/s: tokens per "
+            "second, time to first token and maximum batch size. Speeds measured on this machine are recorded "
+            "separately.",
             owner=shared_owner(recipe),
             present=_present,
             pool="training",
@@ -42,7 +43,10 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     checkpoint = inputs["checkpoint"]
     if serving.read(ctx, checkpoint.digest) is None:
         found = serving.measure(ctx, checkpoint)
-        say(f"{found['tokens_per_s']['1']:.0f} tokens/s, first token after {found['first_token_s'] * 1000:.0f} ms here")
+        say(
+            f"measured on this machine: {found['tokens_per_s']['1']:.0f} tokens/s, first token after "
+            f"{found['first_token_s'] * 1000:.0f} ms"
+        )
     return serving.run(ctx, checkpoint)
 
 
@@ -80,8 +84,8 @@ def section(_: str, stats: Stats) -> Section:
     return Section(
         key="serving",
         title="Serving",
-        lead=f"{stats['kv_bytes_per_token']:,} bytes of KV cache per token. Upper bounds from bandwidth and "
-        "FLOP/s, for any implementation.",
+        lead=f"The KV cache needs {stats['kv_bytes_per_token']:,} bytes per token. The speeds are upper bounds for any "
+        "implementation, computed from bandwidth and FLOP/s.",
         tables=(TextTable(title="Bounds by device", header=header, rows=tuple(rows)),),
     )
 

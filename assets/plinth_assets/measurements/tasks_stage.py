@@ -59,7 +59,8 @@ def _tasks(recipe: Recipe, name: str, given: TaskSet) -> Stage:
         params=given.model_dump(mode="json", exclude={"include"}),
         libraries=fingerprint.libraries(*job.LIBRARIES),
         group="evaluation",
-        description=f"Tasks of `{name}`, run with lm-evaluation-harness: every item, and an interval for every metric.",
+        description=f"Results of the task set `{name}` in lm-evaluation-harness: every item, and an interval for every "
+        "metric.",
         owner=shared_owner(recipe),
         kinds=("pytorch",),
         schema=ITEMS,
@@ -173,6 +174,7 @@ def section(name: str, stats: Stats) -> Section:
     return Section(
         key=f"tasks-{name}",
         title=f"Tasks: {name}",
-        lead=f"Tasks of lm-evaluation-harness, from files of this workspace; intervals are over items.{damaged}",
+        lead="Tasks of lm-evaluation-harness, from files of this workspace. Intervals are computed over "
+        f"items.{damaged}",
         groups=tuple(groups),
     )

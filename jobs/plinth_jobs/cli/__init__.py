@@ -91,7 +91,7 @@ class Plinth(Commands):
     default=Path("workspace"),
     envvar="PLINTH_WORKSPACE",
     show_default="./workspace",
-    help="Folder, or s3://bucket/prefix, that holds all state (also PLINTH_WORKSPACE).",
+    help="Workspace: folder, or s3://bucket/prefix, that stores all state (default: PLINTH_WORKSPACE, or ./workspace).",
 )
 @click.option(
     "-r",

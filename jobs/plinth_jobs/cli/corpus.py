@@ -253,7 +253,11 @@ def _row(match: dict[str, Any]) -> tuple[object, ...]:
 )
 @click.option("-b", "--bucket", required=True, help="Bucket of trusted reference text, with language annotations.")
 @click.option(
-    "-l", "--language", "languages", multiple=True, help="Language to fit; repeatable (default: any with enough text)."
+    "-l",
+    "--language",
+    "languages",
+    multiple=True,
+    help="Language to fit thresholds for; repeatable (default: all languages with enough text).",
 )
 @click.option(
     "--removed",

@@ -60,7 +60,7 @@ CATALOGUES = {
 }
 
 #: Advice for a server that exited.
-ENDED_ADVICE = "see the log named by `plinth up`; restart with `plinth down`, then `plinth up`"
+ENDED_ADVICE = "see the log file whose path `plinth up` prints; restart with `plinth down`, then `plinth up`"
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def packages() -> MachineFinding:
         return MachineFinding(
             "packages",
             "missing",
-            f"antlr4-python3-runtime {antlr}: breaks Dagster asset selections",
+            f"antlr4-python3-runtime {antlr} breaks asset selections in Dagster",
             _install("antlr4-python3-runtime==4.13.*"),
         )
     shown = ", ".join(f"{name} {_version(name)}" for name in ("dagster", "mlflow", "dvc-data", "pyarrow"))
@@ -236,7 +236,7 @@ def workspace(path: Path) -> MachineFinding:
             "workspace",
             "missing",
             f"{existing} cannot be written",
-            "fix its permissions, or choose another --workspace",
+            "fix the permissions of the folder, or choose another --workspace",
         )
     note = "" if existing == path.absolute() else " (created by the first run)"
     return MachineFinding("workspace", "ok", f"{path}{note}")
@@ -269,7 +269,7 @@ def shared_memory() -> MachineFinding:
 def compiler() -> MachineFinding:
     """Check for g++, which compiles DeepSpeed's operators."""
     found = shutil.which("g++") or shutil.which("c++")
-    advice = "only needed for DeepSpeed's compiled operators, such as CPU offload: install g++"
+    advice = "install g++ if you use DeepSpeed's compiled operators, such as CPU offload"
     return MachineFinding("C++ compiler", "ok" if found else "warn", found or "none", advice)
 
 
@@ -288,7 +288,7 @@ def cuda() -> MachineFinding:
     names = [line.strip() for line in listed.splitlines() if line.strip()]
     if names:
         return MachineFinding("GPU", "ok", f"{len(names)}: {names[0]}")
-    return MachineFinding("GPU", "warn", "none visible: training runs on the CPU", "sufficient for the demo only")
+    return MachineFinding("GPU", "warn", "no GPU is visible: training runs on the CPU", "sufficient for the demo only")
 
 
 def bf16() -> MachineFinding:
@@ -343,7 +343,7 @@ def mlflow(path: Path) -> MachineFinding:
     from plinth_registry.mlflow.server import find_server
 
     state = find_server(Workspace(path))
-    found = f"running at {state.uri}" if state else "not running; it starts with the first registration"
+    found = f"running at {state.uri}" if state else "not running; the server starts when the first model is registered"
     return MachineFinding("MLflow pages", "ok", found)
 
 
@@ -383,7 +383,7 @@ def _source_tree() -> bool:
 def _install(*names: str) -> str:
     """Return install advice: `make setup` in a checkout, otherwise a pip command with Plinth's version requirements."""
     if _source_tree():
-        return "run `make setup`, which installs under constraints.txt"
+        return "run `make setup`, which installs the versions in constraints.txt"
     ours = {re.split(r"[^\w.-]", one)[0].lower(): one for one in _requirements()}
     wanted = " ".join(f"'{ours.get(name.lower(), name)}'" for name in names)
     return f"run `{sys.executable} -m pip install {wanted}`, or use an image that includes them"

@@ -34,7 +34,7 @@ Writer = Callable[[Path], "Exported"]
 )
 @click.argument("digest")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--unreleased", is_flag=True, help="Allow a checkpoint that was not released.")
+@click.option("--unreleased", is_flag=True, help="Allow a checkpoint that was not released to be exported.")
 @shared
 @json_option
 def restore(settings: Settings, digest: str, directory: Path, unreleased: bool, as_json: bool) -> None:
@@ -96,7 +96,7 @@ def export() -> None:
 @click.command("export", epilog=examples("plinth export data 'web/shards' mixture", "(cd data && dvc pull)"))
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("assets", nargs=-1)
-@click.option("--unreleased", is_flag=True, help="Also export the unreleased checkpoint.")
+@click.option("--unreleased", is_flag=True, help="Also export a checkpoint that was not released.")
 @shared
 @json_option
 def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unreleased: bool, as_json: bool) -> None:
@@ -116,7 +116,9 @@ def pointers(settings: Settings, directory: Path, assets: tuple[str, ...], unrel
     if as_json:
         output.emit_json([str(pointer) for pointer in written])
     else:
-        output.say(f"{len(written)} pointers in {directory}; now: (cd {directory} && dvc pull)")
+        output.say(
+            f"Wrote {len(written)} DVC pointers to {directory}. Fetch the files with (cd {directory} && dvc pull)"
+        )
 
 
 @click.command(
@@ -167,7 +169,7 @@ def tokens(settings: Settings, name: str, kind: Any, to: str, unsigned: bool, as
         )
         weight = f", weight {one['weight']:.6g}" if "weight" in one else ""
         output.say(f"{one['at']}: {what}{weight}")
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "not signed: cannot be verified elsewhere")
+    output.say(f"signed: EXPORT.json has SHA-256 {signed}" if signed else "not signed: other machines cannot verify it")
 
 
 def _chosen(ctx: Context, name: str) -> tuple[list[Manifest], dict[str, float]]:
@@ -207,14 +209,16 @@ class ExportLayout(NamedTuple):
 @click.option(
     "--unreleased", is_flag=True, help="Export a checkpoint that was not released; the export is marked as unreleased."
 )
-@click.option("--checkpoint", type=click.IntRange(min=1), help="With --unreleased: step of the checkpoint.")
+@click.option(
+    "--checkpoint", type=click.IntRange(min=1), help="Step of the checkpoint to export; requires --unreleased."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["hf", *FORMS]),
     default="hf",
     show_default=True,
-    help="`hf` keeps the weights unchanged; compressed formats must pass the gate `compressed`.",
+    help="Format of the weights. `hf` keeps the weights unchanged; compressed formats must pass the gate `compressed`.",
 )
 @click.option(
     "--dtype",
@@ -266,7 +270,9 @@ def model(
             remedy="choose another folder, or delete it first",
         )
     if form != "hf" and (dtype != "saved" or file_gb != DEFAULT_FILE_GB):
-        raise click.UsageError(f"--dtype and --file-gb apply only to the format hf; the format {form} sets both itself")
+        raise click.UsageError(
+            f"--dtype and --file-gb apply only to the format `hf`; the format {form} determines both values"
+        )
     ctx = settings.context()
     action = "export unreleased" if unreleased else "export"
     with audited(ctx, AuditedAction(action, target, getpass.getuser(), f"to {folder.absolute()}")) as asked:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # `plinth gates`: check, sign and show the gate policy; waive a gate for one candidate.
 
 file_argument = click.argument("file", type=PackagedFile("policies", exists=True))
-owner_option = click.option("--owner", help="Owner of the signing key if this machine has several.")
+owner_option = click.option("--owner", help="Owner of the signing key, if this machine has several signing keys.")
 
 
 @group(
@@ -56,7 +56,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
     gates = counted(len(found.asked) + len(found.extensions), "gate")
     output.say(f"{file}: {gates}, digest {policy.digest(found)[:12]}")
     for one in lacking:
-        output.say(f"  no evidence from this recipe: {one}")
+        output.say(f"  this recipe produces no evidence for the gate {one}")
     return None
 
 
@@ -69,7 +69,7 @@ def check(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @shared
 @owner_option
-@click.option("--yes", is_flag=True, help="Sign without confirmation, even if settings become weaker.")
+@click.option("--yes", is_flag=True, help="Sign without confirmation, even if the new policy weakens gates.")
 @json_option
 def sign(settings: Settings, file: Path, owner: str | None, yes: bool, as_json: bool) -> None:
     """Sign the policy in FILE as release owner, so that it replaces the current policy.
@@ -208,7 +208,13 @@ def people() -> None:
     "--header", default="X-Forwarded-Email", show_default=True, metavar="NAME", help="Header with the user name."
 )
 @click.option("--origin", default="", metavar="URL", help="Public address of the proxy.")
-@click.option("--signer", default="mlflow-login", show_default=True, metavar="OWNER", help="Owner of the server's key.")
+@click.option(
+    "--signer",
+    default="mlflow-login",
+    show_default=True,
+    metavar="OWNER",
+    help="Owner of the key that signs tag changes.",
+)
 @click.option("--off", is_flag=True, help="Disable authentication; accounts are kept.")
 @shared
 def login(settings: Settings, behind_proxy: bool, header: str, origin: str, signer: str, off: bool) -> None:
@@ -239,7 +245,8 @@ def login(settings: Settings, behind_proxy: bool, header: str, origin: str, sign
     output.say(f"MLflow authentication is enabled: {place}")
     if behind_proxy:
         output.say(
-            f"The proxy must send {header}, and the content of {place / logins.SECRET} in {logins.SECRET_HEADER}"
+            f"The proxy must send the user name in the header {header}, and the content of {place / logins.SECRET} in "
+            f"the header {logins.SECRET_HEADER}"
         )
     return output.say("Add accounts with `plinth ops people add NAME`")
 

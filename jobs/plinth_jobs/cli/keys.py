@@ -162,7 +162,11 @@ def enrol(settings: Settings, role: str, public: Path, owner: str, propose: Prop
 @keys.command()
 @click.argument("key")
 @click.option(
-    "--from", "since", type=click.DateTime(), default=None, help="Start of the revocation (UTC); default: now."
+    "--from",
+    "since",
+    type=click.DateTime(),
+    default=None,
+    help="Time from which the key is revoked (UTC); default: now.",
 )
 @propose_option
 @shared
@@ -204,7 +208,7 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 @click.argument("role")
 @click.argument("name", metavar="IDENTITY")
 @click.option("--issuer", required=True, metavar="URL", help="OpenID Connect issuer of the identity.")
-@click.option("--remove", is_flag=True, help="Stop accepting bundles of the identity.")
+@click.option("--remove", is_flag=True, help="Stop accepting bundles signed by the identity.")
 @propose_option
 @shared
 def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:

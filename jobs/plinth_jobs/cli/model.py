@@ -32,9 +32,15 @@ if TYPE_CHECKING:
 @shared
 @click.argument("axes", nargs=-1)
 @click.option(
-    "--worst", type=click.IntRange(min=0), default=5, show_default=True, help="Number of worst documents to show."
+    "--worst",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Number of worst documents to show, by bits in excess of their bucket's average.",
 )
-@click.option("--against", metavar="DIGEST", help="Compare with this other evaluation of the same held-out text.")
+@click.option(
+    "--against", metavar="DIGEST", help="Digest of another evaluation of the same held-out text to compare with."
+)
 @click.option(
     "--spans",
     type=click.IntRange(1, 1000),
@@ -85,7 +91,7 @@ def _show_slices(axis: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _show_worst(rows: list[Mapping[str, Any]]) -> None:
     if rows:
-        output.heading("worst documents (excess over the bucket average)")
+        output.heading("worst documents (bits in excess of the bucket's average)")
     for row in rows:
         output.say(f"  {row['excess_bits']:,.0f} bits, {row['model']:.3f} per byte  {output.plain_markup(row['uri'])}")
         output.say(f"    [dim]`plinth explain {row['id']}`[/dim]")

@@ -58,7 +58,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "sample": ("sample", "Sample documents removed for a reason."),
         "review": ("sample", "Label a sample, or summarize all labels."),
         "label": ("sample", "Label one removed document good or bad."),
-        "near": ("corpus", "Find documents similar to a text: copies, leaks, takedowns."),
+        "near": ("corpus", "Find documents similar to a text, such as its copies."),
         "slices": ("policies", "Show the error rates of learned gates by slice."),
         "policy": ("policies", "Preview another policy; show what learned rules remove."),
         "limits": ("corpus", "Fit each language's filter thresholds and stop words to a bucket."),
@@ -66,7 +66,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
     },
     "tokens": {
         "tokenizer": ("tokens", "Show the tokenizer's audit, or the tokens of a text."),
-        "packing": ("tokens", "Compare packings: padded, masked, dropped and cut tokens."),
+        "packing": ("tokens", "Compare packings by their padded, masked, dropped and cut tokens."),
         "mixture": ("tokens", "Show the shares and epochs of every stream by phase."),
     },
     "run": {
@@ -84,7 +84,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "evaluation": ("model", "Show bits per byte by slice, the worst documents and spans."),
         "probes": ("model", "List probes and their scores, explain an item, check a file."),
         "generate": ("generate", "Sample text from a model after prompts."),
-        "compare": ("model", "Compare two models, with intervals; write the page."),
+        "compare": ("model", "Compare two models, with intervals; write a page."),
     },
     "release": {
         "promote": ("release", "Release an approved candidate that passes its gates."),

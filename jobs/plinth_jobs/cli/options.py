@@ -113,7 +113,8 @@ class Settings:
         if not (workspace.uri or workspace.refs.is_dir()):
             raise MissingError(
                 f"no workspace at {self.workspace}",
-                remedy="create one with `plinth run -r demo`, or choose another with --workspace DIR",
+                remedy="create a workspace with `plinth run -r demo`, or choose an existing workspace with "
+                "--workspace DIR",
             )
         progress = for_command()
         if not waits and (call := click.get_current_context(silent=True)):
@@ -160,7 +161,8 @@ def shared(function: F) -> F:
         type=WorkspacePlace(),
         expose_value=False,
         callback=_store,
-        help="Folder, or s3://bucket/prefix, that holds all state (default: ./workspace, or PLINTH_WORKSPACE).",
+        help="Workspace: folder, or s3://bucket/prefix, that stores all state (default: PLINTH_WORKSPACE, or "
+        "./workspace).",
     )(function)
     function = click.option(
         "--debug", is_flag=True, expose_value=False, callback=_store, help="Show the traceback of an error."
@@ -201,7 +203,7 @@ def recipe_argument(function: F) -> F:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 unsigned_option = click.option(
-    "--unsigned", is_flag=True, help="Skip the compliance signature; the export cannot be verified elsewhere."
+    "--unsigned", is_flag=True, help="Skip the compliance signature. Other machines can then not verify the export."
 )
 
 

@@ -198,7 +198,9 @@ def _short(value: object) -> str:
     help="Number of removed documents to show for each rule.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write the documents to, for `plinth corpus review`.",
 )
 @json_option
 def removal(
@@ -215,7 +217,7 @@ def removal(
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         documents = counted(len(rows), "document")
-        output.say(f"{documents} in {out}; fill in `label` (good or bad), then: `plinth corpus review {out}`")
+        output.say(f"Wrote {documents} to {out}. Fill in `label` (good or bad), then run `plinth corpus review {out}`")
     elif as_json:
         output.emit_json({"rules": found, "samples": rows})
     else:
@@ -235,7 +237,7 @@ def _measured(
     buckets = [name for name in recipe.corpus.buckets if bucket in (None, name)]
     if not chosen or not buckets:
         have = f"rules {', '.join(rule.reason for rule in rules) or 'none'}; buckets {', '.join(recipe.corpus.buckets)}"
-        raise MissingError("no matching model-based rule", expected=have)
+        raise MissingError("no model-based rule matches the options", expected=have)
     ctx.engine = Threads(cores())
     documents = {name: ctx.refs.current(f"{name}/documents") for name in buckets}
     annotations = {side: {name: ctx.refs.current(f"{name}/{side}") for name in buckets} for side in sidecars(chosen)}
@@ -318,7 +320,7 @@ def _published(ctx: Any) -> list[str]:
         raise MissingError(
             "no gate was measured in this workspace",
             expected="gates under `corpus.slices` in the recipe",
-            remedy="add gates there, then run `plinth run --select 'slices/*'`",
+            remedy="add gates under `corpus.slices`, then run `plinth run --select 'slices/*'`",
         )
     return sorted(found)
 

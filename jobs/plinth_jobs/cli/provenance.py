@@ -126,11 +126,17 @@ def _short(value: Any) -> Any:
 @shared
 @recipe_option
 @click.option("--fast", is_flag=True, help="Check only that blobs exist with the right size, without hashing.")
-@click.option("--root", type=click.Path(path_type=Path, dir_okay=False), help="Root of trust for verifying an export.")
-@click.option("--consumer", metavar="NAME", help="Consumer name; `release` is then the version that serves it.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Root of trust (root.json) with which an export is verified.",
+)
+@click.option(
+    "--consumer", metavar="NAME", help="Name of a consumer; `release` then means the version that serves this consumer."
+)
 @click.option("--unreleased", is_flag=True, help="Accept an export of an unreleased checkpoint.")
 @click.option("--sigstore", metavar="BUNDLE", type=click.Path(path_type=Path, dir_okay=False),
-              help="Also verify this Sigstore bundle over the export's statement.")  # fmt: skip
+              help="Also verify this Sigstore bundle, which signs the export's statement.")  # fmt: skip
 @click.option("--trusted-root", type=click.Path(path_type=Path, dir_okay=False),
               help="Sigstore's trusted_root.json.")  # fmt: skip
 @json_option

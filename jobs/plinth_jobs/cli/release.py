@@ -158,9 +158,9 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
     if as_json:
         output.emit_json(made)
     elif made.version is None:
-        output.say(f"{made.model} is withdrawn: no version has the alias (was version {made.previous})")
+        output.say(f"{made.model} is withdrawn: no version has the alias (before: version {made.previous})")
     else:
-        output.say(f"{made.model} is rolled back to version {made.version} (was version {made.previous})")
+        output.say(f"{made.model} is rolled back to version {made.version} (before: version {made.previous})")
 
 
 def _show(candidates: tuple[CandidateStatus, ...]) -> None:

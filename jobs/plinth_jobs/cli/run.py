@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Folder of data; its files become the sources: one bucket per subfolder.",
 )
-@click.option("--licence", metavar="SPDX", help="License of the sources; default: not stated, documents are dropped.")
+@click.option(
+    "--licence", metavar="SPDX", help="License of the sources; if it is not stated, their documents are dropped."
+)
 @click.option("--owner", default="corpus@example.org", show_default=True, help="E-mail address of the buckets' owner.")
 @shared
 @json_option
@@ -202,14 +204,15 @@ def schema(settings: Settings, as_json: bool) -> None:
     "--part",
     default="",
     metavar="I/N",
-    help="Run as process I (from 0) of N on a shared workspace; each builds its own part of the corpus first.",
+    help="Run as process I of N on a shared workspace (I counts from 0). Each process first builds its own part of "
+    "the corpus.",
 )
 @click.option(
     "--harvest",
     is_flag=True,
     help="Demo: re-collect the demo corpus; default: keep the corpus of the first run.",
 )
-@click.option("--dry-run", is_flag=True, help="List what would run, why, and its expected cost; change nothing.")
+@click.option("--dry-run", is_flag=True, help="List what would be built, why, and the expected cost; change nothing.")
 @json_option
 def run(
     settings: Settings,
@@ -445,7 +448,7 @@ def _under_way(ctx: Context) -> Iterator[str]:
             reached = max(timeline(run.directory.events).steps, default=0)
             at = f"step {reached:,} of {run.total_steps:,}"
             if state in (RunState.QUEUED, RunState.RUNNING):
-                yield f"run {run.run_id} is {state}: {at}; `plinth run timeline {run.run_id}`"
+                yield f"run {run.run_id} is {state}: {at}; see `plinth run timeline {run.run_id}`"
             elif state is RunState.LOST:
                 yield f"run {run.run_id} was lost at {at} (its job is gone); resume it with `plinth run`"
 
@@ -485,7 +488,9 @@ def _line(
 @shared
 @recipe_option
 @click.option(
-    "--candidate", metavar="VERSION", help="Candidate version; default: the newest candidate, checkpoint or corpus."
+    "--candidate",
+    metavar="VERSION",
+    help="Version of the candidate; default: the newest candidate, checkpoint or corpus.",
 )
 @json_option
 def report(settings: Settings, candidate: str | None, as_json: bool) -> None:

@@ -198,7 +198,8 @@ def goodput(settings: Settings, run: str, as_json: bool) -> None:
         )
         return
     level = (
-        f"goodput {100 * ledger.goodput:.1f}% of {ledger.held_rank_s:,.1f} allocated rank-seconds (the service level)"
+        f"goodput {100 * ledger.goodput:.1f}% of {ledger.held_rank_s:,.1f} allocated rank-seconds (this share is the "
+        "service level)"
     )
     queued = f"; {shares.get('goodput', 0):.1f}% including queueing" if "queue" in shares else ""
     output.line(f"{config.run_id}: {level}{queued}")

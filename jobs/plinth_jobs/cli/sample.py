@@ -45,7 +45,9 @@ reviewer_option = click.option(
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampling.")
 @click.option("--fired", is_flag=True, help="Include documents that the rule matched but another rule removed first.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write, for `plinth corpus review`."
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write the sample to, for `plinth corpus review`.",
 )
 @json_option
 def sample(
@@ -67,7 +69,8 @@ def sample(
     if out:
         write_bytes(out, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
         output.say(
-            f"{len(rows)} of {reason} in {out}. Fill in `label` (good or bad), then run `plinth corpus review {out}`"
+            f"Wrote {len(rows)} documents with the reason {reason} to {out}. Fill in `label` (good or bad), then run "
+            f"`plinth corpus review {out}`"
         )
     elif as_json:
         output.emit_json(rows)
@@ -107,7 +110,8 @@ def review(settings: Settings, what: str, reviewer: str | None, as_json: bool) -
         output.emit_json({"kept": len(labels), "without_label": left})
     else:
         output.say(
-            f"{len(labels)} labels stored; {left} rows of {what} are unlabeled. Next: `plinth corpus review summary`."
+            f"{len(labels)} labels stored; {left} rows of {what} are unlabeled. Next, run `plinth corpus review "
+            "summary`."
         )
     return None
 
@@ -149,7 +153,9 @@ def _reason(ctx: Context, document: str) -> str:
 
     found = explain_document(ctx, document)
     if not found["reason"]:
-        raise MissingError(f"{document} was not removed ({found['status']})", remedy="give the reason with --reason")
+        raise MissingError(
+            f"{document} was not removed ({found['status']})", remedy="set the removal reason with --reason"
+        )
     return str(found["reason"])
 
 
@@ -244,5 +250,6 @@ def _show_summary(ctx: Context, as_json: bool) -> None:
         output.say("Precision is the share of labeled documents that were rightly removed, with 95% Wilson intervals.")
     else:
         output.say(
-            "No labels yet: `plinth corpus sample --reason R --out FILE.jsonl`, then `plinth corpus review FILE.jsonl`."
+            "No labels yet. Create a sample with `plinth corpus sample --reason R --out FILE.jsonl`, label it, then "
+            "run `plinth corpus review FILE.jsonl`."
         )

@@ -136,7 +136,7 @@ _checkpoint = click.option(
     "--checkpoint",
     type=click.IntRange(min=1),
     metavar="STEP",
-    help="Step of the checkpoint to score with; default: the newest checkpoint before STEP.",
+    help="Step of the checkpoint that scores the batch; default: the newest checkpoint before STEP.",
 )
 
 

@@ -79,7 +79,10 @@ def lift(settings: Settings, target: str, by: str, reason: str, as_json: bool) -
     done = freeze.lift_taint(settings.context(), target, by, reason)
     if as_json:
         return output.emit_json(done)
-    output.say(f"The taint on {done.mark.kind} {done.mark.target[:16]} is lifted; both statements stay in the history.")
+    output.say(
+        f"The taint on {done.mark.kind} {done.mark.target[:16]} is lifted. The history keeps both the taint and "
+        "its removal."
+    )
     return None
 
 
@@ -157,7 +160,7 @@ def _show(found: Impact) -> None:
     rows = [(each.steps, visible(each.asset), each.digest[:16], each.state) for each in found.manifests]
     output.table(("steps", "asset", "digest", ""), rows[:SHOWN], right=("steps",))
     if len(rows) > SHOWN:
-        output.say(f"{len(rows) - SHOWN} more; see --json or --page.")
+        output.say(f"{len(rows) - SHOWN} more rows; show them with --json or --page.")
     if found.runs:
         rows_of_runs = [(run.run_id, ", ".join(map(str, run.checkpoints))) for run in found.runs]
         output.table(("run", "committed checkpoints"), rows_of_runs)

@@ -105,7 +105,7 @@ def _facts(facts: Mapping[str, Any]) -> list[str]:
 @shared
 @recipe_option
 @click.option("--try", "as_written", is_flag=True, help="Preview the mixture of the current recipe.")
-@click.option("--streams", is_flag=True, help="List the streams with their number of tokens, and no phases.")
+@click.option("--streams", is_flag=True, help="List only the streams and their numbers of tokens, without phases.")
 @click.option("--course", is_flag=True, help="Also show each stream's fraction of the sequences over the run.")
 @json_option
 def mixture(settings: Settings, as_written: bool, streams: bool, course: bool, as_json: bool) -> None:
@@ -208,9 +208,9 @@ def _nearness(realised: Mapping[str, Any]) -> str:
     off, blocks = realised["max_share_error"], realised["every_blocks"]
     where = f" ({realised['stream']}, from sequence {realised['first']:,})" if realised["stream"] else ""
     return (
-        f"Maximum deviation from the recipe: {off:.4%} in any {blocks:,} blocks{where}, "
-        f"{realised['rest_share_error']:.4%} in shorter remainders; "
-        f"maximum drift {realised['max_drift_sequences']:.1f} sequences."
+        f"Maximum difference between a stream's share and the recipe: {off:.4%} over {blocks:,} blocks{where}, "
+        f"{realised['rest_share_error']:.4%} over fewer blocks at the ends of phases. Maximum drift: "
+        f"{realised['max_drift_sequences']:.1f} sequences."
     )
 
 

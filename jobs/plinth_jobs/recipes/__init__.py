@@ -158,7 +158,7 @@ def read_note(workspace: Path, name: str, remedy: str) -> bytes | None:
         raise RequestError(
             f"{workspace / name} was not written by this user on this machine",
             found="a change since this user's last run" if own else "no run by this user",
-            expected=f"the note in {notes_folder(workspace)}",
+            expected=f"the content recorded in {notes_folder(workspace)}",
             remedy=remedy,
         )
     return data

@@ -167,7 +167,8 @@ def died(who: str, found: str) -> WorkerError:
     return WorkerError(
         f"{who} died",
         found=found,
-        remedy="run the same command again: finished parts are kept; check for the out-of-memory killer",
+        remedy="run the same command again: finished parts are kept. Check whether the out-of-memory killer ended the "
+        "process",
     )
 
 

@@ -349,9 +349,9 @@ class ItemStream:
             if self._ends > MAX_ENDS:
                 raise WorkerError(
                     f"a worker process ({self.program.target}) keeps ending between items",
-                    found=f"exit status {death.status}, {self._ends} times without an answer",
+                    found=f"{self._ends} exits without an answer, the last with exit status {death.status}",
                     expected="a process that runs until all items are done",
-                    remedy="find the cause: the out-of-memory killer, or a limit on processes",
+                    remedy="check whether the out-of-memory killer or a limit on processes ends the worker",
                 )
         self._drain()
 

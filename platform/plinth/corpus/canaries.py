@@ -148,7 +148,7 @@ def texts(names: Sequence[str], tokens: int, lexis: Lexis) -> list[str]:
         found |= {n: text for n, text, size in zip(open_names, tried, sizes, strict=True) if size == tokens}
     if len(found) < len(set(names)):
         raise StageError(
-            f"no generated text of {tokens} tokens",
+            f"too few generated texts have exactly {tokens} tokens",
             found=f"{len(found)} of {len(names)} texts in {ATTEMPTS} attempts",
             expected="a tokenizer that cuts unknown words into letters or syllables",
             remedy="remove corpus.canaries, or train another tokenizer",

@@ -81,7 +81,10 @@ def apply_edits(text: str, edits: Sequence[Mapping[str, Any]]) -> str:
     for edit in edits:
         start, end = edit["start_cp"], edit["end_cp"]
         if not at <= start <= end <= len(text):
-            raise ValueError(f"edit [{start}, {end}) after {at} in a text of {len(text)} code points")
+            raise ValueError(
+                f"the edit [{start}, {end}) does not lie between code point {at} and the end of the text "
+                f"({len(text)} code points)"
+            )
         pieces += [text[at:start], edit["replacement"]]
         at = end
     return "".join([*pieces, text[at:]])

@@ -204,7 +204,7 @@ def _digits(count: int) -> Callable[[str], bytes]:
 
     def parse(line: str) -> bytes:
         if not form.fullmatch(line):
-            raise ValueError(f"{count} hexadecimal digits and nothing else")
+            raise ValueError(f"exactly {count} hexadecimal digits")
         value = bytes.fromhex(line)
         if count == 16 and int.from_bytes(value, "big") in DEGENERATE:
             raise ValueError("a hash of content, but this is the hash of a blank image or an empty text")

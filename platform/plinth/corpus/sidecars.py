@@ -153,7 +153,7 @@ def open_flat(store: Store, part: Part, dtype: str, width: int = 1) -> npt.NDArr
     path, kind = store.open_path(part.blob), np.dtype(dtype)
     if part.blob.bytes != part.rows * width * kind.itemsize:
         raise IntegrityError(
-            f"column {part.name} ({part.blob.md5}) has another length than its rows",
+            f"the size of column {part.name} ({part.blob.md5}) does not match its number of rows",
             found=f"{part.blob.bytes} bytes",
             expected=f"{part.rows} rows of {width * kind.itemsize} bytes",
             remedy="delete the blob from the store and run the same command again",

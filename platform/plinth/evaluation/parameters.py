@@ -92,7 +92,8 @@ class Evaluation(Frozen):
     max_bytes_per_slice: int = Field(
         2**20,
         gt=0,
-        description="Maximum bytes of held-out text per bucket, and of scored items per protected set and status.",
+        description="Maximum bytes of held-out text per bucket, and of scored items per protected set and "
+        "contamination status.",
     )
     probes: Probes = Probes()
     tasks: Mapping[Name, TaskSet] = Field(

@@ -117,7 +117,7 @@ def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
         f"unknown device {name}",
         found=name,
         expected=", ".join(table),
-        remedy="use one of these, or describe yours in a file: --device-table",
+        remedy="use one of these devices, or describe your device in a file and pass it with --device-table",
     )
 
 

@@ -181,7 +181,7 @@ class KubernetesLauncher:
             raise LaunchError(
                 f"Kubernetes refused {method} in namespace {self._namespace}",
                 found=f"{error.status} {error.reason}: {error.body}",
-                remedy="see training.launch.kubernetes of the recipe, and the rights of the account",
+                remedy="check training.launch.kubernetes in the recipe, and the permissions of the account",
             ) from error
         except urllib3.exceptions.HTTPError as error:
             raise LaunchError(
@@ -237,7 +237,7 @@ def _connect(context: str) -> Any:
     raise LaunchError(
         "no Kubernetes cluster is configured",
         found=reason,
-        expected="KUBECONFIG, ~/.kube/config, or an account of a pod",
+        expected="KUBECONFIG, ~/.kube/config, or the service account of a pod",
         remedy="set KUBECONFIG, or training.launch.kubernetes.context to one of its contexts",
     )
 

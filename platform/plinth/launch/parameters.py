@@ -43,13 +43,17 @@ class HostChecks(Frozen):
 
     enabled: bool = Field(True, description="Check disk, memory, clock and GPUs, and connections between nodes.")
     bound_s: float = Field(60.0, gt=0, description="Timeout of all checks in seconds; a node without a report fails.")
-    free_bytes: int = Field(0, ge=0, description="Minimum free bytes in the run's folder; saves check their own space.")
+    free_bytes: int = Field(
+        0, ge=0, description="Minimum free bytes in the run's folder; each save of a checkpoint checks again."
+    )
     disk_bytes: int = Field(2**23, ge=1, description="Size of the disk test; at most a quarter of the free space.")
     disk_bytes_per_s: int = Field(0, ge=0, description="Minimum speed of the disk test; 0 means no limit.")
     memory_bytes: int = Field(2**28, ge=0, description="Minimum free memory of the machine.")
     clock_s: float = Field(1.0, gt=0, description="Maximum clock difference between nodes, in seconds.")
     temperature_c: float = Field(88.0, description="Maximum GPU temperature in degrees Celsius.")
-    all_reduce: bool = Field(True, description="Test a collective sum between nodes, by NCCL, or gloo without GPUs.")
+    all_reduce: bool = Field(
+        True, description="Test an all-reduce between nodes, with NCCL, or with gloo if there are no GPUs."
+    )
 
 
 class Supervision(Frozen):
@@ -68,7 +72,9 @@ class Slurm(Frozen):
     sbatch: tuple[str, ...] = Field(
         (), description="Options of sbatch, for example `--partition=gpu`, `--time=24:00:00`, `--gpus-per-node=8`."
     )
-    setup: tuple[str, ...] = Field((), description="Shell lines before the supervisor, for example `module load cuda`.")
+    setup: tuple[str, ...] = Field(
+        (), description="Shell lines that run before the supervisor starts, for example `module load cuda`."
+    )
 
 
 class Ray(Frozen):
@@ -91,7 +97,9 @@ class Kubernetes(Frozen):
     )
     image: str = Field("", description="Container image with Plinth installed.")
     claim: str = Field("", description="Persistent volume claim that holds the workspace (ReadWriteMany if nodes > 1).")
-    sub_path: str = Field("", description="Folder of the workspace in the claim. If empty, the claim's root is used.")
+    sub_path: str = Field(
+        "", description="Folder of the workspace in the volume claim. If empty, the claim's root is used."
+    )
     resources: Mapping[str, str] = Field(
         default_factory=dict, description="Requests and limits of each pod, for example {nvidia.com/gpu: '8'}."
     )

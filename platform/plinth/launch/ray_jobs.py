@@ -236,14 +236,15 @@ def _request(address: str, method: str, what: str, body: dict[str, Any] | None =
         raise LaunchError(
             f"Ray refused {method} {url}",
             found=f"{error.code} {error.reason}: {said[-1]}",
-            remedy="see training.launch.ray of the recipe, and RAY_AUTH_TOKEN if the cluster requires one",
+            remedy="check training.launch.ray in the recipe, and RAY_AUTH_TOKEN if the cluster requires a token",
         ) from error
     except (OSError, ValueError) as error:
         raise LaunchError(
             f"no response from the Ray cluster at {address}",
             found=error,
             expected="the address of its dashboard, which serves the Jobs API",
-            remedy="check that the cluster is up with `ray[default]`, and training.launch.ray.address",
+            remedy="check that the cluster is running with `ray[default]` installed, and check "
+            "training.launch.ray.address",
         ) from error
 
 

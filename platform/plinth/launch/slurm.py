@@ -248,7 +248,7 @@ def _refused(program: str, done: subprocess.CompletedProcess[str]) -> LaunchErro
     return LaunchError(
         f"Slurm's {program} failed",
         found=" ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}",
-        remedy="see training.launch.slurm of the recipe, and `sinfo`",
+        remedy="check training.launch.slurm in the recipe, and the output of `sinfo`",
     )
 
 

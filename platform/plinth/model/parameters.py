@@ -136,7 +136,9 @@ class MuP(OneValue):
     base_dim: int = Field(256, ge=8, description="Width at which learning rate and std were tuned.")
     base_head_dim: int = internal(64, ge=2, description="Head width at which the attention scale is standard.")
     embedding_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies the embeddings.")
-    output_multiplier: float = internal(1.0, gt=0, description="Factor that multiplies logits, in addition to 1 / m.")
+    output_multiplier: float = internal(
+        1.0, gt=0, description="Factor that multiplies logits, in addition to base_dim / dim."
+    )
 
 
 class Model(Frozen):
@@ -154,7 +156,7 @@ class Model(Frozen):
     layers: int = Field(6, ge=1, description="Transformer blocks.")
     dim: int = Field(256, ge=8, description="Width of the residual stream.")
     heads: int = Field(4, ge=1, description="Query heads.")
-    kv_heads: int = Field(2, ge=1, description="Key and value heads, each shared by several query heads.")
+    kv_heads: int = Field(2, ge=1, description="Number of key and value heads; each is shared by several query heads.")
     head_dim: int = Field(0, ge=0, description="Width of a head; 0 means dim / heads.")
     ffn_dim: int = Field(704, ge=8, description="Inner width of SwiGLU.")
     rope_theta: float = Field(10000.0, gt=0, description="Base of the rotary frequencies.")

@@ -63,7 +63,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
         config, settings.rated, settings.margin, settings.start_s, ledger.find(work=work(config)), reached
     )
     if not price:
-        most, reason = None, "no price: neither budget/settings.yaml nor the recipe has one"
+        most, reason = None, "no price: neither budget/settings.yaml nor the recipe sets a price"
     mine = [one for one in ledger.find(place, open_only=True) if one.run == config.run_id]
     wanted = Reservation(
         id=uuid.uuid4().hex,

@@ -316,10 +316,10 @@ def errors(runs: Iterable[RecordedRun]) -> list[str]:
     inside = sum(one.foretold is not None and one.foretold.low_s <= (one.step_s or 0.0) <= one.foretold.high_s
                  for one in compared)  # fmt: skip
     return [
-        f"predicted and measured: {counted(len(compared), 'run')}; median error per step {sizes[len(sizes) // 2]:.0%}; "
-        f"within the predicted range: {inside}",
-        f"last run, {last.run}: predicted {before.step_s:.4g} s ({before.low_s:.4g} to {before.high_s:.4g}), measured "
-        f"{step:.4g} s, {last.error:+.0%}",
+        f"predictions and measurements of {counted(len(compared), 'run')}: the median error of the step time is "
+        f"{sizes[len(sizes) // 2]:.0%}; {inside} within the predicted range",
+        f"last run, {last.run}: predicted {before.step_s:.4g} s per step ({before.low_s:.4g} to {before.high_s:.4g}), "
+        f"measured {step:.4g} s, error {last.error:+.0%}",
     ]
 
 

@@ -98,7 +98,7 @@ class RankedDivision(NamedTuple):
     def reason(self) -> str:
         """Description of the bottleneck."""
         if self.over_bytes:
-            return f"does not fit: {self.over_bytes / 1e9:,.1f} GB over"
+            return f"does not fit: {self.over_bytes / 1e9:,.1f} GB above the memory of the device"
         shares = {"bubble": self.bubble_s, **self.exposed_s}
         shown = (f"{name} {seconds / self.step_s:.0%}" for name, seconds in shares.items() if seconds > 0)
         return ", ".join(shown) or "computation only"

@@ -124,7 +124,7 @@ class CorpusPrices(Frozen):
 
     core_hour: float = Field(0.04, ge=0, description="Price per core-hour.")
     gigabyte_month: float = Field(0.023, ge=0, description="Price of storage per GB and month.")
-    million_requests: float = Field(5.0, ge=0, description="Price per million writes; reads cost a twelfth.")
+    million_requests: float = Field(5.0, ge=0, description="Price per million writes; a read costs one twelfth of it.")
 
     def requests(self, reads: float, writes: float) -> float:
         """Return the price of reads and writes."""
@@ -179,8 +179,8 @@ class Spending(Frozen):
 
     ledger: str = Field(
         "",
-        description="`postgresql://…` or a file. If empty, PLINTH_LEDGER or the workspace's `budget/ledger.sqlite` is "
-        "used.",
+        description="Location of the ledger: `postgresql://…` or a file. If empty, PLINTH_LEDGER or the workspace's "
+        "`budget/ledger.sqlite` is used.",
     )
     team: str = Field("", description="Team that the runs of this workspace are charged to.")
     device: str = Field("", description="Device of a rank, by its name in the device table; sets price and power.")
@@ -190,7 +190,7 @@ class Spending(Frozen):
         None, ge=0, description="Price per rank-hour, instead of the device's price."
     )
     margin: float = Field(
-        0.25, ge=0, description="Share added to a predicted time, for saves, evaluation and restarts."
+        0.25, ge=0, description="Fraction added to the predicted time for checkpoint saves, evaluation and restarts."
     )
     start_s: float = Field(300.0, ge=0, description="Seconds added for the start-up of each job.")
     prices: CorpusPrices = CorpusPrices()

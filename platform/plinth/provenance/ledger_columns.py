@@ -141,7 +141,7 @@ def tokens_of(bucket: str, documents: Part, curated: Manifest, shards: Manifest)
     """
     if shards.inputs.get(f"{bucket}/curated") != curated.digest:
         raise IntegrityError(
-            f"the shards of {bucket} are derived from other text",
+            f"the shards of {bucket} were not built from the current curated text",
             found=f"curated {str(shards.inputs.get(f'{bucket}/curated'))[:16]}",
             expected=f"curated {curated.digest[:16]}",
             remedy=f"plinth run --select {bucket}/shards",

@@ -54,15 +54,15 @@ class Gone:
 #: Replacements, keyed by the last part or the last two parts of a key. Other removed keys are fixed at their default in
 #: 0.3.
 ADVICE = {
-    "optimizer.warmup_tokens": "write `warmup_fraction`: these tokens / `mixture.total_tokens`",
-    "optimizer.decay_tokens": "write `decay_fraction`: these tokens / `mixture.total_tokens`",
+    "optimizer.warmup_tokens": "write `warmup_fraction`, which is these tokens divided by `mixture.total_tokens`",
+    "optimizer.decay_tokens": "write `decay_fraction`, which is these tokens divided by `mixture.total_tokens`",
     "training.batch_schedule": "write `changes: [{from_step: …, global_batch_sequences: …}]`; from_step = 1 + tokens "
     "/ tokens per step",
     "training.length_schedule": "write `changes: [{from_step: …, sequence_tokens: …}]`; from_step = 1 + tokens / "
     "tokens per step",
     "training.amendments": "write `changes: [{from_step: …, reason: …, …}]`; `plinth run timeline` shows the current "
     "step of the run",
-    "minhash.target_recall": "write `bands` and `rows`: more bands find more pairs",
+    "minhash.target_recall": "write `bands` and `rows`; with more bands, more pairs are found",
     "licence.permitted": "write `corpus.permitted_licences`",
     "licence.uses": "write `corpus.uses`",
     "licence.redistribute": "write `corpus.licences_by_use.redistribute`",
@@ -86,7 +86,7 @@ ADVICE = {
     "quality_classifier.high": "compare `quality_classifier.final` in a rule of the policy",
     "pii.ner_labels": "use a pipeline with the entity labels PERSON or PER, ADDRESS or STREET",
     "gopher_dolma.join_blank_lines": "remove this key: blank lines count as lines, as in Dolma 1.6",
-    "phases.tokens": "write `weights`: these tokens / tokens of the phase; or `epochs`",
+    "phases.tokens": "write `weights`, which are these tokens divided by the tokens of the phase, or write `epochs`",
     "curriculum.manner": "remove this key: shares shift gradually; to use one value after another, write phases",
     "telemetry.layers_every": "remove this key: layers are measured every 10 steps",
     "stopping.tokens": "write `mixture.total_tokens`, or `seconds`",
@@ -101,7 +101,7 @@ ADVICE = {
     "illegal.disguised": "write `corpus.illegal.disguised`, which applies to the gate",
     "minhash.shingle_characters": "write `preset: nemo`, or `shingle_words`: in scripts without spaces, each character "
     "is a word",
-    "guard.min_steps": "write `window_steps`, four times this number",
+    "guard.min_steps": "write `window_steps`, with four times this number",
 }
 
 #: Fields that the models no longer have, keyed by the last two parts of the key.

@@ -347,8 +347,10 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
         return
     lengths = [mixture.sequence_tokens, *(length for _, length in steps.lengths(recipe.training))]
     if document_tokens(gcd(*lengths)) is None:
-        found = f"lengths {', '.join(map(str, lengths))} have no common divisor from {SHORTEST} to {LONGEST}"
-        yield ("corpus", "canaries"), f"{found}, which must be the length of a canary"
+        found = (
+            f"the sequence lengths {', '.join(map(str, lengths))} have no common divisor from {SHORTEST} to {LONGEST}"
+        )
+        yield ("corpus", "canaries"), f"{found}, which a canary needs as its length"
     batches = recipe.training
     try:
         changes = (batches.batch_schedule, batches.length_schedule, batches.amendments)

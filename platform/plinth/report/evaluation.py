@@ -345,8 +345,8 @@ def section(stats: Mapping[str, Any], against: str) -> Section:
     return Section(
         key="comparison",
         title=f"Compared with {against}",
-        lead="Differences are paired by item. Findings are significant after Holm's correction over all measures "
-        "of a kind.",
+        lead="Differences are paired by item. A finding is significant if it passes Holm's correction over all "
+        "measures of the same kind.",
         tables=(TextTable(title="All items of each measure", header=header, rows=tuple(rows)),),
     )
 

@@ -99,7 +99,7 @@ class ReportData(Frozen):
     gates: tuple[GateOutcome, ...] = ()
     gates_summary: str = Field("", description="Overall outcome, and the number of gates by state.")
     slices: Mapping[str, Row] = Field(default_factory=dict, description="`stats['slices']` of the evaluation.")
-    languages: Mapping[str, Row] = Field(default_factory=dict, description="The same as `slices`, by language.")
+    languages: Mapping[str, Row] = Field(default_factory=dict, description="Statistics as in `slices`, by language.")
     run: RunCard | None = None
     funnel: Row | None = Field(None, description="Statistics of the asset `funnel`.")
     mixture: tuple[Row, ...] = Field((), description="`plinth.tokens.mixture.mixture.rows` of the mixture.")
@@ -158,7 +158,8 @@ def _findings(data: ReportData) -> dict[str, str]:
     if data.slices:
         fewest = sum(row["model"] <= min(row["trigram"], row["gzip"]) for row in data.slices.values())
         found["slices"] = (
-            f"The model needs the fewest bits per byte on {fewest} of {counted(len(data.slices), 'slice')}"
+            f"The model needs fewer bits per byte than gzip and a trigram model on {fewest} of "
+            f"{counted(len(data.slices), 'slice')}"
         )
     if data.mixture:
         gap = max(abs(row["share"] - row["weight"]) for row in data.mixture)

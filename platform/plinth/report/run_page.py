@@ -149,7 +149,7 @@ def _panels(measured: RunMetrics, about: About) -> list[Panel]:
             PanelLine("each step", s.get("loss", Series()), ACCENT, faint=True),
             PanelLine("smoothed", s.get("loss_ema", Series()), ACCENT),
         ], number, height=190),
-        Panel("slices", "held-out slices, bits per byte", [
+        Panel("slices", "bits per byte of held-out slices", [
             PanelLine(name, one, palette[name]) for name, one in sorted(measured.slices.items())
         ], number, height=130),
         sections.panel(measured, about.over_seeds),
@@ -255,7 +255,7 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     if about.price_per_rank_hour is not None:
         money = ledger.held_rank_s / 3600 * about.price_per_rank_hour
         wasted = money * (1 - ledger.goodput)
-        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it not spent on kept steps"))
+        facts.append(("cost", f"{money:,.2f} {about.currency}", f"{wasted:,.2f} of it was not spent on kept steps"))
     return [{"label": label, "value": value, "note": note} for label, value, note in facts]
 
 

@@ -171,7 +171,7 @@ def named_failures(path: Path) -> Iterator[None]:
                 f"cannot write {path}",
                 found=error.strerror,
                 expected="a writable directory",
-                remedy="fix its permissions or choose another --workspace",
+                remedy="fix the permissions of the folder, or choose another --workspace",
             ) from error
         if error.errno in (errno.ELOOP, errno.ENXIO):
             found = "a link" if error.errno == errno.ELOOP else "a pipe or a device"

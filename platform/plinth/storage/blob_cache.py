@@ -206,7 +206,10 @@ class CachedStore(Store):
         self.remote, self.limit_bytes = remote, limit_bytes
         # bytes to evict in addition, so that one file count serves many blobs
         self.headroom_bytes = 0
-        self.bound_remedy = "raise training.reading.cache_bytes, or read by spans: training.reading.fetch: span"
+        self.bound_remedy = (
+            "raise `training.reading.cache_bytes`, or set `training.reading.fetch: span`, which fetches only the "
+            "needed blocks"
+        )
         self._held: Lease | None = None
 
     @property

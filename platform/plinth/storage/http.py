@@ -225,10 +225,10 @@ def _require_outside(host: str, peer: str) -> None:
     if host == "localhost" or _is_address(host) or not _is_own(peer):
         return
     raise SourceError(
-        f"{host} resolves to this machine or its network link",
+        f"{host} resolves to an address of this machine or to a link-local address",
         found=f"{host} is {peer}",
         expected="a server elsewhere",
-        remedy="use the numeric address as the source's `path` if it is intended",
+        remedy="if this access is intended, use the numeric address as the source's `path`",
     )
 
 
@@ -379,7 +379,7 @@ def parse(location: str) -> Query:
     numbers = {name: single[name] for name in ("first", "limit") if name in single}
     wrong += [f"{name}={text}" for name, text in numbers.items() if not text.isdecimal()]
     wrong += [f"kind={single['kind']}"] if single.get("kind", "warc") not in KINDS else []
-    wrong += ["kind together with url: the index lists records of WARC files"] if {"kind", "url"} <= set(single) else []
+    wrong += ["kind and url (the index lists records of WARC files)"] if {"kind", "url"} <= set(single) else []
     if wrong or not parts.netloc or parts.path.strip("/"):
         raise SourceError(
             f"{location} is not the address of a crawl",

@@ -179,7 +179,7 @@ class Workspace:
             return ""
         if _folder_name(found) not in (self.root.name, self.root.resolve().name):
             raise WorkspaceError(
-                f"{self.root / LOCATION} does not match its folder",
+                f"{self.root / LOCATION} does not match the name of its folder",
                 found=found,
                 expected=f"no such file, or a folder with the name {_folder_name(found)}",
                 remedy="delete the file, or pass the URI of the shared workspace: -w s3://BUCKET/PREFIX",
@@ -230,7 +230,7 @@ class Workspace:
                     f"cannot write the workspace {self.root}",
                     found=f"{folder}/ is not writable",
                     expected="a writable directory",
-                    remedy="fix its permissions or choose another --workspace",
+                    remedy="fix the permissions of the folder, or choose another --workspace",
                 )
         return self
 
@@ -252,7 +252,7 @@ class Workspace:
                 f"the workspace {self.root} is in use",
                 found=atomic.owner(path) or "a lock without an owner's name",
                 expected="one writing command at a time",
-                remedy="wait until it ends, or use another --workspace",
+                remedy="wait until the other process ends, or use another --workspace",
             )
         try:
             self._sweep()

@@ -34,7 +34,7 @@ def test_the_heading_says_why_its_share_is_not_that_of_the_table(plinth: Any, tm
     assert (made["rank_s"]["queue"], made["held_rank_s"]) == (100, 16)
     heading, *table = plinth("-w", tmp_path, "run", "goodput", "run-0").out.splitlines()
     share = f"{made['percent']['goodput']:.1f}%"
-    assert heading.endswith(f"allocated rank-seconds (the service level); {share} including queueing")
+    assert heading.endswith(f"allocated rank-seconds (this share is the service level); {share} including queueing")
     assert next(line for line in table if line.startswith("  goodput ")).endswith(share)
 
 

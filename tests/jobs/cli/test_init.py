@@ -14,7 +14,7 @@ def test_it_writes_a_project_once_and_lists_its_sources(tmp_path: Path, plinth) 
     assert all((tmp_path / path).is_file() for path in found["files"])
     again = plinth("init", "mine")
     assert again.code == 2
-    assert "already has files of a project" in again.err
+    assert "already contains files of a project" in again.err
     other = plinth("init", "other", "--data", data)
     assert "bucket web: 1 file of kind jsonl" in other.out
     assert plinth("recipe", "check", "other/recipe.yaml").code == 0

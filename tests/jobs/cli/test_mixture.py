@@ -49,7 +49,7 @@ def test_for_a_person(plinth: Callable[..., Any], published: Context) -> None:
     outcome = plinth("tokens", "mixture")
     assert outcome.code == 0
     assert "75.000%" in outcome.out
-    assert "Maximum deviation" in outcome.out
+    assert "Maximum difference" in outcome.out
     assert "code is repeated 5.0 times" in " ".join(outcome.out.split())
 
 

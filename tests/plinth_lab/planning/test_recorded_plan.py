@@ -59,7 +59,7 @@ def test_a_plan_says_what_was_recorded(workspace: Workspace) -> None:
     forecast.keep(config, forecast.predict(config, device()))
     for more in ([], ["--devices", "8xH100"]):
         done = CliRunner().invoke(cli, ["run", "plan", *asked, "-r", "demo", *more], catch_exceptions=False)
-        assert "predicted and measured: 1 run; median error per step" in done.stdout
+        assert "predictions and measurements of 1 run: the median error of the step time is" in done.stdout
     assert "computation reaches 40.00% to 60.00% of the peak (stated" in done.stdout
     own = [*asked, "-r", "jobs/plinth_jobs/recipes/demo.yaml", "--devices", "2xcpu", "--json"]
     refused = CliRunner().invoke(cli, ["run", "plan", *own])

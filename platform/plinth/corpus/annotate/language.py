@@ -89,7 +89,10 @@ class LanguageParams(Frozen):
         "`mixed`.",
     )
     mixed_share: float = internal(
-        0.2, gt=0, le=0.5, description="Share that each of two languages must reach for a document to count as mixed."
+        0.2,
+        gt=0,
+        le=0.5,
+        description="Minimum share of a document's text in each of two languages for the document to count as mixed.",
     )
     thresholds: Mapping[str, float] = Field(
         {DEFAULT: 0.65},
@@ -278,7 +281,7 @@ FASTTEXT_SCHEMA = pa.schema(
 class FastTextParams(Frozen):
     """Parameters of the annotator `fasttext`: the model, and the label whose probability is written."""
 
-    model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: fasttext`.")
+    model: str = Field(description="Name of a model in `corpus.models` with `kind: given` and `of: fasttext`.")
     target: str | None = Field(
         None,
         description="Label whose probability is written to `target_score`, without the prefix `__label__`; if null, "
@@ -349,7 +352,7 @@ TRANSFORMER_SCHEMA = pa.schema(
 class TransformerParams(Frozen):
     """Parameters of the annotator `transformer`: the model, and the label whose probability is written."""
 
-    model: str = Field(description="Name of a model in `corpus.models`, `kind: given` and `of: transformer`.")
+    model: str = Field(description="Name of a model in `corpus.models` with `kind: given` and `of: transformer`.")
     target: str | None = Field(
         None,
         description="Label whose probability is written to `target_score`; if null, no label.",

@@ -161,7 +161,7 @@ def staged(
 QUALITY_CLASSIFIER = Annotator(
     name="quality_classifier",
     version="1",
-    description="Probability that a text is reference text rather than random text, in two stages, and a tier.",
+    description="Probability, computed in two stages, that a text is reference text rather than random text; its tier.",
     source="Li et al. 2024 (DCLM) for reference against random; Joulin et al. 2016 (fastText) for the first stage.",
     params=QualityClassifierParams,
     schema=QUALITY_CLASSIFIER_SCHEMA,
@@ -217,7 +217,7 @@ def annotate_domain(
 DOMAIN = Annotator(
     name="domain",
     version="1",
-    description="Most likely domain or function of a text, with its probability; the recipe trains the labels.",
+    description="Most likely domain or function of a text, with its probability. The recipe defines the labels.",
     source="Joulin et al. 2016 (fastText), one label against the rest; Platt 1999 for the probabilities.",
     params=DomainParams,
     schema=DOMAIN_SCHEMA,
@@ -311,7 +311,7 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
                 f"corpus.annotate.toxicity: the model {key} was trained with another lexicon",
                 found=params.lexicon,
                 expected=model.head.lexicon,
-                remedy="set the same `lexicon` for annotator and model",
+                remedy="set the same `lexicon` for the annotator and the model",
             )
     return ToxicityLayers(params, terms, model)
 

@@ -50,10 +50,10 @@ class LicenceParams(Frozen):
         (), description="Permitted SPDX identifiers, and `LICENCE WITH EXCEPTION` pairs."
     )
     redistribute: tuple[str, ...] | None = internal(
-        None, description="Licenses that allow redistribution; if null, all permitted licenses do."
+        None, description="Licenses that allow redistribution; if null, all permitted licenses allow it."
     )
     commercial: tuple[str, ...] | None = internal(
-        None, description="Licenses that allow commercial use; if null, all permitted licenses do."
+        None, description="Licenses that allow commercial use; if null, all permitted licenses allow it."
     )
     uses: tuple[Literal["redistribute", "commercial"], ...] = internal(
         (), description="Uses that the license of a document must allow in addition to training."

@@ -292,8 +292,10 @@ class _Made:
 
 def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
     """Raise StageError unless an annotator returned one row per document, with the columns and types of its schema."""
-    expected = f"{rows} rows of {', '.join(f'{field.name} ({field.type})' for field in chosen.schema)}"
-    found = f"{made.num_rows} rows of {', '.join(f'{field.name} ({field.type})' for field in made.schema)}"
+    expected = f"{rows} rows with the columns {', '.join(f'{field.name} ({field.type})' for field in chosen.schema)}"
+    found = (
+        f"{made.num_rows} rows with the columns {', '.join(f'{field.name} ({field.type})' for field in made.schema)}"
+    )
     if made.num_rows == rows and made.schema.equals(chosen.schema):
         faults = [fault for field in chosen.schema if (fault := _fault(field, made.column(field.name)))]
         if not faults:

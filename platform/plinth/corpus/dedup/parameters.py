@@ -222,8 +222,8 @@ class MinHash(Frozen):
         gt=0,
         lt=1,
         exclude=True,
-        description="With `hashes`: minimize false candidates at this recall of pairs at the threshold. Without it, "
-        "false positives and negatives have equal weight, as in datasketch.",
+        description="Recall of pairs at the threshold at which false candidates are minimized; requires `hashes`. If "
+        "null, false positives and negatives have equal weight, as in datasketch.",
     )
     shingle_words: int = Field(5, ge=1, description="Words per shingle.")
     shingle_characters: int | None = internal(
@@ -232,7 +232,7 @@ class MinHash(Frozen):
         description="Number of characters per shingle; if null, shingles consist of words.",
     )
     max_characters: int | None = internal(
-        500_000, ge=1, description="Number of characters to compare from the beginning of each text; if `null`, all."
+        500_000, ge=1, description="Number of characters to compare from the beginning of each text; `null` means all."
     )
     bands: int = Field(14, ge=1, description="Number of bands; with more bands, pairs of lower similarity are found.")
     rows: int = Field(
@@ -290,7 +290,8 @@ class Dedup(Frozen):
     minhash: MinHash = MinHash()
     keep: Literal["smallest_id", "longest", "earliest", "best_quality"] = Field(
         "longest",
-        description="Document of a cluster that survives; if several qualify, the document with the smallest id.",
+        description="Document that is kept from each cluster of duplicates; if several qualify, the document with the "
+        "smallest id.",
     )
     quality: str | None = Field(
         None,

@@ -201,7 +201,7 @@ class SortedRun:
         rest = np.frombuffer(data, dtype="<u8", offset=full * stride).reshape(self.columns, -1)
         columns = tuple(np.concatenate([body[:, c].reshape(-1), rest[c]]) for c in range(self.columns))
         if np.any(columns[0][1:] < columns[0][:-1]):
-            raise self._damaged(f"keys out of order after block {first}", "rows sorted by key")
+            raise self._damaged(f"keys are out of order after block {first}", "rows sorted by key")
         return columns
 
     def _read_footer(self, kind: str | None, identity: Mapping[str, Any] | None) -> None:
@@ -221,7 +221,7 @@ class SortedRun:
         wanted = self.identity if identity is None else json.loads(fingerprint.canonical(identity))
         if (self.kind, self.identity) != (kind or self.kind, wanted):
             raise IntegrityError(
-                f"run {self.part.name} ({self.part.blob.md5}) is a different kind of run",
+                f"sorted run {self.part.name} ({self.part.blob.md5}) has an unexpected kind or unexpected parameters",
                 found=f"{self.kind} {self.identity}",
                 expected=f"{kind} {dict(identity) if identity is not None else ''}".rstrip(),
                 remedy="it was written by another version or with other parameters: run the stage again",

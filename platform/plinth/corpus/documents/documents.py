@@ -220,7 +220,7 @@ def _require_reader(work: FileGroupTask) -> None:
     found = identity(work.source.kind)
     if found != work.reader:
         raise StageError(
-            f"reader {work.source.kind} differs in this worker",
+            f"the reader {work.source.kind} of this worker differs from the reader in the step's identity",
             found=found or "built in",
             expected=work.reader or "built in",
             remedy="install the same package on every machine, then run the command again",

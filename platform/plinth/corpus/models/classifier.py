@@ -500,7 +500,7 @@ TAGGER = ModelTrainer(
     kind=TAGGER_KIND,
     version=VERSION,
     description="Calibrated linear tagger on hashed words and word pairs, one label against the rest.",
-    source="Joulin et al. 2016 (fastText); Platt 1999. Labels are the recipe's.",
+    source="Joulin et al. 2016 (fastText); Platt 1999. The recipe defines the labels.",
     params=TaggerParams,
     buckets=lambda params: tuple(
         dict.fromkeys([*(name for names in params.labels.values() for name in names), *params.rule_buckets])

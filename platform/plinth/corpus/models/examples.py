@@ -333,7 +333,8 @@ def read_labelled(data: bytes, where: str) -> Iterator[Mapping[str, Any]]:
 
 def _no_row(where: str, number: int, found: object) -> SourceError:
     expected = 'an object with the strings "text" and "label"'
-    return SourceError(f"{where} line {number} is not an example", found=found, expected=expected, remedy="correct it")
+    message = f"{where} line {number} is not a labeled example"
+    return SourceError(message, found=found, expected=expected, remedy="correct the line")
 
 
 def _batch(

@@ -236,7 +236,7 @@ def _regression(config: Mapping[str, Any]) -> bool:
 
 def _unusable(asset: str, found: str, expected: str) -> IntegrityError:
     return IntegrityError(
-        f"{asset} cannot be used: its files are not a transformers head",
+        f"{asset} cannot be used: its files are not a transformers model with a classification head",
         found=found,
         expected=expected,
         remedy="add the folder that `save_pretrained` writes for model and tokenizer to `corpus.lists`",

@@ -104,17 +104,21 @@ def _datatrove(name: str, counting: str, description: str) -> Profile:
 
 
 GOPHER_DATATROVE = _datatrove(
-    "gopher/datatrove", "datatrove", "Gopher as datatrove applies it, on spaCy's words: repetition, then quality."
+    "gopher/datatrove",
+    "datatrove",
+    "Gopher as in datatrove, on spaCy's words: first the repetition rules, then the quality rules.",
 )
 GOPHER_WHITE_SPACE = _datatrove(
-    "gopher/white-space", "white-space", "datatrove's Gopher on words that white space separates, as in the paper."
+    "gopher/white-space",
+    "white-space",
+    "Gopher as in datatrove, but on words separated by white space, as in the paper.",
 )
 
 #: In the order of Dolma's mixer. It allows duplicate lines 0.3 of the characters, not 0.2, and has no paragraphs.
 GOPHER_DOLMA = Profile(
     name="gopher/dolma",
     version="1",
-    description="Gopher as Dolma counts it: median word length, all copies of a line, all occurrences of stop words.",
+    description="Gopher as in Dolma, which uses the median word length, and counts all copies of lines and stop words.",
     source="Soldaini et al. 2024, section 4.1; dolma 1.2 taggers/gopher.py, configs/dolma-v1_6/mixing.",
     annotators={"gopher_dolma": {"join_blank_lines": False}},
     rules=(
@@ -183,15 +187,15 @@ def _datatrove_c4(name: str, ends: bool, description: str, source: str, counting
 
 
 DATATROVE = _datatrove_c4(
-    "c4/datatrove", True, "C4 as in datatrove's filter by default, which scores lines without cutting them.",
+    "c4/datatrove", True, "C4 as in datatrove's default filter, which scores lines without cutting them.",
     f"{_PAPER}; datatrove 0.10 c4_filters.py.",
 )  # fmt: skip
 FINEWEB = _datatrove_c4(
-    "c4/fineweb", False, "C4 as FineWeb uses it: a line need not end a sentence.",
+    "c4/fineweb", False, "C4 as in FineWeb: a line need not end a sentence.",
     "Penedo et al. 2024, section 3; datatrove 0.10 examples/fineweb.py.",
 )  # fmt: skip
 WHITE_SPACE = _datatrove_c4(
-    "c4/white-space", True, "datatrove's C4, with sentences that end at punctuation before white space.",
+    "c4/white-space", True, "C4 as in datatrove, but sentences end at punctuation before white space.",
     f"{_PAPER}; datatrove 0.10 c4_filters.py.", "white-space",
 )  # fmt: skip
 
@@ -260,7 +264,7 @@ WEB_FINEWEB = _fineweb(
     "fineweb/datatrove", "FineWeb's custom rules alone: line ends, short lines, repeated lines, lists.", "datatrove"
 )
 FINEWEB_WHITE_SPACE = _fineweb(
-    "fineweb/white-space", "FineWeb's custom rules alone, on words that white space separates.", "white-space"
+    "fineweb/white-space", "FineWeb's custom rules alone, on words separated by white space.", "white-space"
 )
 
 PIPELINE = Profile(

@@ -271,9 +271,9 @@ def _joined(gate: MeasuredGate, rules: list[tuple[str, Expression]]) -> GateRule
         for column in rule.columns:
             if column.startswith(f"{DOCUMENTS}."):
                 raise RecipeError(
-                    f"corpus.slices.{gate.name}: the gate reads {column}",
+                    f"corpus.slices.{gate.name}: the gate reads {column}, which no annotator writes",
                     expected="columns of annotators only, because labeled documents have no source",
-                    remedy="set `removes` without this column",
+                    remedy="set `removes` to an expression without this column",
                 )
     read |= {other for one in read for other in annotator(one).sidecars}
     ordered = sorted(read, key=lambda one: (len(annotator(one).after), one))

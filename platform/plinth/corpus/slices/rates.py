@@ -39,7 +39,7 @@ class GateSlices(Frozen):
     )
     reviews: bool = internal(
         True,
-        description="True: also measure on documents that reviewers labeled (`reviews/` in the workspace).",
+        description="If true, also measure on documents that reviewers labeled (`reviews/` in the workspace).",
     )
     min_documents: int = internal(
         30,

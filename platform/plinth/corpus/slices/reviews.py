@@ -238,7 +238,9 @@ def sample(
         have = reasons(ctx, buckets)
         shown = ", ".join(f"{name} ({n:,})" for name, n in have.most_common(40)) or "nothing was removed"
         raise MissingError(
-            f"no document was removed for {reason!r}", expected=shown, remedy="`plinth corpus funnel` shows all"
+            f"no document was removed for {reason!r}",
+            expected=shown,
+            remedy="`plinth corpus funnel` shows all removal reasons",
         )
     return _with_survivors(ctx, [_row(ctx, *place) for place in chosen])
 

@@ -76,13 +76,13 @@ class Source(Frozen):
     hidden: bool = Field(
         False,
         exclude_if=lambda given: not given,
-        description="True: read hidden files, which are names that begin with a dot, editor backups and `__MACOSX`. "
-        "False: only count them.",
+        description="If true, hidden files are read: names that begin with a dot, editor backups and `__MACOSX`. If "
+        "false, they are only counted.",
     )
     repair_boundaries: bool = Field(
         False,
-        description="For text from scans and e-books (`pdf` always): repair words and paragraphs cut at line and page "
-        "ends, and sentences glued together. Not for code.",
+        description="Repair words and paragraphs that are cut at line and page ends, and sentences that are glued "
+        "together, as in text from scans and e-books. Always on for `pdf`; not allowed for code.",
     )
 
     @field_validator("licence")

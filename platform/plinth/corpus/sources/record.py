@@ -277,7 +277,7 @@ class Account(Frozen):
         if self.found == files and self.records == written:
             return
         raise StageError(
-            f"{label}: the account does not add up",
+            f"{label}: the numbers of files or records do not add up",
             found=f"{files} of {counted(self.found, 'file')}, {written} of {counted(self.records, 'record')}: "
             + self.line,
             expected="counts that add up to the files found and to the records read",

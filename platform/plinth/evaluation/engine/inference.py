@@ -132,7 +132,7 @@ def collect(
     if not np.isfinite(sums).all():
         raise TrainingError(
             "the model yields probabilities that are not finite",
-            found=f"{int((~np.isfinite(sums)).sum())} of {len(sums)} texts without finite bits",
+            found=f"{int((~np.isfinite(sums)).sum())} of {len(sums)} texts have no finite number of bits",
             expected="finite bits for every text",
             remedy="the run diverged: check its loss curve and roll back to an earlier checkpoint",
         )

@@ -239,11 +239,11 @@ def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
     prompt, gold = _text(row, "prompt"), _text(row, "gold")
     wrong = row.get("wrong", [])
     if not isinstance(wrong, list) or not all(isinstance(one, str) and one.strip() for one in wrong):
-        raise ValueError("`wrong` is a list of texts")
+        raise ValueError("`wrong` must be a list of non-empty texts")
     if len({gold, *wrong}) != 1 + len(wrong):
-        raise ValueError("an answer stands twice")
+        raise ValueError("an answer occurs twice")
     if sum(map(len, (prompt, gold, *wrong))) > MOST_CHARACTERS:
-        raise ValueError(f"an item has at most {MOST_CHARACTERS} characters")
+        raise ValueError(f"an item must have at most {MOST_CHARACTERS} characters")
     bare = prompt.rstrip()
     answers = [_joined(bare, prompt[len(bare) :], one) for one in (gold, *wrong)]
     control = str(row.get("control") or _shuffled(bare)).rstrip()
@@ -257,7 +257,7 @@ def _item(name: str, given: UserProbe, number: int, row: Any) -> ProbeItem:
 def _text(row: dict[str, Any], field: str) -> str:
     value = row.get(field)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"`{field}` is a text and not empty")
+        raise ValueError(f"`{field}` must be a text that is not empty")
     value.encode()  # an unpaired surrogate raises UnicodeEncodeError, a ValueError
     return value
 

@@ -229,7 +229,7 @@ def read(text: str, types: Mapping[str, pa.DataType], where: str) -> Expression:
         return parse(text, types, where)
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind)):
         raise RecipeError(
-            f"{where}: one slice per value would be too many",
+            f"{where}: one slice per value would result in too many slices",
             found=f"{text} is {kind}",
             expected="a column of strings or integers, or a condition",
             remedy=f"write a condition, such as `{text.strip()} > 0.5`",

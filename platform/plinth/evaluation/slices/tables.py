@@ -270,7 +270,7 @@ def spans(a: TokenBits, b: TokenBits, span_bytes: int = SPAN_BYTES) -> Spans:
         ValueError: the texts have different lengths.
     """
     if a.ends[-1:].tolist() != b.ends[-1:].tolist():
-        raise ValueError(f"tokens of different texts: {a.ends[-1:]} and {b.ends[-1:]} bytes")
+        raise ValueError(f"the tokens are of different texts, of {a.ends[-1:]} and {b.ends[-1:]} bytes")
     ends = _joined(np.intersect1d(a.ends, b.ends), span_bytes)
     return Spans(ends, _between(a, ends), _between(b, ends))
 

@@ -382,7 +382,7 @@ def task_files(ctx: Context, name: str, location: str) -> Manifest:
         raise SourceError(
             f"task set {name} has no task files",
             found=", ".join(part.name for part in made.parts[:5]),
-            expected=f"YAML files of lm-evaluation-harness, or data of its own tasks, in {location}",
+            expected=f"YAML files of lm-evaluation-harness, or data of its built-in tasks, in {location}",
             remedy=f"correct evaluation.tasks.{name}.include",
         )
     return made.model_copy(update={"asset": f"task_files/{name}", "step": "task_files", "version": FILES_VERSION})

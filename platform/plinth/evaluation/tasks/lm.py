@@ -92,7 +92,8 @@ class CheckpointLM(LM):  # type: ignore[misc]
             raise StageError(
                 "a task has unsupported generation settings",
                 found=f"generation_kwargs {dict(settings)}",
-                expected=f"max_gen_toks below {self.max_length}, and for sampling only {', '.join(sorted(GENERATION))}",
+                expected=f"max_gen_toks below {self.max_length}; supported settings for sampling: "
+                f"{', '.join(sorted(GENERATION))}",
                 remedy="set generation_kwargs in the task's YAML",
             )
         sampling = {

@@ -360,9 +360,9 @@ def _capped(stats: Mapping[str, Any]) -> Iterator[str]:
         own = stats["buckets"][name]
         lacking = sequences / max(own["max_epochs"], 1.0)
         yield (
-            f"{name} reached its limit of {own['max_epochs']:g} epochs: {sequences * width:,.0f} tokens of its weight "
-            f"went to other streams. For its full weight, add {lacking * width:,.0f} tokens of text, or raise the "
-            f"limit to {_epochs_asked(own, sequences):.2f} epochs."
+            f"{name} reached its limit of {own['max_epochs']:g} epochs, so other streams supply "
+            f"{sequences * width:,.0f} tokens of its share. To give {name} its full share, add {lacking * width:,.0f} "
+            f"tokens of text, or raise the limit to {_epochs_asked(own, sequences):.2f} epochs."
         )
 
 
@@ -377,7 +377,7 @@ def _repeated(stats: Mapping[str, Any]) -> Iterator[str]:
             text = (own["needed"] / GOOD_EPOCHS - own["sequences"]) * width
             yield (
                 f"{name} is repeated {own['epochs']:.1f} times; returns diminish above {GOOD_EPOCHS:g} epochs. To stay "
-                f"there, add {text:,.0f} tokens of text, or multiply its weights by "
+                f"at {GOOD_EPOCHS:g} epochs, add {text:,.0f} tokens of text, or multiply its weights by "
                 f"{GOOD_EPOCHS / own['epochs']:.2f}."
             )
 

@@ -123,7 +123,8 @@ def _level(
         lacking = int(rest * leg.size * sequence_tokens)
         raise RecipeError(
             f"mixture.phases.{leg.phase}: all streams reach their epoch limits before the phase is full",
-            found=f"about {lacking:,} tokens missing; at limits: {', '.join(sorted(n for n in kept if requested[n]))}",
+            found=f"about {lacking:,} tokens are missing; streams at their limits: "
+            f"{', '.join(sorted(n for n in kept if requested[n]))}",
             expected="a stream with text left in every phase",
             remedy="add text, give another bucket a weight in this phase, raise max_epochs or epoch_caps, or lower "
             "mixture.total_tokens",
@@ -150,7 +151,7 @@ def require_room(planted: Mapping[str, int], sequences: int, sequence_tokens: in
     total = sum(planted.values())
     if total > MOST_SHARE * sequences:
         raise RecipeError(
-            f"{', '.join(sorted(planted))} would take {total / sequences:.1%} of the run",
+            f"{', '.join(sorted(planted))} would take {total / sequences:.1%} of the run's tokens",
             found=f"{total * sequence_tokens:,} of {sequences * sequence_tokens:,} tokens",
             expected=f"at most {float(MOST_SHARE):.0%} of the run",
             remedy="lower corpus.canaries.count, or raise mixture.total_tokens",

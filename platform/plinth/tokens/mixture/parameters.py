@@ -140,7 +140,7 @@ class Phase(Frozen):
         None, description="Weights at the end of the phase; shares change linearly from `weights`."
     )
     ramp_steps: Literal[0] = internal(
-        0, description="Steps of the ramp to `to_weights`; 0 means a continuous linear ramp."
+        0, description="Number of steps in the ramp to `to_weights`; 0 means a continuous linear ramp."
     )
     temperature: float = Field(
         1.0,

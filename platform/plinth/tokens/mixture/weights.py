@@ -315,7 +315,7 @@ def _require(phase: Phase, plan: Curriculum, have: Sequence[str] | set[str]) -> 
         raise RecipeError(
             f"mixture.phases.{phase.name}.curriculum: no stream of the phase has {plan.by} {absent[0]!r}"
             f"{nearest(absent[0], sorted(set(have) - {''}))}",
-            remedy=f"list values that occur; shards.axes must contain {plan.by!r}"
+            remedy=f"list only values that occur; `shards.axes` must contain {plan.by!r}"
             if plan.by != "bucket"
             else "list buckets of the phase",
         )

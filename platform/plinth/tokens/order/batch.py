@@ -203,7 +203,7 @@ def _require_same(mixture: Manifest, shards: Mapping[str, Manifest], bucket: str
             f"the shards of {bucket} differ from the mixture's shards",
             found=found or "none",
             expected=expected,
-            remedy="load the manifests in the mixture's inputs",
+            remedy="first load the manifests that the mixture lists as inputs",
         )
 
 

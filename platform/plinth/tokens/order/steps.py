@@ -176,7 +176,7 @@ def _out_of_order(changes: Sequence[Change]) -> Iterator[tuple[int, str]]:
         points = [(index, point) for index, point in listed if point is not None]
         for (_, before), (index, point) in pairwise(points):
             if point <= before:
-                yield index, f"{unit} {point:,} is not after {before:,} of the change listed before it"
+                yield index, f"{unit} {point:,} is not after {before:,}, where the change listed before it starts"
 
 class MisplacedChange(RecipeError):
     """Change of a schedule that never takes effect, or takes effect no later than the change listed before it.

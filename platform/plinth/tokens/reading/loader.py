@@ -362,7 +362,7 @@ def _check(order: Order, readers: Mapping[str, ShardReader], layouts: Mapping[st
                 f"the shards of {bucket} differ from the mixture's shards",
                 found=f"{tokens} tokens in {found} sequences",
                 expected=f"{sequences} sequences",
-                remedy="open the shards and the packed index in the mixture's inputs",
+                remedy="open the shards and the packed index that the mixture lists as inputs",
             )
     if len({(readers[bucket].end_of_text, readers[bucket].dtype) for bucket in order.streams}) > 1:
         raise IntegrityError("the buckets of the mixture use different tokenizers")

@@ -158,12 +158,12 @@ def parse(name: str) -> Stream:
     """
     bucket, _, label = name.partition("/")
     if not bucket or (name != bucket and not label):
-        raise ValueError(f"{name!r} is not the name of a stream")
+        raise ValueError(f"{name!r} is not a valid name of a stream")
     if label in ("", OTHER):
         return Stream(name, bucket, label)
     pairs = [_PAIR.fullmatch(pair) for pair in label.split(",")]
     if not all(pairs):
-        raise ValueError(f"{name!r} is not the name of a stream: {label!r} is not `axis=value,…`")
+        raise ValueError(f"{name!r} is not a valid name of a stream: {label!r} is not `axis=value,…`")
     return Stream(name, bucket, label, {pair[1]: unquote(pair[2]) for pair in pairs if pair})
 
 

@@ -80,7 +80,7 @@ class ShardReader:
             ValueError: the span is not inside the stream.
         """
         if start < 0 or count < 0 or start + count > self.tokens:
-            raise ValueError(f"tokens {start} to {start + count} of {self.stream.name}, which has {self.tokens}")
+            raise ValueError(f"tokens {start} to {start + count} of {self.stream.name}, which has {self.tokens} tokens")
         return self._span(start, count) if count else np.empty(0, self.dtype)
 
     def gather(self, starts: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[Tokens, NDArray[np.int64]]:

@@ -80,7 +80,7 @@ def test_coins_are_fair_and_independent_of_the_group() -> None:
 
 
 def test_a_tokenizer_without_such_texts_is_named() -> None:
-    with pytest.raises(StageError, match="no generated text of 31 tokens"):
+    with pytest.raises(StageError, match="too few generated texts have exactly 31 tokens"):
         generate.canaries(PARAMS, 31, Lexis(lambda texts: [2 * n for n in characters(texts)], ()))
 
 

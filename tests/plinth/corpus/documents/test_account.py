@@ -55,7 +55,7 @@ def test_the_line_of_an_account() -> None:
 @pytest.mark.parametrize("lost", ["found", "read", "records", "documents", "repeats"])
 def test_an_account_that_does_not_add_up_is_refused(lost: str) -> None:
     WHOLE.require_balance("b/documents")
-    with pytest.raises(StageError, match="b/documents: the account does not add up"):
+    with pytest.raises(StageError, match="b/documents: the numbers of files or records do not add up"):
         WHOLE.model_copy(update={lost: getattr(WHOLE, lost) + 1}).require_balance("b/documents")
 
 
@@ -91,7 +91,7 @@ def test_a_record_that_is_lost_on_the_way_stops_the_stage(tmp_path: Path, monkey
         return (item for item in kept(items, work) if getattr(item, "content", "") != "A text.")
 
     monkeypatch.setattr(documents, "_normalised", lossy)
-    with pytest.raises(StageError, match="the account does not add up") as failure:
+    with pytest.raises(StageError, match="the numbers of files or records do not add up") as failure:
         bucket.account("jsonl", "text")
     assert "9 of 9 files, 30 of 31 records" in str(failure.value)
 

@@ -347,6 +347,6 @@ def test_a_worker_with_another_reader_is_refused(corpus: Corpus) -> None:
     (group,) = groups(bucket, inventory(bucket, corpus.root), 1 << 20)
     facts = {"bucket": "b", "source": bucket.sources[0], "group": group, "params": PARAMS}
     work = documents.FileGroupTask(**facts, reader="acme 2.0 sha256:0")
-    with pytest.raises(StageError, match="reader text differs in this worker") as refused:
+    with pytest.raises(StageError, match="reader text of this worker differs") as refused:
         documents.make_part(corpus.ctx.store, work)
     assert (refused.value.found, refused.value.expected) == ("built in", "acme 2.0 sha256:0")

@@ -70,7 +70,7 @@ def test_conditions_and_columns(ctx: Context, made: Manifest, expression: str, e
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("language.score", "one slice per value would be too many"),
+        ("language.score", "one slice per value would result in too many slices"),
         ("language.labl == 'en'", "did you mean 'language.label'"),
         ("documents.text == 'x'", "no column 'documents.text'"),
         ("__import__('os')", "Call is not part of the policy language"),

@@ -179,7 +179,7 @@ def test_order_and_reasons() -> None:
     ranked = ranking.rank(LLAMA, 64, H100)
     fitting = [one for one in ranked if not one.over_bytes]
     assert ranked[: len(fitting)] == sorted(fitting, key=lambda one: one.step_s)
-    assert "GB over" in ranked[-1].reason
+    assert "GB above the memory of the device" in ranked[-1].reason
     assert ranked[-1].over_bytes == ranked[-1].memory_bytes - int(0.9 * 80e9)
     assert all("too much" not in one.reason for one in fitting)
 

@@ -156,8 +156,8 @@ def test_a_forecast_is_made_once_and_its_error_is_stated(workspace: Workspace) -
     runs, broken = forecast.known(workspace)
     assert (runs[0].step_s, runs[0].error, broken) == (pytest.approx(2.25), pytest.approx(-0.2), [])
     assert forecast.errors(runs) == [
-        "predicted and measured: 1 run; median error per step 20%; within the predicted range: 1",
-        "last run, one: predicted 1.8 s (1.5 to 2.5), measured 2.25 s, -20%",
+        "predictions and measurements of 1 run: the median error of the step time is 20%; 1 within the predicted range",
+        "last run, one: predicted 1.8 s per step (1.5 to 2.5), measured 2.25 s, error -20%",
     ]
     config.directory.forecast.write_text("{}")
     with pytest.raises(IntegrityError, match="forecast of run one"):

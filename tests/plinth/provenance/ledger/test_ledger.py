@@ -152,7 +152,7 @@ def test_an_index_of_other_documents_is_refused(ctx: Context, tmp_path: Path) ->
     parts = tuple(swapped if part.name == index.name else part for part in shards.parts)
     with pytest.raises(IntegrityError, match="does not match its documents"):
         ledger.run(ctx, ledger_of(ctx, shards={**made.shards, "web": shards.model_copy(update={"parts": parts})}))
-    with pytest.raises(IntegrityError, match="derived from other text"):
+    with pytest.raises(IntegrityError, match="not built from the current curated text"):
         ledger.run(ctx, ledger_of(ctx, curated={bucket: ctx.refs.current("prose/curated") for bucket in PLANTED}))
 
 

@@ -28,7 +28,7 @@ def test_every_axis_has_a_panel_with_its_slices_in_order() -> None:
     del stats["axes"]["bucket"]
     text = svg(evaluation.intervals, evaluation_stage.section("", stats).groups, title="t")
     shown = [word.strip() for word in re.findall(r">([^<>]+)</text>", text)]
-    assert {"all held-out text, then by bucket", "by length", "by domain"} <= set(shown)
+    assert {"bits per byte: all held-out text, by bucket", "by length", "by domain"} <= set(shown)
     assert not {"by none", "by one"} & set(shown)
     assert shown.index("&lt; 1 KiB") < shown.index("64 KiB and more")
     assert shown.index("code") < shown.index("web")

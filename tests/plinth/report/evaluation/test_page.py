@@ -47,7 +47,7 @@ def test_every_slice_stands_on_the_page_with_its_interval() -> None:
         "protected": {"quiz": {"clean": row() | {"items": 7}, "contaminated": row(1.2) | {"items": 3}}},
     }
     found = evaluation_stage.section("", stats)
-    assert [group.title for group in found.groups] == ["all held-out text, then by bucket", "by language"]
+    assert [group.title for group in found.groups] == ["bits per byte: all held-out text, by bucket", "by language"]
     shown = Parsed(page(data(found)))
     for words in ("web", "code", "de", "2.4 to 2.6", "contaminated", "1.100 to 1.300"):
         assert words in shown.words

@@ -134,7 +134,7 @@ def test_the_course_of_a_run_adds_up() -> None:
         (
             {"a": 50, "b": 900},
             {"max_epochs": 2.0, "over_cap": "redistribute"},
-            "800 tokens of its weight went to other",
+            "other streams supply 800 tokens of its share",
         ),
         ({"a": 40, "b": 900}, {"max_epochs": 9.0}, "a is repeated 5.0 times"),
         ({"a": 52, "b": 900}, {"max_epochs": 4.0}, "a needs 3.85 of at most 4 epochs. A run 4% longer"),

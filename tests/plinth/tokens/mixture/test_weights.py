@@ -185,7 +185,7 @@ def test_a_capped_stream_keeps_its_course_over_phases() -> None:
 def test_without_text_anywhere_it_is_refused_and_says_what_would_do() -> None:
     with pytest.raises(RecipeError, match="reach their epoch limits") as caught:
         _plan({"a": 50, "b": 60, "c": 70}, max_epochs=1.0, over_cap="redistribute")
-    assert "about 1,760 tokens missing" in str(caught.value)
+    assert "about 1,760 tokens are missing" in str(caught.value)
     with pytest.raises(RecipeError, match="repeats a more often") as caught:
         _plan({"a": 50, "b": 900, "c": 900}, max_epochs=2.0)
     assert "add 400 tokens of text, multiply its weights by 0.5" in str(caught.value)

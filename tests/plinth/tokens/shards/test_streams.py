@@ -265,7 +265,7 @@ def test_names_say_their_values(values: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["", "web/", "/language=en", "web/language", "web/language=", "web/a=b,c"])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="not the name of a stream"):
+    with pytest.raises(ValueError, match="not a valid name of a stream"):
         parameters.parse(name)
 
 

@@ -57,7 +57,7 @@ class PiiParams(Frozen):
     """Parameters of the annotator `pii`: the kinds of personal data to find, and their replacements."""
 
     kinds: tuple[Kind, ...] = Field(
-        DEFAULT_KINDS, description=f"Kinds to find: {', '.join(f'`{kind}`' for kind in KINDS)}."
+        DEFAULT_KINDS, description=f"Kinds of personal data to find: {', '.join(f'`{kind}`' for kind in KINDS)}."
     )
     replacements: Mapping[str, str] = Field(
         {}, description="Replacement text for each kind of personal data; by default, `<EMAIL>`, `<PHONE>` and so on."
@@ -108,7 +108,7 @@ def annotate(batch: pa.RecordBatch, given: PiiParams | PreparedPii) -> pa.Record
     """
     params = given.params if isinstance(given, PreparedPii) else given
     if params.ner and not isinstance(given, PreparedPii):
-        raise StageError(f"the spaCy pipeline {params.ner} was not prepared", remedy="run it through annotate.stage")
+        raise StageError(f"the spaCy pipeline {params.ner} was not prepared", remedy="run it with annotate.stage")
     texts = batch.column("text")
     data, offsets = utf8(texts)
     found: dict[int, list[tuple[int, int, str]]] = dict(_patterns(texts, data, offsets, params.kinds))
@@ -240,7 +240,8 @@ ANNOTATOR = Annotator(
     name="pii",
     version="4",
     description="Spans of personal data and secrets, with replacements, and their counts by kind.",
-    source="RFC 5322, 6531 and 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164, and the publishers of each national number.",
+    source="RFC 5322, 6531 and 6890, ISO/IEC 7812, ISO 13616, ITU-T E.164; national numbers as specified by their "
+    "publishers.",
     params=PiiParams,
     schema=SCHEMA,
     reads=("text",),

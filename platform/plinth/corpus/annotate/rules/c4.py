@@ -44,7 +44,7 @@ class C4Params(Frozen):
     )
     terminal_punctuation: bool = Field(
         True,
-        description="True: only lines that end a sentence are kept. FineWeb disables this rule.",
+        description="If true, only lines that end a sentence are kept. FineWeb disables this rule.",
     )
     max_word_characters: int = internal(
         1000,
@@ -72,7 +72,7 @@ C4 = Annotator(
     name="c4",
     version="2",
     description="Lines that C4 would keep, their sentences, and lines caught by each of its rules.",
-    source="Raffel et al. 2020, section 2.2; counted as datatrove 0.10.",
+    source="Raffel et al. 2020, section 2.2; counted as in datatrove 0.10.",
     params=C4Params,
     schema=C4_SCHEMA,
     reads=("text",),
@@ -261,8 +261,8 @@ def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.Rec
 REFINEDWEB_LINES = Annotator(
     name="refinedweb_lines",
     version="1",
-    description="Lines of navigation, counters, numbers and capitals, and their share of words.",
-    source="Penedo et al. 2023 (RefinedWeb), section G.2; in the steps of DCLM's dclm_baseline_refinedweb.yaml.",
+    description="Lines of navigation, counters, numbers and capitals, and the share of words in such lines.",
+    source="Penedo et al. 2023 (RefinedWeb), section G.2; steps as in DCLM's dclm_baseline_refinedweb.yaml.",
     params=NoParams,
     schema=REFINEDWEB_LINES_SCHEMA,
     reads=("text",),

@@ -304,7 +304,7 @@ FINEWEB = Annotator(
     version="2",
     description="Shares of lines that end a sentence, of short lines and of repeated lines; number of line ends per "
     "word.",
-    source="Penedo et al. 2024 (FineWeb), section 3.4; counted as datatrove 0.10.",
+    source="Penedo et al. 2024 (FineWeb), section 3.4; counted as in datatrove 0.10.",
     params=FineWebParams,
     schema=FINEWEB_SCHEMA,
     reads=("text",),
@@ -441,7 +441,7 @@ FINEWEB2 = Annotator(
     name="fineweb2",
     version="1",
     description="Words, sentences and repetition in any language, relative to the limits of the language.",
-    source="Penedo et al. 2025 (FineWeb-2); limits and stop words of its repository, words by BudouX.",
+    source="Penedo et al. 2025 (FineWeb-2); limits and stop words from its repository; BudouX finds the words.",
     params=FineWeb2Params,
     schema=FINEWEB2_SCHEMA,
     reads=("text",),

@@ -193,7 +193,7 @@ class NearIndex:
         wanted = identity(params)
         if made.version != VERSION or dict(made.params) != wanted:
             raise IntegrityError(
-                f"{made.asset} was built from other signatures",
+                f"{made.asset} was built by another version or with other parameters",
                 found=f"version {made.version}, {_differing(made.params, wanted)}",
                 expected=f"version {VERSION}, {_differing(wanted, made.params)}",
                 remedy="use the recipe that built the index, or rebuild it: `plinth run --select dedup/index`",

@@ -94,10 +94,10 @@ def test_unsorted_and_short_runs_are_refused(tiny: Any) -> None:
 
 def test_a_run_of_another_version_is_refused_by_name(tiny: Any) -> None:
     part = made(tiny.ctx.store, [1], identity={"version": "1"})
-    with pytest.raises(IntegrityError, match="a different kind of run") as caught:
+    with pytest.raises(IntegrityError, match="has an unexpected kind or unexpected parameters") as caught:
         sorted_runs.SortedRun(tiny.ctx.store, part, "test", {"version": "2"})
     assert "version" in str(caught.value.found)
-    with pytest.raises(IntegrityError, match="a different kind of run"):
+    with pytest.raises(IntegrityError, match="has an unexpected kind or unexpected parameters"):
         sorted_runs.SortedRun(tiny.ctx.store, part, "bands")
 
 

@@ -134,7 +134,7 @@ def test_a_labelled_list_and_a_second_stage_that_knows_the_lexicon(shared_room: 
 @pytest.mark.parametrize("line", ['{"text": "x"}', '{"text": 1, "label": "bad"}', "no json", "[]"])
 def test_a_broken_line_of_a_labelled_list_is_named(room: Any, line: str) -> None:
     rows = room.listed("rows.jsonl", '{"text": "x", "label": "bad"}\n\n' + line + "\n")
-    with pytest.raises(SourceError, match="line 3 is not an example"):
+    with pytest.raises(SourceError, match="line 3 is not a labeled example"):
         models.train(room.ctx, "m", {"kind": "classifier", "labelled": ["rows"]}, {}, {"rows": rows})
 
 
