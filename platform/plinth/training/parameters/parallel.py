@@ -244,7 +244,7 @@ Refused = tuple[tuple[str, ...], str]
 
 ZERO = "zero_optimization"
 
-_PRECISION = "set `training.precision`; gradients are accumulated in FP32 for every precision"
+_PRECISION = "set `training.precision`; gradients are accumulated in FP32"
 _CHECKPOINTS = "set `training.checkpoints`"
 _MEAN = "remove it, because gradients are always the mean over the scored targets of the global batch"
 _OFFLOAD = "set `training.parallel.offload`"
