@@ -66,7 +66,7 @@ class Root(Frozen):
         if strange := set(self.identities) - (set(ROLES) - {ROOT}):
             raise ValueError(
                 f"identities are set for {sorted(strange)}: this is not a role, or it is the role root, which accepts "
-                "keys only",
+                "keys only"
             )
         for given in (self.issued, self.expires, *(key.revoked_from for key in self.keys.values())):
             _ = given and time_of(given)

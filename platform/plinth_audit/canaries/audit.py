@@ -163,7 +163,7 @@ def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[
     if np.isnan(scores).any() or not 0 <= inside <= inside + outside <= len(scores):
         raise ValueError(
             f"{inside} + {outside} guesses need at least as many canaries with scores that are not NaN; found "
-            f"{len(scores)}",
+            f"{len(scores)}"
         )
     order, made = np.argsort(scores, kind="stable"), np.zeros(len(scores), np.int8)
     made[order[:outside]], made[order[len(order) - inside :]] = -1, 1

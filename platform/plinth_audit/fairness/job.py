@@ -140,7 +140,9 @@ def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine]
         found, bad = read_pairs(name, data, params.max_rejected)
         known, rejects = [*known, *found], [*rejects, *bad]
     if not known:
-        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or your own text pairs in `pairs`")
+        raise SourceError(
+            "evaluation.fairness has no pairs", expected="`built_in: true`, or your own text pairs in `pairs`"
+        )
     return known, rejects, digests
 
 

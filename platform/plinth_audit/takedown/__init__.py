@@ -370,8 +370,6 @@ def _line(one: dict[str, Any]) -> str:
 
     checkpoint, step, read_it, documents, extracted, control, exposure, p = model_cells(one)
     return (
-        (
-            f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents; extraction rate "
-            f"{extracted} (held-out text {control}); exposure {exposure} bits, p-value {p}"
-        )
+        f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents; extraction rate "
+        f"{extracted} (held-out text {control}); exposure {exposure} bits, p-value {p}"
     )

@@ -340,7 +340,7 @@ def require_in_order(changes: Sequence[RotaryChange]) -> None:
         if after.from_step <= before.from_step:
             raise ValueError(
                 f"changes of rotary positions must be in the order of their steps; found step {after.from_step} after "
-                f"step {before.from_step}",
+                f"step {before.from_step}"
             )
 
 

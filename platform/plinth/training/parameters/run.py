@@ -267,7 +267,7 @@ class Training(Frozen):
             found = f"parallel.{name} {getattr(self.parallel, name)}"
             raise ValueError(
                 f"float8 {self.float8} cannot be combined with {found}, because it needs whole layers; use ZeRO stage "
-                "0 to 2, or a pipeline",
+                "0 to 2, or a pipeline"
             )
         if self.precision not in ("bf16", "auto"):
             raise ValueError(f"float8 {self.float8} with precision {self.precision}: FP8 requires precision bf16")
