@@ -346,7 +346,7 @@ POISONED: Final = GameDay(
     "equal those of a run without these steps.",
     fault="In some consecutive steps, three quarters of the text are random letters from a separate source.",
     blast_radius=OWN,
-    protection="the guard: loss rules, rollback to before the window, probation after it",
+    protection="the guard's loss rules, a rollback to a step before the bad data, and probation after the rollback",
     abort_s=900.0,
     prepare=orderly,
     play=poisoned_batch,
@@ -358,7 +358,7 @@ STORAGE_STALL: Final = GameDay(
     hypothesis="Requests whose response stalls or is dropped are retried in full, no data is used before its digest is "
     "verified, and no attempt fails.",
     fault="A proxy before the S3 server stalls or drops the first responses above a size.",
-    blast_radius=f"{OWN} One bucket or prefix of the S3 server.",
+    blast_radius=f"{OWN} It also affects one bucket or prefix of the S3 server.",
     protection="bounded retries, and digests of fetched data",
     abort_s=900.0,
     prepare=store,
