@@ -137,7 +137,7 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
         config.verify(directory, signature_path(directory))
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, OSError) as error:
         raise SignatureError(
-            f"the signature of {directory} is not valid",
+            f"the signature of {directory} is invalid",
             found=str(error) or type(error).__name__,
             expected=f"exactly the files that a {authority.role} of {authority.root} signed",
             remedy="do not use this model; register the checkpoint again, or roll back to another version",

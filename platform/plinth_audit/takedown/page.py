@@ -100,7 +100,7 @@ def _rebuilt(facts: Mapping[str, Any]) -> str:
     """
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
-    fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents are up to date"
+    fresh = f"Up to date: {len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents"
     return f"{fresh}; not up to date: {', '.join(late)}." if late else f"{fresh}."
 
 

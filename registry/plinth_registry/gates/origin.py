@@ -212,7 +212,7 @@ def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
     if unknown:
         parts.append("unknown requester, so two-person approval cannot be evaluated")
     if alike:
-        parts.append(f"{len(found.people)} people used {len(found.keys)} different keys or logins, {needed} required")
+        parts.append(f"{len(found.people)} people used {len(found.keys)} of {needed} required different keys or logins")
     decisions = [approval.model_dump(mode="json") for approval in evidence.approvals]
     reason = "; ".join((*parts, *found.rejected, *found.faults))
     return GateResult(name=APPROVALS, state=state, reason=reason, evidence={"decisions": decisions})

@@ -168,7 +168,7 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
     expected = {file.path for file in files}
     if present != expected:
         raise CheckpointError(
-            f"checkpoint {name(step)} lacks files of its manifest or contains unlisted files",
+            f"checkpoint {name(step)} lacks files that its manifest lists, or contains unlisted files",
             found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
         )
     _compare(step, folder, files, beat, threads=4)

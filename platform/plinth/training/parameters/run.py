@@ -266,7 +266,7 @@ class Training(Frozen):
         for name in not_with(self.parallel, float8=True)[:1]:
             found = f"parallel.{name} {getattr(self.parallel, name)}"
             raise ValueError(
-                f"float8 {self.float8} cannot be combined with {found}, because it needs whole layers; use ZeRO stage "
+                f"float8 {self.float8} cannot be combined with {found}, because FP8 needs whole layers; use ZeRO stage "
                 "0 to 2, or a pipeline"
             )
         if self.precision not in ("bf16", "auto"):
