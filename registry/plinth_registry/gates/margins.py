@@ -113,7 +113,7 @@ def within_margins(
     above = sorted((one for one in judged if not one.holds), key=lambda one: -one.excess)
     worst = max(judged, key=lambda one: one.excess)
     if above:
-        reason = f"{len(above)} of {counted(len(judged), 'difference')} from the {model} exceed the limit: "
+        reason = f"{len(above)} of {counted(len(judged), 'difference')} from the {model} above the limit: "
         reason += "; ".join(one.text for one in above)
     else:
         reason = f"{counted(len(judged), 'difference')} from the {model} within the limit; worst: {worst.text}"
