@@ -194,7 +194,9 @@ def _checkpoints(ctx: Context, runs: Sequence[ExposedRun], tainted: Collection[s
             continue
         config = load(ctx.workspace.runs / run.run / "config.json")
         state = taint_state(run.digests, tainted)
-        origin = f" (starts or learns from {run.inherits[:12]}, which read the text)" if run.inherits else ""
+        origin = ""
+        if run.inherits:
+            origin = f" (starts or learns from the model {run.inherits[:12]}, which was trained on the text)"
         places = {place for one in run.checkpoints for place in one.places} - {RETIRED}
         for place in sorted(places):
             steps = ", ".join(f"{one.step:,}" for one in run.checkpoints if place in one.places)

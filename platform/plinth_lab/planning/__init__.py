@@ -40,7 +40,7 @@ class LargeNumber(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)([KMBT]?)", str(value).upper().replace("E", "e"))
         amount = float(found[1]) * _TIMES[found[2]] if found else 0.0
         if not 0 < amount < float("inf"):
-            self.fail(f"{value!r} is not a positive number; expected 2M, 1.5T or 3e9", param, ctx)
+            self.fail(f"{value!r} is not a positive number; expected a number such as 2M, 1.5T or 3e9", param, ctx)
         return amount
 
 
@@ -272,7 +272,7 @@ class Bytes(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)B?\s*", str(value), re.IGNORECASE)
         if not found:
-            self.fail(f"{value!r} is not a size; expected 100TB or 3.5GB", param, ctx)
+            self.fail(f"{value!r} is not a size; expected a size such as 100TB or 3.5GB", param, ctx)
         return float(found[1]) * UNITS[found[2].upper()]
 
 

@@ -326,8 +326,8 @@ def _show_proxy(proxy: dict[str, Any]) -> None:
     output.table(columns, rows, right=columns[1:])
     output.say(
         f"One model reads {output.size(proxy['base_bytes'])} of the corpus and then "
-        f"{output.size(proxy['added_bytes'])} of the source (+source); another reads the same corpus text "
-        "and then the same amount of other corpus text (+more). diff is +source minus +more; below zero, the source helps more."
+        f"{output.size(proxy['added_bytes'])} of the source (+source); another reads the same corpus text and then "
+        "the same amount of other corpus text (+more). diff is +source minus +more; below zero, the source helps more."
     )
 
 

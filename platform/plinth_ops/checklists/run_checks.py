@@ -317,9 +317,10 @@ def alerts_seen(scope: CheckScope) -> CheckAnswer:
     recent = [one for one in found if float(one["time"]) >= scope.now - DAY_S]
     if recent:
         return warned(
-            f"{len(recent)} in the last day; the newest is from {recent[-1]['job']}: {str(recent[-1]['message'])[:200]}"
+            f"{len(recent)} alarms in the last day; the newest alarm is from {recent[-1]['job']}: "
+            f"{str(recent[-1]['message'])[:200]}"
         )
-    return passed(f"no job failed in the last day; {len(lines)} failed earlier")
+    return passed(f"no alarm in the last day; {len(lines)} earlier alarms")
 
 
 CHECKS = (

@@ -58,7 +58,7 @@ class Objectives(Frozen):
         0.95,
         gt=0,
         lt=1,
-        description="Required share of rank-seconds before held-out evaluations whose loss is within the limit.",
+        description="Required share of rank-seconds that precede a held-out evaluation whose loss is within the limit.",
     )
     validation_rise: float = Field(
         0.02, ge=0, description="Tolerated rise of a held-out loss above the best earlier loss, in bits per byte."

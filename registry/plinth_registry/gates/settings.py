@@ -202,8 +202,9 @@ class TrialPolicy(Frozen):
     )
     promote: Literal["at once", "by hand", "automatic"] = Field(
         "at once",
-        description="Stage of an approved candidate if there is a champion: champion at once; canary, promoted by "
-        "hand; or canary, promoted automatically once it is shown to be within the margin.",
+        description="Promotion of an approved candidate if there is a champion. `at once`: it becomes champion. "
+        "`by hand`: it becomes the canary, and a person promotes it. `automatic`: it becomes the canary, and is "
+        "promoted once it is shown to be within the margin.",
         exclude_if=lambda given: given == "at once",
     )
 
