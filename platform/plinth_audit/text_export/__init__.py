@@ -71,8 +71,8 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     output.say(
         f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; SHA-256 of {MANIFEST} {made.digest}"
     )
-    unsigned = "Not signed: the origin of the export cannot be verified."
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else unsigned)
+    without = "Not signed: the origin of the export cannot be verified."
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else without)
     if withheld := sum(file.withheld for file in files):
         left = counted(withheld, "document", "be")
         output.say(f"{left} excluded: their license is not in corpus.licences_by_use.redistribute")
