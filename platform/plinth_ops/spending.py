@@ -151,7 +151,9 @@ def limit(
 
     scope, _, name = whose.partition("=")
     if scope not in ("all", "team", "experiment", "workspace") or bool(name) == (scope == "all"):
-        raise click.UsageError(f"invalid scope {whose!r}; expected all, team=NAME, experiment=NAME or workspace=PLACE")
+        raise click.UsageError(
+            f"invalid scope {whose!r}; expected `all`, `team=NAME`, `experiment=NAME` or `workspace=PLACE`"
+        )
     if (amount is None) != lift:
         raise click.UsageError("expected either an AMOUNT or --lift")
     micros = None if amount is None else round(amount * MICROS)

@@ -81,6 +81,6 @@ def _unsafe(path: Path, found: str) -> PrivateFolderError:
     return PrivateFolderError(
         f"{path} is not a private folder",
         found=found,
-        expected=f"a folder of user {os.geteuid()} with mode 0700, outside workspace and source",
-        remedy=f"delete it to create it again, or set another folder in {VARIABLE}",
+        expected=f"a folder of user {os.geteuid()} with mode 0700, outside the workspace and the source code",
+        remedy=f"delete the folder, which is then created again, or set another folder in {VARIABLE}",
     )

@@ -181,7 +181,7 @@ def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> 
         return ()
     if seen is None or (seen.policy.promote, seen.status.trial.decision) != ("automatic", "promote"):
         return ()
-    reason = f"within the margin of champion {seen.status.champion}: {seen.status.trial.reason}"
+    reason = f"within the margin of the champion {seen.status.champion}: {seen.status.trial.reason}"
     return (promote(ctx, recipe, seen.status.candidate_version, by, reason),)
 
 

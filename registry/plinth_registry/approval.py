@@ -128,8 +128,9 @@ def require_recorded(ctx: Context, candidate: Candidate, recorded: Collection[Ap
         raise SignatureError(
             f"decisions that released candidate {candidate.key[:12]} are missing",
             found="; ".join(missing),
-            expected="the statements named in the candidate's release record",
-            remedy="restore approvals/ and logins/ from a backup; or roll back, approve and promote again",
+            expected="the decisions that the candidate's release record names",
+            remedy="restore approvals/ and logins/ from a backup; or roll back, then approve and promote the candidate "
+            "again",
         )
 
 

@@ -278,7 +278,7 @@ def _entry(found: LogRecord) -> AuditEntry:
             number=found.number, at=found.at, role=found.role, signed_by=found.owners, **dict(found.body)
         )
     except (TypeError, ValidationError) as error:
-        raise SignatureError(f"record {found.number} of audit/ is not an entry", found=error) from error
+        raise SignatureError(f"record {found.number} of audit/ is not an audit entry", found=error) from error
     named = entry.actor.startswith(UNAUTHENTICATED) and entry.outcome == "refused"
     own = entry.role == ROLE_OF.get(entry.action) and (entry.actor in found.owners or not found.owners)
     if not (named or own):

@@ -278,7 +278,7 @@ def stated(ctx: Context, model: str, version: str, directory: Path, key: str) ->
         raise SignatureError(f"{path} is not the signed statement of a candidate", found=error) from error
     if not counted == subjects.get("candidate") == key:
         raise SignatureError(
-            f"{model} version {version} has the facts of another candidate",
+            f"{model} version {version} has tags with the facts of another candidate",
             found=counted,
             expected=key,
             remedy="the version's tags were changed; register the checkpoint again",

@@ -55,7 +55,7 @@ class Consumer(Frozen):
     child: str | None = None
     parent: str | None = None
     digest: str | None = None
-    made: str | None = Field(None, description="Time at which the child was registered (UTC).")
+    made: str | None = Field(None, description="Time at which the child model was registered (UTC).")
     after: int = 0
     since: str = ""
 
@@ -138,7 +138,8 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
     raise GateError(
         f"{name} is not served by canaries of {release}",
         expected=", ".join(one.name for one in canary_for(ctx, release)) or "no consumer opted in",
-        remedy=f"`plinth release consumer add {name} --owner PERSON --model {release}@champion --canary`",
+        remedy=f"enroll the consumer for canaries: `plinth release consumer add {name} --owner PERSON --model "
+        f"{release}@champion --canary`",
     )
 
 
@@ -226,7 +227,9 @@ def _content(record: LogRecord) -> tuple[Literal["enrol", "leave"], Consumer]:
     try:
         return record.body["action"], Consumer.model_validate({**record.body["consumer"], "since": record.at})
     except (KeyError, TypeError, ValueError) as error:
-        raise SignatureError(f"record {record.number} of consumers/ is not a registration", found=error) from error
+        raise SignatureError(
+            f"record {record.number} of consumers/ is not a registration of a consumer", found=error
+        ) from error
 
 
 def _service(ctx: Context, model: str) -> dict[str, Any]:
@@ -256,7 +259,7 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
             f"{child} does not name a parent that was released from this workspace",
             found=f"tag `{PARENT}` = {parent!r}",
             expected="the digest of a released checkpoint, or of a registered child",
-            remedy=f"set the tag `{PARENT}` of the version to this digest",
+            remedy=f"set the tag `{PARENT}` of the model version to this digest",
         )
     made = datetime.fromtimestamp(held.creation_timestamp / 1000, UTC).isoformat(timespec="seconds")
     return {"child": child, "parent": parent, "digest": digest, "made": made}

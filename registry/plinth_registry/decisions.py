@@ -183,7 +183,7 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
         return f"promotions are frozen by incident {frozen[0].number}: `plinth ops incident show`"
     stage = next_stage(ctx, recipe)
     if stage is None:
-        return "waits until the current canary is promoted or withdrawn: `plinth release canary`"
+        return "the promotion waits until the current canary is promoted or withdrawn: `plinth release canary`"
     promote = f"`plinth release promote {status.version} --stage {stage} --by PERSON --reason TEXT`"
     sensor = f"the approval sensor promotes the candidate to {stage} while `plinth up` runs"
     return f"{sensor}; to promote now: {promote}"
@@ -235,13 +235,13 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
     if not (wanted and uncounted):
         return ""
     reject = " --reject" if wanted == {"rejected"} else ""
-    sign = f"Sign the decision: `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
+    sign = f"To sign the decision, run `plinth approve {version.version}{reject} --by PERSON --reason TEXT`."
     if login.load(ctx.workspace) is None:
         other = "MLflow authentication is disabled, so anyone can set a tag; enable it with `plinth ops people login`."
     elif "tag" in asked.accepted:
-        other = "Or log in to MLflow, and set the tags again."
+        other = "Alternatively, log in to MLflow and set the tags again."
     else:
-        other = "The gate policy does not accept tags."
+        other = "The gate policy does not accept approvals by tags."
     return f"{'; '.join(uncounted)}. {sign} {other}"
 
 

@@ -336,7 +336,7 @@ def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
     trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
     lacking = [name for name in sorted(trained) if name not in one.materials]
-    said = (f"computed on another {', '.join(other)} than the run was trained on",) if other else ()
+    said = (f"the measurement used another version of {', '.join(other)} than the run was trained on",) if other else ()
     return (*said, f"not computed on {', '.join(lacking)}") if lacking else said
 
 

@@ -174,7 +174,7 @@ def _entry(record: LogRecord) -> FeedEntry:
             }
         )
     except ValueError as error:
-        raise SignatureError(f"entry {record.number} of the feed cannot be read", found=error) from error
+        raise SignatureError(f"entry {record.number} of the release feed cannot be read", found=error) from error
 
 
 # Delivery of feed entries to webhooks: at least once, in order, signed twice.
@@ -291,7 +291,7 @@ def _secret(trust: Trust, name: str) -> str:
         return _secret_path(trust, name).read_text().strip()
     except FileNotFoundError as error:
         raise SignatureError(
-            f"no webhook secret of {name} on this machine",
+            f"the webhook secret of consumer {name} is not on this machine",
             remedy="deliver from the machine where the consumer was added, or add the consumer again",
         ) from error
 

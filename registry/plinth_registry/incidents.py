@@ -123,7 +123,7 @@ def incidents(ctx: Context) -> tuple[Incident, ...]:
             raise SignatureError(
                 f"record {record.number} of incidents/ may not {read.action} incident {read.incident}",
                 found=f"signed as {record.role}",
-                expected=f"an open incident, closed by {COMPLIANCE}",
+                expected=f"an open incident, and a closing record that {COMPLIANCE} signed",
                 remedy="find the owner of that key; restore incidents/ from a backup",
             )
         closed = read.at if read.action == "close" else known.closed
@@ -172,8 +172,8 @@ def require_none(ctx: Context) -> None:
             "promotions are frozen while an incident is open",
             found="; ".join(f"incident {one.number} since {one.opened}: {one.title}" for one in found),
             expected="no open incident",
-            remedy=f"after it is resolved, `plinth ops incident close {found[0].number} --reason TEXT`, signed by "
-            "compliance",
+            remedy=f"after the incident is resolved, run `plinth ops incident close {found[0].number} --reason TEXT`, "
+            "signed by compliance",
         )
 
 

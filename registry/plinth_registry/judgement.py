@@ -259,7 +259,7 @@ def remedy(version: str, results: Sequence[GateResult]) -> str:
     if "policy" in failed:
         return "sign a gate policy with `plinth gates sign FILE`"
     if not failed:
-        return f"`plinth approve {version} --by PERSON --reason TEXT`" if held else ""
+        return f"approve the version with `plinth approve {version} --by PERSON --reason TEXT`" if held else ""
     if waivable != failed:
         proof = ", ".join(name for name in failed if name in always())
         return f"list every gate with its reason: `plinth approve`; {proof} cannot be waived"

@@ -94,7 +94,7 @@ def _sign(ctx: Context, policy: GatePolicy, owner: str | None) -> SignedPolicy:
         return earlier[-1]
     if policy.version != len(earlier) + 1:
         raise GateError(
-            f"version {policy.version} is not the next policy of {policy.release}",
+            f"version {policy.version} is not the next version of the policy of {policy.release}",
             found=f"{len(earlier)} signed versions",
             expected=f"version: {len(earlier) + 1}",
             remedy="set the next version; `plinth gates show` shows the current version",
@@ -127,7 +127,7 @@ def current(ctx: Context, release: str) -> SignedPolicy:
         raise GateError(
             f"no signed gate policy for {release}",
             expected="a policy signed by the owner of the release",
-            remedy="write a policy (start from the packaged `default`) and sign it: `plinth gates sign FILE`",
+            remedy="write a policy (start from the packaged policy `default`) and sign it: `plinth gates sign FILE`",
         )
     return found[-1]
 
@@ -370,7 +370,7 @@ def load_signed(
         raise RecipeError(
             f"{len(problems)} problem{'s' * (len(problems) > 1)} in the {what} {path}\n"
             + "\n".join(f"  {one}" for one in problems),
-            remedy=f"correct the lines above; {page} describes every key",
+            remedy=f"correct the lines listed above; {page} describes every key",
         )
     return found
 

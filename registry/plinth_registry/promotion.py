@@ -221,7 +221,7 @@ def repair(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
     for which, wanted in records.standing.aliases.items():
         if shown.get(which) == wanted:
             continue
-        gone = ", which is missing in MLflow" if wanted and wanted not in there else ""
+        gone = ", and that version is missing in MLflow" if wanted and wanted not in there else ""
         said = f"expected {wanted or 'unset'} by the signed history{gone}"
         differed.append(f"{name}@{which} was {shown.get(which, 'unset')}, {said}")
         if wanted and not gone:

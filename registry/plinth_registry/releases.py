@@ -165,7 +165,7 @@ def never_released(name: str, version: str) -> GateError:
         f"{name} version {version} was never released",
         found="no record signed by the promoter",
         expected="a record in releases/",
-        remedy="do not use this version; promote its candidate",
+        remedy="do not use this version; promote the candidate of the version",
     )
 
 
@@ -204,7 +204,8 @@ _HEAD: Final = LogHead(
     RELEASES,
     HEAD_PREDICATE,
     HEAD_DAYS,
-    remedy="keep `plinth up` running, which re-signs the head daily, or run `plinth release mirror` where the key is",
+    remedy="keep `plinth up` running, which signs the head again daily, or run `plinth release mirror` on the machine "
+    "with the key",
 )
 
 

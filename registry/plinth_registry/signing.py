@@ -137,9 +137,9 @@ def verify(directory: Path, authority: Authority, *, at: str | None = None) -> d
         config.verify(directory, signature_path(directory))
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, OSError) as error:
         raise SignatureError(
-            f"the signature of {directory} does not verify",
+            f"the signature of {directory} is invalid",
             found=str(error) or type(error).__name__,
-            expected=f"exactly the files signed by a {authority.role} of {authority.root}",
+            expected=f"exactly the files that a {authority.role} of {authority.root} signed",
             remedy="do not use this model; register the checkpoint again, or roll back to another version",
         ) from error
     return provenance_of(directory, authority, at=at)[0]
@@ -316,7 +316,7 @@ def _require_files(checkpoint: Manifest) -> None:
     if PROVENANCE_FILE in names:
         raise LineageError(
             f"checkpoint {checkpoint.digest} already has {PROVENANCE_FILE}",
-            expected="no such file; registration writes it",
+            expected="no such file before registration, which writes it",
         )
 
 

@@ -136,7 +136,9 @@ def statements(ctx: Context) -> tuple[TaintStatement, ...]:
     for one in [each for each in found.values() if each.action == "lift"]:
         lifted = found.get(one.lifts or 0)
         if lifted is None or lifted.action != "mark" or lifted.number >= one.number:
-            raise SignatureError(f"record {one.number} of taint/ does not name a taint to lift", found=one.lifts)
+            raise SignatureError(
+                f"record {one.number} of taint/ does not name an existing taint to lift", found=one.lifts
+            )
         found[lifted.number] = lifted.model_copy(update={"standing": False})
     return tuple(found.values())
 
@@ -203,8 +205,8 @@ def resolve(ctx: Context, digest: str) -> str:
         raise MissingError(
             f"no artifact {digest!r}",
             found=f"{len(found)} manifests or sources match",
-            expected="a digest (at least the first 8 digits), or a document's 32 digits",
-            remedy="list digests with `plinth status`; find a document's ID with `plinth explain URI`",
+            expected="a digest (at least the first 8 digits), or a document ID of 32 digits",
+            remedy="list digests with `plinth status`; find the ID of a document with `plinth explain URI`",
         )
     if found[0] not in of_stage(edges, INVENTORY_STAGE):
         return found[0]
@@ -226,7 +228,7 @@ def _statement(record: LogRecord) -> TaintStatement:
             standing=body["action"] == "mark",
         )
     except (KeyError, TypeError, ValidationError) as error:
-        raise SignatureError(f"record {record.number} of taint/ is not a taint", found=error) from error
+        raise SignatureError(f"record {record.number} of taint/ is not a taint statement", found=error) from error
 
 
 def _subject(record: Taint) -> dict[str, str]:

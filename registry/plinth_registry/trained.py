@@ -90,7 +90,11 @@ def proved(ctx: Context, checkpoint: Manifest, provenance: Mapping[str, Any]) ->
     step, authority = _step(checkpoint), Trust.of(ctx.workspace).authority(TRAINER)
     manifest = _committed(ctx, run["id"], step, training["commit"])
     if (found_manifest := fingerprint.digest(training["manifest"])) != manifest:
-        raise _foreign(f"the commit record of step {step} of {run['id']} lists other files", found_manifest, manifest)
+        raise _foreign(
+            f"the commit record of step {step} of {run['id']} lists other files than the training statement",
+            found_manifest,
+            manifest,
+        )
     if mean_record.is_mean(checkpoint):
         _same_mean(ctx, checkpoint, run["id"], training, provenance["files"])
     _same_files(training, {} if mean_record.is_mean(checkpoint) else provenance["files"])
@@ -196,7 +200,9 @@ def _step(checkpoint: Manifest) -> int:
     return step
 
 
-def _foreign(what: str, found: object, expected: object = "the trainer's statements about this") -> LineageError:
+def _foreign(
+    what: str, found: object, expected: object = "the trainer's statements about this checkpoint"
+) -> LineageError:
     return LineageError(
         what, found=found, expected=expected, remedy="register the checkpoint in the workspace of its run"
     )

@@ -32,7 +32,9 @@ class VerifiedModel(Frozen):
     directory: Path
     checkpoint: str
     mean: str | None = Field(
-        None, exclude_if=lambda given: given is None, description="Text with the parents of an averaged checkpoint."
+        None,
+        exclude_if=lambda given: given is None,
+        description="Description of an averaged checkpoint and of the checkpoints in the average.",
     )
     run: str
     release: str | None
@@ -181,7 +183,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
     chain = candidate.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, found.evaluation))
     if marks:
-        remedy = "roll back: `plinth release rollback --by PERSON --reason TEXT`"
+        remedy = "roll back with `plinth release rollback --by PERSON --reason TEXT`"
         raise GateError(f"{name} version {version} is tainted", found="; ".join(marks), remedy=remedy)
     return found, chain
 
@@ -244,9 +246,9 @@ def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
     found = candidate.stated(ctx, model, version, directory, record.candidate["candidate"])
     if found.subjects != record.candidate:
         raise GateError(
-            f"{record.model} version {record.version} is not the model released under that number",
+            f"{record.model} version {record.version} is not the model that was released under that number",
             found=found.subjects,
             expected=record.candidate,
-            remedy="the model was replaced: roll back, and promote again",
+            remedy="the model was replaced: roll back, and promote the release again",
         )
     return found

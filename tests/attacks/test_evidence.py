@@ -74,7 +74,7 @@ def test_the_record_of_another_step(ctx: Context, line: Line) -> None:
     shutil.rmtree(checkpoint.path(line.directory, 5))
     shutil.copytree(checkpoint.path(line.directory, 6), checkpoint.path(line.directory, 5))
     shutil.copy(checkpoint.record_path(line.directory, 6), checkpoint.record_path(line.directory, 5))
-    with pytest.raises(LineageError, match="is void"):
+    with pytest.raises(LineageError, match="is invalid: no trainer key"):
         proved(ctx, line)
 
 

@@ -60,7 +60,7 @@ def test_a_deleted_version_is_reported_and_stops_no_rollback(ctx: Context, make_
     for version in ("1", "2"):
         mlflow.delete_model_version(name, version)
     told = api.repair(ctx, lines[0].recipe)
-    assert f"{name}@champion was unset, expected 2 by the signed history, which is missing in MLflow" in told
+    assert f"{name}@champion was unset, expected 2 by the signed history, and that version is missing in MLflow" in told
     missing = decisions.missing_in_mlflow(ctx, lines[0].recipe)
     assert missing == (f"{name} version 2 (champion)", f"{name} version 1 (previous)")
     assert api.rollback(ctx, lines[0].recipe, ADA, "worse").version == "1"

@@ -110,7 +110,7 @@ def test_the_mean_that_a_run_keeps_is_released(trained: Path, tmp_path: Path) ->
         assert (mean.params["of"], kept.blob == trained_on.blob) == ("ema", False)
         proved = answer(workspace, "verify", "tiny@champion")
         assert (proved["checkpoint"], proved["run"]) == (made["checkpoint"], parent.stats["run_id"])
-        assert proved["mean"] == "exponential mean of the weights (EMA) that step 40 kept"
+        assert proved["mean"] == "exponential moving average (EMA) of the weights at step 40"
         (folder,) = (workspace / "models").glob(made["checkpoint"][:12])
         assert (folder / "model.safetensors").stat().st_size == kept.blob.bytes
         assert json.loads((folder / "resume.json").read_bytes())["bit_exact"]

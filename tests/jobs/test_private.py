@@ -75,7 +75,7 @@ def _refused(workspace: Path, tmp_path: Path) -> None:
     """By name, and before any rank starts."""
     for words, expected in (
         (PRIVATE.format(tokens=10240, epsilon=0.001), "training.privacy.epsilon is too low for this run"),
-        (PRIVATE.format(tokens=204800, epsilon=8), "training.privacy needs every sequence in the mixture only once"),
+        (PRIVATE.format(tokens=204800, epsilon=8), "training.privacy allows each sequence only once in the mixture"),
     ):
         runs = sorted(path.name for path in (workspace / "runs").iterdir())
         failed = plinth(workspace, "run", "-r", variant(tmp_path, words), "--select", "run", check=False)

@@ -213,7 +213,7 @@ def test_an_error_budget_without_a_measurement_is_skipped() -> None:
     found = gate("error_budget", proof(), idle)
     assert (found.state, found.reason) == ("skipped", "no data in the last 28 days: checkpoint age")
     assert gate("error_budget", proof()).reason.endswith(
-        "; no data: checkpoint age; exhausted, but not required by the policy: "
+        "; no data: checkpoint age; error budget exhausted, but not required by the policy: "
         "ingestion lag 0.00% of 100 bucket-s, objective 90.00% (1000% spent)"
     )
 
@@ -221,9 +221,10 @@ def test_an_error_budget_without_a_measurement_is_skipped() -> None:
 def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
     asked = policy(canaries={"min_p": {1: 0.01, 64: 0.01}})
     result = gate("canaries", proof(), asked)
-    assert result.reason == "exposure p-value of 64 repetitions 1e-30, limit 0.01 or more; n 30 canaries"
+    assert result.reason == "exposure p-value of canaries with 64 repetitions: 1e-30, limit 0.01 or more; n 30 canaries"
     assert gate("canaries", proof()).reason == (
-        "exposure p-value of 1 repetition 0.4, limit 0.001 or more; epsilon at least 2.0, limit 8.0; n 30 canaries"
+        "exposure p-value of canaries with 1 repetition: 0.4, limit 0.001 or more; epsilon at least 2.0, limit 8.0; "
+        "n 30 canaries"
     )
     assert gate("canaries", proof(), policy(canaries={"min_p": {4: 0.01}})).reason == (
         "no evidence: no canary was planted 4 times"
@@ -368,7 +369,7 @@ def test_two_people_need_two_keys() -> None:
     result = gate(APPROVALS, shared, policy(approvals={"two_person": True}))
     assert (result.passed, result.reason) == (
         False,
-        "2 of 2 approvals (ada, ben); 2 people used 1 of 2 different keys or logins",
+        "2 of 2 approvals (ada, ben); 2 people used 1 of 2 required different keys or logins",
     )
     assert gate(APPROVALS, shared, policy(approvals={"people": 2})).passed
 

@@ -140,12 +140,12 @@ def refused(ctx: Context, line: Line, match: str, error: type[Exception] = Linea
 def test_the_statement_of_another_mean(ctx: Context, line: Line, mean: Manifest) -> None:
     worse = parts(ctx, line.model_files() | {"model.safetensors": save({"w": np.zeros(64, np.float32)})})
     forged(ctx, line, mean, parts=worse)
-    refused(ctx, line, "is not verified as a mean")
+    refused(ctx, line, "is not verified as an average")
 
 
 def test_a_parent_left_out(ctx: Context, line: Line, mean: Manifest) -> None:
     forged(ctx, line, mean, params={**mean.params, "steps": [6], "weights": [3.0]})
-    refused(ctx, line, "is not verified as a mean")
+    refused(ctx, line, "is not verified as an average")
 
 
 def test_foreign_weights_called_a_checkpoint(ctx: Context, line: Line, mean: Manifest) -> None:

@@ -60,10 +60,10 @@ def test_signing_the_same_again_changes_nothing(ctx: Context) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_version_out_of_turn_is_refused(ctx: Context, version: int) -> None:
-    with pytest.raises(GateError, match="is not the next policy"):
+    with pytest.raises(GateError, match="is not the next version of the policy"):
         signed(ctx, strict(version=version))
     signed(ctx, strict())
-    with pytest.raises(GateError, match="is not the next policy"):
+    with pytest.raises(GateError, match="is not the next version of the policy"):
         signed(ctx, strict(version=1, without=WITHOUT))
 
 

@@ -59,7 +59,7 @@ def test_while_an_incident_is_open_nothing_is_promised(ctx: Context) -> None:
     ("tags", "known", "says"),
     [
         ({"approval": "approved"}, {"approval_faults": ("tag approval is set, but approval.by is missing",)},
-         "is missing. Sign the decision: `plinth approve 3 --by PERSON --reason TEXT`. MLflow authentication is "
+         "is missing. To sign the decision, run `plinth approve 3 --by PERSON --reason TEXT`. MLflow authentication is "
          "disabled"),
         ({"approval.2": "rejected"}, {"approvals": (person("ada", "rejected", how="tag"),)}, "approve 3 --reject --by"),
         ({"approval": ""}, {"approval_faults": ("a statement does not verify",)}, ""),
@@ -77,7 +77,7 @@ def test_approval_tags_that_do_not_count_are_answered_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    ("accepted", "says"), [(["statement"], "does not accept tags"), (["tag"], "set the tags again")]
+    ("accepted", "says"), [(["statement"], "does not accept approvals by tags"), (["tag"], "set the tags again")]
 )
 def test_behind_a_login_the_answer_names_what_is_left(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, accepted: list[str], says: str

@@ -127,7 +127,7 @@ def test_the_server_ends_after_its_last_user(workspace: Workspace, monkeypatch: 
     assert second.stdout == first.stdout
     family = [psutil.Process(state.pid), *psutil.Process(state.pid).children(recursive=True)]
     assert psutil.wait_procs(family, timeout=300)[1] == []
-    assert "no process has used this server for 20 s" in (workspace.mlflow / "server.log").read_text()
+    assert "no process has used it for 20 s" in (workspace.mlflow / "server.log").read_text()
 
 
 def test_another_process_with_the_same_number_is_left_alone(workspace: Workspace) -> None:

@@ -71,7 +71,7 @@ def test_a_flipped_bit_in_any_file_is_refused_and_the_file_is_named(signed: Path
 def test_an_added_file_is_refused(signed: Path, key: Authority, name: str) -> None:
     (signed / name).parent.mkdir(exist_ok=True)
     (signed / name).write_text("new")
-    with pytest.raises(SignatureError, match="does not verify"):
+    with pytest.raises(SignatureError, match=r"the signature of .* is invalid"):
         signing.verify(signed, key)
 
 
@@ -84,7 +84,7 @@ def test_a_missing_file_is_refused(signed: Path, key: Authority) -> None:
 def test_a_link_in_place_of_a_file_is_refused(signed: Path, key: Authority, tmp_path: Path) -> None:
     (signed / "config.json").rename(tmp_path / "config.json")
     (signed / "config.json").symlink_to(tmp_path / "config.json")
-    with pytest.raises(SignatureError, match="does not verify"):
+    with pytest.raises(SignatureError, match=r"the signature of .* is invalid"):
         signing.verify(signed, key)
 
 
@@ -94,7 +94,7 @@ def test_an_empty_directory_never_verifies(tmp_path: Path, key: Authority) -> No
 
 
 def test_another_trainers_signature_is_refused(ctx: Context, signed: Path) -> None:
-    with pytest.raises(SignatureError, match="does not verify"):
+    with pytest.raises(SignatureError, match=r"the signature of .* is invalid"):
         signing.verify(signed, Trust.of(ctx.workspace).authority(APPROVER))
 
 

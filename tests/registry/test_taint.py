@@ -116,7 +116,7 @@ def test_a_lift_signed_as_another_role_is_refused(ctx: Context, line: Any, two: 
     trust, (*_, last) = Trust.of(ctx.workspace), marks(ctx)
     body = {"action": "lift", "lifts": 1, "by": "eve", "reason": "no", "mark": taint.records(ctx)[0].model_dump()}
     prior = hashlib.sha256(last.read_bytes()).hexdigest()
-    for claimed, match in ((role, "not a record of this log"), ("compliance", "is invalid")):
+    for claimed, match in ((role, "not a record of this signed log"), ("compliance", "is invalid")):
         content = {"number": 3, "prior": prior, "at": now(), "role": claimed, "body": body}
         statement = dsse.statement(MARKS.predicate, {"mark": "0" * 64}, content)
         dsse.write(last.with_name("00003.json"), statement, trust.signer(role))

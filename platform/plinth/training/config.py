@@ -76,7 +76,11 @@ class RunConfig(Frozen):
     length_schedule: tuple[LengthChange, ...] = ()
     rotary_schedule: tuple[RotaryChange, ...] = Field((), exclude_if=lambda given: not given)
     amendments: tuple[Amendment, ...] = ()
-    sequences: int = Field(0, ge=0, description="Sequences in the run's data; 0 means total_steps equal batches.")
+    sequences: int = Field(
+        0,
+        ge=0,
+        description="Number of sequences in the run's data. If 0, the run has `total_steps` batches of equal size.",
+    )
     total_steps: int = Field(ge=2)
     mixture: str
     shards: Mapping[str, str]
@@ -89,7 +93,9 @@ class RunConfig(Frozen):
     validation: Validation | None = None
     heldout: str = Field("", description="Digest of the held-out text to evaluate; `validation.heldout` writes it.")
     probes: str = Field("", description="Digest of the probes to score; `validation.probe_plan` writes it.")
-    blocks: str = Field("", description="Digest over the block digests of the shards; set if shards are read in spans.")
+    blocks: str = Field(
+        "", description="Digest of the block digests of all shards. Set only if shards are read in byte ranges (spans)."
+    )
     guard: GuardParameters = GuardParameters()
     checkpoints: Checkpoints
     supervision: Supervision

@@ -98,7 +98,7 @@ def _described(ctx: Context, parent: Manifest) -> dict[str, Any]:
         raise CheckpointError(
             f"{parent.asset} {parent.digest[:12]} cannot be used as initial weights or teacher",
             found=f"{type(error).__name__}: {error}",
-            expected=f"{CONFIG} of a supported model, with eos_token_id, and {TOKENIZER}",
+            expected=f"the file {CONFIG} of a supported model, with eos_token_id, and the file {TOKENIZER}",
         ) from error
 
 
@@ -137,7 +137,7 @@ def require_agreement(
             initial,
             tokenizer,
             "training.initial",
-            "set tokenizer.kind: initial to keep the parent's tokenizer, or training.initial.vocabulary: mean",
+            "set `tokenizer.kind: initial` to keep the parent's tokenizer, or set `training.initial.vocabulary: mean`",
         )
 
 
@@ -230,9 +230,9 @@ def _mixture(ctx: Context, initial: Manifest) -> Manifest:
     parent = initial.inputs.get("checkpoint")
     if parent is None:
         raise RecipeError(
-            "training.initial.replay needs the weights of a run",
+            "training.initial.replay needs initial weights that were trained by a run of Plinth",
             found=f"external weights: {', '.join(initial.inputs)}",
-            expected="a `release` or `checkpoint` with a mixture in its lineage",
+            expected="a `release` or `checkpoint` whose lineage has a mixture",
             remedy="add your own text as a bucket, and remove replay",
         )
     return _load(ctx, "mixture", _load(ctx, "run", ctx.refs.load(parent)))
@@ -242,7 +242,7 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
     try:
         return ctx.refs.load(of.inputs[key])
     except (KeyError, PlinthError) as error:
-        found = f"the manifest of {of.asset} {of.digest[:12]} lists {key}, but its manifest is missing"
+        found = f"the manifest of {of.asset} {of.digest[:12]} lists {key}, but the manifest of {key} is missing"
         raise _gone(key, found) from error
 
 
@@ -253,13 +253,13 @@ def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(
-            f"training.initial.replay: the parent's {bucket} has another tokenizer than this run",
+            f"training.initial.replay: the parent's text {bucket} was encoded with another tokenizer than this run's",
             found=f"{TOKENIZER} {theirs[:12]}",
             expected=f"{TOKENIZER} {ours[:12]}",
-            remedy="set tokenizer.kind: initial to keep the parent's tokenizer, or remove replay",
+            remedy="set `tokenizer.kind: initial` to keep the parent's tokenizer, or remove `training.initial.replay`",
         )
     if not ctx.store.has_all(part.blob for part in shards.parts):
-        raise _gone(f"{bucket}/shards", f"blobs of {shards.digest[:12]} are missing from the store")
+        raise _gone(f"{bucket}/shards", f"blobs of the token shards {shards.digest[:12]} are missing from the store")
 
 
 def _file(tokenizer: Manifest) -> str:
@@ -280,5 +280,5 @@ def _gone(what: str, found: str) -> MissingError:
         f"training.initial.replay: {what} of the parent run no longer exists",
         found=found,
         expected="the parent's shards, unchanged",
-        remedy="restore the parent's workspace (manifests and blobs), or remove replay",
+        remedy="restore the manifests and blobs of the parent's workspace, or remove `training.initial.replay`",
     )

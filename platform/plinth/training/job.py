@@ -136,7 +136,7 @@ def _result_or_error(config: RunConfig, launcher: Launcher) -> JobResult:
             expected=f"{config.total_steps} steps",
             remedy="run the same command again to resume from the last committed checkpoint",
         )
-    how = "vanished: its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
+    how = "vanished, because its supervisor was killed" if ended is None else f"{ended.status} at step {ended.step}"
     tail = launcher.logs(config.directory.log, LOG_LINES)
     kind = StoppedRunError if ended is None else TrainingError
     raise kind(
@@ -190,16 +190,16 @@ def check(config: RunConfig) -> None:
     if known.steps.through(done) != config.steps.through(done):
         raise RecipeError(
             f"amendments in training.changes affect past steps of run {config.run_id}",
-            found=f"steps up to {done}, with batches of {_batches_in_words(known, done)}",
-            expected=f"the same up to step {done}; found {_batches_in_words(config, done)}",
-            remedy=f"amend from step {done + 1} on, with a margin for the steps until the job stops; past steps "
-            "cannot change",
+            found=f"steps up to {done} with batches of {_batches_in_words(known, done)}",
+            expected=f"the same batches up to step {done}; the amended recipe has {_batches_in_words(config, done)}",
+            remedy=f"start the amendment at step {done + 1} or later, with a margin for the steps until the job stops; "
+            "past steps cannot change",
         )
     if config.audit_step <= done:
         raise RecipeError(
             f"amendments in training.changes make run {config.run_id} too short to prove that it can be resumed",
             found=f"{config.total_steps} steps, {done} of them taken",
-            expected=f"step {config.audit_step}, where the proof starts, in the future",
+            expected=f"the proof starts at step {config.audit_step}, which must not have been trained yet",
             remedy="amend at an earlier step",
         )
 

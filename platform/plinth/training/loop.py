@@ -369,6 +369,6 @@ def stopped(made: Intervention) -> TrainingError:
         f"the guard stopped the run at step {made.step}: {made.rule}" + (f", {made.reason}" if made.reason else ""),
         found=f"{made.value:g}" + (f" in layer {made.layer}" if made.layer else "") + rows,
         expected=f"at most {made.threshold:g}",
-        remedy=f"`plinth run blame RUN {made.first}` names documents and sources; then change the data, optimizer.lr "
-        "or training.guard. The last committed checkpoint is intact",
+        remedy=f"`plinth run blame RUN {made.first}` shows the documents and sources of the bad batch; then change the "
+        "data, optimizer.lr or training.guard. The last committed checkpoint is intact",
     )

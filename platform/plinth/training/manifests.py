@@ -85,7 +85,9 @@ def checkpoint_manifest(ctx: Context, config: RunConfig, run: Manifest) -> Manif
     evidence = config.directory.evidence
     if not evidence.exists():
         raise TrainingError(
-            f"run {config.run_id} has no evidence of resume", expected=evidence, remedy="run the command again"
+            f"run {config.run_id} has no evidence that it can be resumed",
+            expected=evidence,
+            remedy="run the command again",
         )
     listed = checkpoint.digests(config.directory, last)
     made = _model_parts(ctx, folder, listed)

@@ -145,12 +145,17 @@ def regression(rule: Regression, name: str, looks: Sequence[ProbeLook]) -> RuleS
     if len(looks) < FEWEST:
         return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: too few values to judge")
     if not value(before).decides:  # an unlearned probe has no signal left
-        return RuleState(rule_name, False, None, rule.bits_per_byte, f"{rule_name}: its signal is within its noise")
+        return RuleState(
+            rule_name, False, None, rule.bits_per_byte, f"{rule_name}: the probe's signal is within its noise"
+        )
     scores = [look.score for look in looks]
     means = [math.fsum(scores[n : n + AVERAGED]) / AVERAGED for n in range(len(scores) - AVERAGED + 1)]
     error = _deviation(scores[:-AVERAGED][-WINDOW:]) * math.sqrt(2 / AVERAGED)
     worse = means[-1] - min(means[:-AVERAGED]) - ERRORS * error
-    reason = f"{rule_name}: at least {worse:.3g} bits per byte worse than its best, allowed {rule.bits_per_byte:g}"
+    reason = (
+        f"{rule_name}: the score is at least {worse:.3g} bits per byte worse than the best score; "
+        f"{rule.bits_per_byte:g} is allowed"
+    )
     return RuleState(rule_name, worse > rule.bits_per_byte, worse, rule.bits_per_byte, reason)
 
 
@@ -168,7 +173,7 @@ def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> Rule
         return None
     fit = slope([one.tokens for one in window], [one.score for one in window], level=2 * rule.confidence - 1)
     known = -fit.high * rule.window_tokens
-    gain = f"at least {known:.3g} bits per byte better in {rule.window_tokens:,} tokens"
+    gain = f"improves by at least {known:.3g} bits per byte in {rule.window_tokens:,} tokens"
     reason = f"{rule_name}: {gain}, required {bound:g}"
     return RuleState(rule_name, known < bound, known, bound, reason)
 
@@ -273,7 +278,7 @@ def plateau(name: str, rule: Plateau, points: Sequence[Point], least: int, unit:
     fit = slope([p.tokens for p in window], [p.value for p in window], level=2 * rule.confidence - 1)
     hopeful = -fit.low * rule.window_tokens
     bound = rule.min_improvement
-    reason = f"{name}: at most {hopeful:.3g} {unit} better in {rule.window_tokens:,} tokens, required {bound:g}"
+    reason = f"{name}: improves by at most {hopeful:.3g} {unit} in {rule.window_tokens:,} tokens, required {bound:g}"
     return RuleState(name, hopeful < bound, hopeful, bound, reason)
 
 

@@ -50,7 +50,9 @@ class RootKey(Frozen):
 
     owner: str = Field(min_length=1)
     public: str = Field(description="Public key: PEM, ECDSA on P-256.")
-    revoked_from: str | None = Field(None, description="Revocation time (UTC, ISO 8601); later statements are invalid.")
+    revoked_from: str | None = Field(
+        None, description="Revocation time (UTC, ISO 8601). Statements signed later are invalid."
+    )
 
 
 class SigstoreIdentity(Frozen):
@@ -87,7 +89,8 @@ class Authority(Frozen):
                 f"{owner} has no key as {self.role}",
                 found=f"keys of {', '.join(sorted({key.owner for key in self.keys.values()})) or 'no one'}",
                 expected=f"a key enrolled in {self.root}",
-                remedy=f"the holder of the root enrolls one: `plinth keys enrol {self.role} KEY.pub --owner {owner}`",
+                remedy=f"ask the holder of the root to enroll a key: `plinth keys enrol {self.role} KEY.pub --owner "
+                f"{owner}`",
             )
         return self.model_copy(update={"keys": kept, "threshold": 1})
 

@@ -40,9 +40,9 @@ def initialise(
     folder = workspace.trust_folder
     if (folder / ROOT_FILE).exists():
         raise SignatureError(
-            f"a root of trust is pinned for {workspace.uri or workspace.root}",
+            f"a root of trust is already pinned for {workspace.uri or workspace.root}",
             found=str(folder / ROOT_FILE),
-            remedy="`plinth keys show` lists it; enroll, revoke or renew instead",
+            remedy="`plinth keys show` lists the pinned root; enroll or revoke keys, or renew the root, instead",
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
@@ -86,7 +86,7 @@ def note_key(folder: Path, role: str, owner: str, source: str) -> str:
     place = folder / "keys" / role / f"{owner_file(owner)}.source"
     if place.exists() or place.with_suffix(".key").exists() or len(source.splitlines()) != 1:
         raise SignatureError(
-            f"{owner} already has a key as {role} on this machine, or the source is not one line", found=source
+            f"{owner} already has a key as {role} on this machine, or the key source is not a single line", found=source
         )
     public = signers.public_of(source)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -135,7 +135,9 @@ def revoke(workspace: Workspace, key: str, since: datetime, *, propose: Proposin
     trust = Trust.of(workspace)
     found = [key_id for key_id in trust.root.keys if len(key) >= 6 and key_id.startswith(key)]
     if len(found) != 1:
-        raise SignatureError(f"no key {key}", found=f"{len(found)} match", remedy="`plinth keys show` lists them")
+        raise SignatureError(
+            f"no key {key}", found=f"{len(found)} match", remedy="list the keys of the root with `plinth keys show`"
+        )
     revoked = trust.root.keys[found[0]].model_copy(update={"revoked_from": _iso(since)})
     roles = dict(trust.root.roles)
     kept = tuple(each for each in roles[ROOT].keys if each != found[0])
@@ -211,7 +213,8 @@ def pin_root(workspace: Workspace, path: Path, *, replace: bool = False) -> Trus
                 f"another root is pinned for {workspace.uri or workspace.root}",
                 found=known.title,
                 expected=found.title,
-                remedy="pass --replace if you know that the new root is correct; later versions of it need no pinning",
+                remedy="pass --replace if you know that the new root is correct; later versions of that root are "
+                "accepted without pinning",
             )
     if not replace:
         Trust(folder, found).not_older()

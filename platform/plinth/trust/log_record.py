@@ -162,7 +162,7 @@ class RecordForm:
         stated = self.roles[0] if self.flat else content.get("predicate", {}).get("role")
         if stated not in self.roles:
             raise SignatureError(
-                f"{where} is not a record of this log",
+                f"{where} is not a record of this signed log",
                 found=f"role {stated!r}",
                 expected=" or ".join(self.roles),
                 remedy=f"restore {self.name}/ from a backup",
@@ -192,7 +192,8 @@ class RecordForm:
                 f"{where} is older than its predecessor",
                 found=record.at,
                 expected=f"{before.at} or later",
-                remedy="a key signed a record with a past time: revoke the key, and restore the log from a backup",
+                remedy="a key signed a record with a time in the past: revoke the key, and restore the log from a "
+                "backup",
             )
 
     def broken(self, where: str, found: str, expected: str) -> SignatureError:

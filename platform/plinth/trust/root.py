@@ -64,7 +64,10 @@ class Root(Frozen):
             if name == ROOT and role.threshold > len(set(role.keys)):
                 raise ValueError(f"the role root needs {role.threshold} keys, but has {len(set(role.keys))}")
         if strange := set(self.identities) - (set(ROLES) - {ROOT}):
-            raise ValueError(f"identities for {sorted(strange)}: not a role, or the role root, which accepts keys only")
+            raise ValueError(
+                f"identities are set for {sorted(strange)}: this is not a role, or it is the role root, which accepts "
+                "keys only"
+            )
         for given in (self.issued, self.expires, *(key.revoked_from for key in self.keys.values())):
             _ = given and time_of(given)
         return self
@@ -278,8 +281,9 @@ class Trust:
             raise SignatureError(
                 f"root {self.root.name} was replaced with an older version",
                 found=f"{self.root.title} in {self.folder / ROOT_FILE}",
-                expected=f"version {had}, seen by this machine",
-                remedy=f"restore that version, or trust/{had}.root.json in the workspace; or run `keys pin --replace`",
+                expected=f"version {had} or later, because this machine has seen version {had}",
+                remedy=f"restore that version, or restore trust/{had}.root.json in the workspace, or run `plinth keys "
+                "pin --replace`",
             )
         return self
 

@@ -202,8 +202,8 @@ class SignedLog(RecordForm):
             raise SignatureError(
                 f"{self.plural} are missing or were replaced",
                 found=f"record {anchor['number']} is {sha256 or 'missing'}",
-                expected=f"{anchor['sha256']}, which a signed record or head names",
-                remedy=f"restore {self.name}/ from a backup; releases and loading are blocked until then",
+                expected=f"SHA-256 {anchor['sha256']}, which a signed record or head names",
+                remedy=f"restore {self.name}/ from a backup; releasing and loading models is blocked until then",
             )
 
     def require_file(self, ctx: State, anchor: Mapping[str, Any]) -> None:
@@ -233,14 +233,14 @@ class SignedLog(RecordForm):
             raise SignatureError(
                 f"the newest {self.plural} are missing",
                 found=f"{number} records",
-                expected=f"{last.number}, seen by this machine",
-                remedy=f"restore {self.name}/ from a backup; releases and loading are blocked until then"
+                expected=f"at least {last.number} records, which this machine has seen",
+                remedy=f"restore {self.name}/ from a backup; releasing and loading models is blocked until then"
                 + (anew if not number else ""),
             )
         for each in found:
             if each.number == last.number and last.sha256 not in ("", each.sha256):
                 raise self.broken(
-                    opened.where(each.number), each.sha256, f"{last.sha256}, seen by this machine"
+                    opened.where(each.number), each.sha256, f"SHA-256 {last.sha256}, which this machine has seen"
                 )
         if found:
             opened.trust.remember(self._seen_as(ctx)[0], number, found[-1].sha256)
@@ -267,8 +267,8 @@ class SignedLog(RecordForm):
                 raise SignatureError(
                     f"{objects.where(name)} is not a signed record",
                     expected="a file whose name is a number",
-                    remedy=f"move it out of {self.name}/; recreate a taint of version 0.3 with "
-                    "`plinth release taint mark TARGET --by PERSON --reason TEXT`",
+                    remedy=f"move the file out of {self.name}/; recreate a taint of version 0.3 with `plinth release "
+                    "taint mark TARGET --by PERSON --reason TEXT`",
                 )
         for number, name in enumerate(sorted(names, key=lambda each: int(each.removesuffix(".json"))), start=1):
             if name != _file(number):

@@ -192,7 +192,7 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
             f"the key at {source} is not allowed to sign as {role}",
             found="a key that the root does not list for this role",
             expected=f"a key enrolled as {role}",
-            remedy=f"the holder of the root enrolls it: `plinth keys enrol {role} KEY.pub --owner NAME`",
+            remedy=f"ask the holder of the root to enroll the key: `plinth keys enrol {role} KEY.pub --owner NAME`",
         )
     owner, pem = candidates[0]
     return Signer(role=role, owner=owner, source=source, public=pem)
@@ -292,7 +292,8 @@ def _read_private(path: Path, what: str, expected: str) -> bytes:
                 f"others can read the {what} {path}",
                 found=f"mode {mode:o}",
                 expected="mode 600",
-                remedy=f"if it was not copied: chmod 600 {path}; otherwise revoke it and enroll a new one",
+                remedy=f"if the key was not copied, run `chmod 600 {path}`; otherwise revoke the key and enroll a new "
+                "key",
             )
         return path.read_bytes()
     except OSError as error:

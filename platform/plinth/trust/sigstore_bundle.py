@@ -47,7 +47,8 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
         raise SignatureError(
             f"{root.title} has no Sigstore identity as {role}",
             expected="an identity and its issuer",
-            remedy=f"the holder of the root adds one: `plinth keys identity {role} IDENTITY --issuer URL`",
+            remedy=f"ask the holder of the root to add an identity: `plinth keys identity {role} IDENTITY --issuer "
+            "URL`",
         )
     try:
         signer, payload, entry = _verified(bundle, trusted_root, known)

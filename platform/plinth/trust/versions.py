@@ -70,7 +70,7 @@ def publish(workspace: Workspace, folder: Path, record: Root, before: Root | Non
     if before is None:
         return _put(workspace, folder, root.first(envelope, "the new root"), envelope)
     found = _proposal(envelope, record, before)
-    what = f"too few root keys are on this machine for version {record.version}"
+    what = f"this machine has too few root keys to sign version {record.version} of the root"
     _require_enough(found, what, "pass --propose FILE; other holders add their signatures with `plinth keys sign FILE`")
     return _put(workspace, folder, root.following(before, envelope, "the new root"), envelope)
 
@@ -111,7 +111,7 @@ def sign(workspace: Workspace, file: Path, *, expected: Root | None = None, inst
     envelope, folder = dsse.envelope_of(file), workspace.trust_folder
     found = _read(Trust.newest(workspace), envelope, str(file))
     if expected not in (None, found.record):
-        raise SignatureError(f"{file} was changed after it was shown", remedy="review it again")
+        raise SignatureError(f"{file} was changed after it was shown for review", remedy="review it again")
     holders = _holders(folder, found.record, found.before)
     _remember(folder, found.record, instead=instead)
     return _write(file, dsse.signed_also(envelope, *holders), found.record, found.before)
@@ -126,7 +126,11 @@ def publish_proposal(workspace: Workspace, file: Path) -> Trust:
     """
     envelope = dsse.envelope_of(file)
     found = _read(Trust.newest(workspace), envelope, str(file))
-    _require_enough(found, f"{file} has too few signatures", "other holders of the root: `plinth keys sign FILE`")
+    _require_enough(
+        found,
+        f"{file} has too few signatures",
+        "have the other holders of the root sign the proposal: `plinth keys sign FILE`",
+    )
     trusted = root.following(found.before, envelope, str(file)).require_current()
     return _put(workspace, workspace.trust_folder, trusted, envelope)
 
@@ -149,7 +153,7 @@ def _read(trust: Trust, envelope: Mapping[str, Any], where: str) -> RootProposal
         raise SignatureError(
             f"no holder of {before.title} has signed {where}",
             expected="a proposal signed by one of them",
-            remedy="ask its sender which key signed it; it may be forged",
+            remedy="ask the sender which key signed the proposal; it may be forged",
         )
     return found
 
@@ -189,7 +193,7 @@ def _put(workspace: Workspace, folder: Path, found: Root, envelope: Mapping[str,
             raise SignatureError(
                 f"version {found.version} of root {found.name} is already published",
                 found=str(place),
-                remedy="inspect it with `plinth keys show`; repeat the change on top of it",
+                remedy="inspect that version with `plinth keys show`, and repeat your change on top of it",
             )
         write_bytes(place, data)
     write_bytes(folder / ROOT_FILE, data, mode=0o600)

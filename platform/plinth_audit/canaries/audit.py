@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 #: Two statistics: memorization of any planted canary, and of canaries with a given number of repetitions, which the
 #: gate `canaries` uses.
-ALL_PLANTED = "p-value under no memorization, all planted canaries together"
+ALL_PLANTED = "p-value under no memorization, over all planted canaries"
 PLANTED_TIMES = "p-value under no memorization, canaries planted {count}"
 
 #: Number of points of the integral over a fitted tail, and its depth in nats.
@@ -161,7 +161,10 @@ def extremes(scores: NDArray[np.float64], inside: int, outside: int) -> NDArray[
         ValueError: a score is not a number, or there are more guesses than canaries.
     """
     if np.isnan(scores).any() or not 0 <= inside <= inside + outside <= len(scores):
-        raise ValueError(f"{inside} + {outside} guesses need as many canaries with non-NaN scores; found {len(scores)}")
+        raise ValueError(
+            f"{inside} + {outside} guesses need at least as many canaries with scores that are not NaN; found "
+            f"{len(scores)}"
+        )
     order, made = np.argsort(scores, kind="stable"), np.zeros(len(scores), np.int8)
     made[order[:outside]], made[order[len(order) - inside :]] = -1, 1
     return made
@@ -207,7 +210,7 @@ def p_value(right: int, total: int, epsilon: float, claim: Claim) -> float:
         ValueError: not 0 <= right <= total <= canaries, or epsilon is negative.
     """
     if not 0 <= right <= total <= claim.canaries or not epsilon >= 0:
-        raise ValueError(f"{right} correct of {total} guesses for {claim.canaries} canaries, epsilon {epsilon}")
+        raise ValueError(f"{right} of {total} guesses are correct, for {claim.canaries} canaries and epsilon {epsilon}")
     if not right:
         return 1.0
     from scipy.special import bdtrc, expit  # imported late, as in `statistics.distributions`

@@ -177,7 +177,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params={},
             group="evaluation",
-            description="Canary exposure by repetitions, a p-value over all canaries, and a lower bound on epsilon.",
+            description="Canary exposure by number of repetitions, a p-value over all canaries, and a lower bound on "
+            "epsilon.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             schema=SCHEMA,
@@ -281,7 +282,7 @@ def section(_: str, stats: Stats) -> Section:
         title="Memorization: canaries",
         lead=f"{stats['planted']:,} generated texts were randomly included in the training text; "
         f"{stats['references']:,} reference texts were not. {ALL_PLANTED}: {stats['p_value']:.2g}. {by_count}. "
-        f"Membership inference: {audit['right']}/{audit['guesses']} correct; epsilon ≥ {audit['epsilon']:.2f}.",
+        f"Membership inference: {audit['right']}/{audit['guesses']} guesses correct; epsilon ≥ {audit['epsilon']:.2f}.",
         groups=(group("Exposure by repetitions", "bits", "lower", "never seen", measures),),
     )
 

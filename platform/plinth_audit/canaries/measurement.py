@@ -21,16 +21,18 @@ class CanaryPolicy(Frozen):
     """
 
     min_p: Mapping[int, float] = Field(
-        {1: 0.001}, min_length=1, description="Minimum p-value of canary exposure, by number of repetitions."
+        {1: 0.001}, min_length=1, description="Minimum allowed p-value of canary exposure, by number of repetitions."
     )
-    max_epsilon: float = Field(8.0, gt=0, description="Maximum value of the measured lower bound on epsilon.")
+    max_epsilon: float = Field(8.0, gt=0, description="Maximum allowed value of the measured lower bound on epsilon.")
 
 
 class CanaryFacts(Frozen):
     """Measured exposure of planted texts, read by the gate `canaries`."""
 
     planted: int
-    p_values: Mapping[int, float] = Field(description="P-value of exposure under no memorization, by repetitions.")
+    p_values: Mapping[int, float] = Field(
+        description="P-value of canary exposure under no memorization, by number of repetitions."
+    )
     epsilon: float = Field(description="Lower bound on the epsilon of the run.")
 
 
@@ -57,7 +59,8 @@ def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
     known_p = {count: known.p_values[count] for count in sorted(asked.min_p)}
     exposed = [count for count, p in known_p.items() if not p >= asked.min_p[count]]
     text = {
-        count: f"exposure p-value of {counted(count, 'repetition')} {shown(p, least)}, limit {shown(least, p)} or more"
+        count: f"exposure p-value of canaries with {counted(count, 'repetition')}: {shown(p, least)}, limit "
+        f"{shown(least, p)} or more"
         for count, p in known_p.items()
         for least in (asked.min_p[count],)
     }

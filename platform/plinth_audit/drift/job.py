@@ -253,8 +253,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params={"slices": dict(recipe.evaluation.slices)},
             outside=partial(_champion, recipe),
             group="operation",
-            description="The champion's bits per byte on newer held-out documents, compared with the held-out "
-            "documents of its own run, by slice, with an anytime-valid drift test.",
+            description="Bits per byte of the champion on newer held-out documents, by slice, compared with the "
+            "held-out documents of its own run in an anytime-valid drift test.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -338,7 +338,7 @@ def figure(found: Sequence[SliceDrift]) -> Figure:
                 axes.plot(value[:1], [place + shift], "o", color=colour, markersize=5)
     axes.set_yticks(range(len(rows)), [f"{one.label} ({one.later:,} later)" for one in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("bits per byte; gray: reference, color: latest, orange: drifts")
+    axes.set_xlabel("bits per byte; gray: reference, color: latest measurement, orange: slices that drift")
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     axes.tick_params(length=0)

@@ -51,7 +51,10 @@ class ExtractionTest(Frozen):
         "path, a URI, or a path in the workspace's `input/`.",
     )
     documents_per_slice: int = internal(
-        200, ge=1, description="Maximum documents per slice. If 0 of 200 are extracted, the upper bound is 1.5%."
+        200,
+        ge=1,
+        description="Maximum number of documents per slice. If 0 of 200 are extracted, the upper bound of the rate is "
+        "1.5%.",
     )
     seed: int = internal(0, description="Random seed for choosing the documents and windows to test.")
     prefix_tokens: int = internal(50, ge=1, description="Length of the prompt, in tokens.")
@@ -63,7 +66,7 @@ class ExtractionTest(Frozen):
     def _own_names(cls, slices: Mapping[str, str]) -> Mapping[str, str]:
         taken = sorted({*RISKS, ALL, LISTED} & set(slices))
         if taken:
-            raise ValueError(f"the slice name {taken[0]} is reserved; choose another one")
+            raise ValueError(f"the slice name {taken[0]} is reserved; choose another name")
         return slices
 
     @property
@@ -125,7 +128,7 @@ def extraction(asked: ExtractionPolicy, evidence: Evidence) -> GateResult:
 
 MEASUREMENT = Measurement(
     name="memorisation_extraction",
-    description="Verbatim extraction of training text at risk.",
+    description="Verbatim extraction of training text by prompting the model with its first tokens.",
     asset="memorisation/extraction",
     stages=late("plinth_audit.extraction.job:stages"),
     key="evaluation.extraction",

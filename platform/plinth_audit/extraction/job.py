@@ -172,8 +172,9 @@ def _require_room(params: ExtractionTest, taken: Taken) -> None:
         raise RecipeError(
             "evaluation.extraction: a window is longer than the training sequences",
             found=f"sequences of {taken.steps.sequence_tokens} tokens",
-            expected=f"sequences of at least {params.prefix_tokens} prefix and {params.suffix_tokens} suffix tokens",
-            remedy="increase mixture.sequence_tokens, or remove evaluation.extraction",
+            expected=f"training sequences of at least {params.prefix_tokens} prefix tokens plus {params.suffix_tokens} "
+            "suffix tokens",
+            remedy="increase `mixture.sequence_tokens`, or remove `evaluation.extraction`",
         )
 
 
@@ -386,7 +387,8 @@ def section(_: str, stats: Stats) -> Section:
          f"{own['either']['upper']:.3%}", f"{own.get('excess_at_least') or 0.0:.3%}")
         for name, own in asked.items()
     ]  # fmt: skip
-    header = ("slice", "documents", "exact", "near", "either (upper bound)", "excess over held-out text (lower bound)")
+    excess = "excess extraction rate over held-out text (lower bound)"
+    header = ("slice", "documents", "exact", "near", "either (upper bound)", excess)
     return Section(
         key="extraction",
         title="Memorization: extraction",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    short_help="Show a model's bias between groups and its toxicity, and the change of both.",
+    short_help="Show a model's bias between groups, its toxicity, and how both changed since an earlier measurement.",
     epilog=examples(
         "plinth model fairness",
         "plinth model fairness --against 3fa9c1d2e0b4",
@@ -41,7 +41,7 @@ def fairness(settings: Settings, against: str | None, as_json: bool) -> None:
         return
     if against:
         rows = {name: one["bias"] | one for name, one in found["drift"].items()}
-        _show("drift: increase of the bias toward group a, bits", rows)
+        _show("drift: increase of the bias toward group a, in bits", rows)
     else:
         _show("bias toward group a, bits", found["attributes"])
     _show_groups(made.stats["attributes"])
@@ -72,7 +72,7 @@ def _drift(ctx: Context, made: Manifest, against: str) -> dict[str, Any]:
             f"{against} is not a bias measurement",
             found=f"the asset {earlier.asset}",
             expected=f"a manifest of {job.ASSET}",
-            remedy="use the digest that `plinth model fairness` shows, or one from the asset's history",
+            remedy="use the digest that `plinth model fairness` shows, or a digest from the asset's history",
         )
 
     def tables(name: str) -> list[Any]:

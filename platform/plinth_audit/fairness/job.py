@@ -140,7 +140,9 @@ def load(ctx: Context, params: Fairness) -> tuple[list[Pair], list[RejectedLine]
         found, bad = read_pairs(name, data, params.max_rejected)
         known, rejects = [*known, *found], [*rejects, *bad]
     if not known:
-        raise SourceError("evaluation.fairness has no pairs", expected="`built_in: true`, or your own files in `pairs`")
+        raise SourceError(
+            "evaluation.fairness has no pairs", expected="`built_in: true`, or your own text pairs in `pairs`"
+        )
     return known, rejects, digests
 
 
@@ -153,7 +155,7 @@ def _file(ctx: Context, name: str, path: str) -> tuple[str, bytes]:
     found = listing.inventory(path, ctx.workspace.input)
     if len(found) != 1 or found[0].bytes > MAX_BYTES:
         raise SourceError(
-            f"evaluation.fairness.pairs.{name}: {path} is not a single file of pairs",
+            f"evaluation.fairness.pairs.{name}: {path} is not a single file with text pairs",
             found=f"{len(found)} files, {sum(one.bytes for one in found):,} bytes",
             expected=f"one JSONL file of at most {MAX_BYTES:,} bytes in {ctx.workspace.input}",
         )
@@ -247,7 +249,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=params.model_dump(mode="json") | {"judge": annotator_parameters(recipe).get(ANNOTATOR)},
             group="evaluation",
-            description="Bias by attribute, measured on counterfactual pairs; toxicity of continuations.",
+            description="Bias by attribute, measured on counterfactual text pairs, and toxicity of continuations.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -350,6 +352,6 @@ def section(_: str, stats: Stats) -> Section:
         key="fairness",
         title="Bias and safety",
         lead=f"{counted(stats['pairs'], 'pair')} of texts that differ only in the group. {bias} after correction for "
-        f"all attributes.{judged}",
+        f"testing all attributes.{judged}",
         groups=(group("Bias toward the first group", "bits", "lower", "no bias", measures),),
     )

@@ -48,7 +48,9 @@ class BiasPolicy(Frozen):
 
     max_bits: float = Field(10.0, gt=0, description="Maximum bias of any attribute, in bits.")
     max_drift: float = Field(2.0, ge=0, description="Maximum increase of the bias over the champion, in bits.")
-    max_toxic_share: float = Field(0.05, gt=0, le=1, description="Maximum share of toxic texts (95% upper bound).")
+    max_toxic_share: float = Field(
+        0.05, gt=0, le=1, description="Maximum fraction of toxic continuations (95% upper bound)."
+    )
 
 
 class BitsInterval(Frozen):

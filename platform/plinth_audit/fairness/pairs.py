@@ -94,10 +94,10 @@ def _pair(name: str, number: int, row: Any) -> Pair:
         raise ValueError(f"unknown field {unknown[0]!r}; there are {', '.join(sorted(FIELDS))}")
     attribute, template = row.get("attribute"), row.get("template", f"line {number}")
     if not isinstance(attribute, str) or not attribute.strip() or not isinstance(template, str):
-        raise ValueError("`attribute` and `template` are texts, and `attribute` is needed")
+        raise ValueError("`attribute` and `template` must be strings, and `attribute` is required")
     favourable = row.get("favourable", True)
     if not isinstance(favourable, bool):
-        raise ValueError("`favourable` is true or false")
+        raise ValueError("`favourable` must be true or false")
     a, b = (_side(row.get(side), side) for side in ("a", "b"))
     if a == b:
         raise ValueError("`a` and `b` are the same")
@@ -109,7 +109,7 @@ def _side(given: Any, side: str) -> Request:
     if isinstance(given, dict) and set(given) <= {"prompt", "continuation"}:
         prompt, continuation = given.get("prompt", ""), given.get("continuation")
     if not isinstance(prompt, str) or not isinstance(continuation, str) or not continuation.strip():
-        raise ValueError(f"`{side}` is a text, or has `prompt` and a `continuation` that is not empty")
+        raise ValueError(f"`{side}` must be a string, or an object with `prompt` and a non-empty `continuation`")
     (prompt + continuation).encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
     if len(prompt) + len(continuation) > MOST_CHARACTERS:
         raise ValueError(f"a side has at most {MOST_CHARACTERS} characters")

@@ -53,7 +53,7 @@ from plinth_audit.papers.facts import (
 METRIC = "bits_per_byte"
 #: Prefixes of `processing` facts about a bucket.
 ILLEGAL, PERMITTED = "gate against illegal content,", "permitted licences,"
-KEPT = "licences of documents that are kept,"
+KEPT = "licenses of the documents that the policy keeps,"
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
 #: Share of domains that the European Commission's template requires, by size of content (less for SMEs).

@@ -23,7 +23,7 @@ class PiiOutputs(Frozen):
     samples: int = internal(
         200, ge=1, description="Number of unprompted texts. If 0 of 200 match, the upper bound of the rate is 1.5%."
     )
-    draws: int = internal(4, ge=1, description="Number of samples per prompt, next to a greedy continuation.")
+    draws: int = internal(4, ge=1, description="Number of samples per prompt, in addition to a greedy continuation.")
     max_tokens: int = internal(48, ge=1, description="Maximum length of a generated text, in tokens.")
     top_p: float = internal(0.95, gt=0, le=1, description="Nucleus sampling threshold.")
     seed: int = internal(0, description="Random seed for sampling.")

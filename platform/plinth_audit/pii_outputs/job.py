@@ -283,8 +283,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=detector_facts(recipe) | params.model_dump(mode="json"),
             libraries=PiiDetector(detector_given(recipe), {}).libraries,
             group="evaluation",
-            description=f"Personal data in {params.samples} unprompted texts and after prompts that invite it, and the "
-            "share that occurs in training text.",
+            description=f"Personal data in {params.samples} unprompted texts and in continuations of prompts that "
+            "invite it, and the share of it that occurs in the training text.",
             owner=shared_owner(recipe),
             kinds=("pytorch", "parquet"),
             schema=SCHEMA,
@@ -315,7 +315,8 @@ def _present(ctx: Context, made: Manifest) -> dict[str, Any]:
     distinct = made.stats["distinct"]
     return {
         "outputs": markdown(table(header, rows)),
-        "different_strings": f"{distinct['found']}, of which {distinct['memorised']} occur in training text",
+        "different_strings": f"{distinct['found']} distinct strings, of which {distinct['memorised']} occur in the "
+        "training text",
     }
 
 

@@ -62,7 +62,13 @@ def quarantine(ctx: click.Context, settings: Settings, bucket: str | None, as_js
     "hash", epilog=examples("plinth corpus quarantine hash page.txt", "plinth corpus quarantine hash a.txt --json")
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False, exists=True))
-@click.option("--shingle-words", type=click.IntRange(1, 16), default=3, show_default=True, help="As set in the recipe.")
+@click.option(
+    "--shingle-words",
+    type=click.IntRange(1, 16),
+    default=3,
+    show_default=True,
+    help="Words per shingle; must be the value in the recipe.",
+)
 @json_option
 def hash_(files: tuple[Path, ...], shingle_words: int, as_json: bool) -> None:
     """Print entries for a list of illegal content from FILES.
@@ -107,7 +113,7 @@ def find_(settings: Settings, as_json: bool) -> None:
     if rows:
         output.table(columns, shown, right=("documents",))
     held = sum(bool(row.published) for row in rows)
-    output.say(f"{counted(len(rows), 'file')} with listed text; {held} in published assets.")
+    output.say(f"{counted(len(rows), 'file')} with listed text, of which {held} belong to published assets.")
 
 
 def _hits(ctx: Context, bucket: str | None) -> list[dict[str, Any]]:

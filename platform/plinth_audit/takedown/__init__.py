@@ -138,7 +138,7 @@ def _models(ctx: Context, held: Holdings) -> tuple[list[HeldModel], list[str]]:
     try:
         return models_of(ctx, held.runs, derived_from(ctx, held.found)), []
     except PlinthError as error:
-        return [], [f"candidates, releases and exports are unknown: {error.what}"]
+        return [], [f"the affected candidates, releases and exports are unknown: {error.what}"]
 
 
 def show(held: Holdings, models: list[HeldModel], notes: list[str]) -> None:
@@ -175,7 +175,10 @@ def _run(run: ExposedRun) -> str:
     least = "" if run.exact else " at least"
     read = counted(run.documents, "document") + least
     if run.inherits:
-        return f"run {run.run}: starts or learns from {run.inherits[:12]}, which read the text; checkpoints {held}"
+        return (
+            f"run {run.run}: starts or learns from the model {run.inherits[:12]}, which was trained on the text; "
+            f"checkpoints: {held}"
+        )
     return f"run {run.run}: {read} in steps {steps or 'not computed'}; checkpoints {held}"
 
 
@@ -191,7 +194,7 @@ def _run(run: ExposedRun) -> str:
 @click.option(
     "--texts/--no-texts",
     default=None,
-    help="Also exclude these texts under other addresses (default: yes, except for --domain and --licence).",
+    help="Also exclude the same texts under other addresses (default: yes, except for --domain and --licence).",
 )
 @click.option("--spans", is_flag=True, help="With --text: also exclude documents that quote 32 or more of its tokens.")
 @click.option("--yes", is_flag=True, help="Confirm that more than 5% of the corpus is excluded.")
@@ -285,7 +288,7 @@ def listed(settings: Settings, as_json: bool) -> None:
 @click.option(
     "--without-retraining",
     is_flag=True,
-    help="Sign even if trained models are stale, or the data of a run is unknown. The report lists both.",
+    help="Sign the report even if trained models are stale, or if the data of a run is unknown. The report lists both.",
 )
 @shared
 @recipe_option
@@ -317,7 +320,9 @@ def report_command(
         return
     checked, hits = (sum(one[name] for one in content["corpus"]) for name in ("documents", "hits"))
     what = f"{counted(checked, 'published document')} checked, {counted(hits, 'hit')}"
-    output.heading(f"{what}; {counted(len(content['rebuilt']), 'asset')} rebuilt without it; signed in {folder}")
+    output.heading(
+        f"{what}; {counted(len(content['rebuilt']), 'asset')} rebuilt without the text; report signed in {folder}"
+    )
     rows = [(one["what"], one["state"], one["where"], one["until"]) for one in content["remains"]]
     output.table(("remaining copy", "state", "place", "until"), rows)
     for one in content["measured"]:
@@ -340,7 +345,7 @@ def _measured(ctx: Context, proof: RemovalProof, checkpoints: tuple[str, ...]) -
         raise MissingError(
             "the removed text is no longer in the store",
             expected="an earlier snapshot that contains the text",
-            remedy="create the report without --checkpoint",
+            remedy="create the takedown report without --checkpoint",
         )
     found = [_checkpoint(ctx, digest) for digest in checkpoints]
     return [exposed_runs.measure(ctx, made, texts, heldout, read_it=_read(proof, made)) for made in found]
@@ -365,6 +370,6 @@ def _line(one: dict[str, Any]) -> str:
 
     checkpoint, step, read_it, documents, extracted, control, exposure, p = model_cells(one)
     return (
-        f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents, "
-        f"extracted {extracted} (held out {control}); exposure {exposure} bits, p {p}"
+        f"checkpoint {checkpoint} ({step}; trained on the text: {read_it}): {documents} documents; extraction rate "
+        f"{extracted} (held-out text {control}); exposure {exposure} bits, p-value {p}"
     )

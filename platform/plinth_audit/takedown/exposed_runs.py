@@ -155,10 +155,10 @@ def _exposed(
         unlisted = sorted(_unlisted(ctx, config, listed))
         steps, ids = _steps(ctx, config, wanted) if concerned else ([], set())
     except MissingError as error:
-        unknown = f"the manifests of its training data are not in this workspace: {error.what}"
+        unknown = f"the manifests of the run's training data are not in this workspace: {error.what}"
         return ExposedRun(config.run_id, unknown=unknown)
     if unlisted and not steps:
-        return ExposedRun(config.run_id, unknown=f"no ledger lists its documents from {', '.join(unlisted)}")
+        return ExposedRun(config.run_id, unknown=f"no ledger lists the run's documents from {', '.join(unlisted)}")
     if not concerned or (not steps and complete):
         return None
     complete = complete and not unlisted

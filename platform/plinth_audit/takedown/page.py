@@ -74,7 +74,8 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     )
     yield ReportTable(
         "Remaining copies",
-        "Removing text from a corpus does not remove it from models that read it. These are all known copies:",
+        "Removing text from a corpus does not remove it from models that were trained on it. These are all known "
+        "copies:",
         ("what", "state", "where", "until"),
         [(one["what"], one["state"], one["where"], one["until"]) for one in facts["remains"]],
     )
@@ -90,7 +91,7 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
 
 def _removed(documents: Mapping[str, Any]) -> str:
     least = "" if documents["complete"] else "At least "
-    return f"{least}{counted(documents['count'], 'document')} from saved earlier snapshots removed."
+    return f"{least}{counted(documents['count'], 'document')} removed that came from saved earlier snapshots."
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
@@ -99,7 +100,7 @@ def _rebuilt(facts: Mapping[str, Any]) -> str:
     """
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
-    fresh = f"{len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents up to date"
+    fresh = f"Up to date: {len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents"
     return f"{fresh}; not up to date: {', '.join(late)}." if late else f"{fresh}."
 
 

@@ -38,7 +38,7 @@ from plinth_registry.signing import directory_of
 TEXT_STAGES = ("documents", "curated", "shards", "trace_index", "index", "ledger", "mixture", "minhash")
 #: Stages listed with their model.
 _MODEL_STAGES = ("run", "checkpoint", "candidate", "release")
-_UNTIL_GC = "until `plinth ops gc --delete` deletes it, after no run, candidate, signed record or pin needs it"
+_UNTIL_GC = "until `plinth ops gc --delete` deletes it, once no run, candidate, signed record or pin needs it"
 HOLDS_TEXT, MAY_HOLD_TEXT, UNKNOWN = "still holds the text", "may still hold the text", "unknown"
 TAINTED, NOT_TAINTED = "trained on the text: tainted", "trained on the text: not tainted"
 
@@ -56,7 +56,7 @@ _TEXTS: Final = frozenset((".json", ".jsonl", ".yaml", ".yml", ".txt", ".md", ".
 _UNTIL: Final = {
     "reports": "until the page is written again (`plinth report`, `plinth report pages`), or you delete it",
     "mlflow": "until the artifact or run is deleted in MLflow (`mlflow gc` removes its bytes)",
-    "dagster": "until its run is deleted in Dagster (`dagster run delete`)",
+    "dagster": "until the Dagster run is deleted (`dagster run delete`)",
 }
 #: Maximum number of files listed; all are counted.
 LISTED: Final = 50
@@ -80,7 +80,8 @@ class Remaining(Frozen):
 UNRECORDED = Remaining(
     what="copies that Plinth has no record of",
     where="backups, DVC remotes, copies of exports, downloads of a release",
-    until="unknown: ask the people who made them; a restored backup contains the text until the next `plinth run`",
+    until="unknown: ask the people who made the copies; a restored backup contains the text until the next `plinth "
+    "run`",
     state=MAY_HOLD_TEXT,
 )
 
@@ -123,7 +124,7 @@ def near_duplicates_left(found: Sequence[FoundDocuments]) -> Iterator[Remaining]
             yield Remaining(
                 what=f"{counted(len(left), 'near duplicate')} of {each.kind} {each.value} under other addresses",
                 where="the published corpus: " + ", ".join(one.id for one in left[:10]) + shards,
-                until="until they are excluded as well (`plinth corpus takedown exclude --texts`)",
+                until="until the near duplicates are excluded as well (`plinth corpus takedown exclude --texts`)",
             )
 
 
@@ -157,7 +158,8 @@ def _sources(ctx: Context, buckets: Collection[str]) -> Iterator[Remaining]:
         yield Remaining(
             what=f"the raw sources of {bucket}",
             where=f"at the location in the recipe (inventory {inventory[:12]})",
-            until="until the owner of the source deletes the text; Plinth never changes a source, and skips the text",
+            until="until the owner of the source deletes the text; Plinth never changes a source, but skips the text "
+            "when it reads it",
         )
 
 
@@ -174,7 +176,7 @@ def _stored(descendants: Sequence[Descendant], tainted: Collection[str]) -> Iter
             yield Remaining(
                 what=f"{one.asset}, derived from an earlier snapshot and still published",
                 where=f"manifest {one.digest[:12]}",
-                until="until it is rebuilt: `plinth run`",
+                until="until the asset is rebuilt with `plinth run`",
                 state=taint_state([one.digest], tainted) if model else MAY_HOLD_TEXT,
                 model=model,
             )
@@ -192,7 +194,9 @@ def _checkpoints(ctx: Context, runs: Sequence[ExposedRun], tainted: Collection[s
             continue
         config = load(ctx.workspace.runs / run.run / "config.json")
         state = taint_state(run.digests, tainted)
-        origin = f" (starts or learns from {run.inherits[:12]}, which read the text)" if run.inherits else ""
+        origin = ""
+        if run.inherits:
+            origin = f" (starts or learns from the model {run.inherits[:12]}, which was trained on the text)"
         places = {place for one in run.checkpoints for place in one.places} - {RETIRED}
         for place in sorted(places):
             steps = ", ".join(f"{one.step:,}" for one in run.checkpoints if place in one.places)
@@ -204,8 +208,9 @@ def _checkpoints(ctx: Context, runs: Sequence[ExposedRun], tainted: Collection[s
 def _place(place: str, run: str, ended: bool, keep_last: int) -> tuple[str, str]:
     folder = f"runs/{run}/checkpoints in this workspace"
     if place == HERE:
-        kept = "until you delete it: the run has ended, and retention acts only while a run trains"
-        return folder, kept if ended else f"until retention deletes it, which keeps the last {keep_last} saved"
+        kept = "until you delete the checkpoint: the run has ended, and retention acts only while a run trains"
+        deleted = f"until retention deletes the checkpoint; retention keeps the last {keep_last} checkpoints"
+        return folder, kept if ended else deleted
     if place == REFUSED:
         return folder, "until the step is saved again, or you delete it"
     if place == PUBLISHED:
@@ -241,7 +246,7 @@ def traces(ctx: Context, texts: Sequence[str]) -> Iterator[Remaining]:
     yield Remaining(
         what="intermediate results in the step cache",
         where=f"records and store of {ctx.workspace.uri or 'the workspace'}",
-        until="until `plinth ops gc --delete` deletes them: unused for 30 days in two checks, a day apart",
+        until="until `plinth ops gc --delete` deletes them, after two checks a day apart found them unused for 30 days",
         state=MAY_HOLD_TEXT,
     )
     if ctx.workspace.uri:
@@ -382,7 +387,7 @@ def _where(one: HeldModel) -> str:
         return f"models/{one.name} in this workspace, and every registry to which it was copied"
     if one.kind == "export":
         return f"{one.now}, and copies of it" if _is_there(one) else f"copies of {one.now}, which no longer exists"
-    return f"{one.now}; every machine that loaded it"
+    return f"{one.now}, and every machine that loaded the model"
 
 
 def _is_there(one: HeldModel) -> bool:
@@ -395,9 +400,12 @@ def _is_there(one: HeldModel) -> bool:
 
 def _until(one: HeldModel) -> str:
     if one.kind == "release" and one.now == "rolled back":
-        return "until consumers that loaded it earlier delete it; new loads are rejected"
+        return "until consumers that loaded the model earlier delete it; new loads are rejected"
     if one.kind == "release":
-        return "until consumers stop using it: promote a successor, or mark it tainted (`plinth release taint`)"
+        return (
+            "until consumers stop using the model: promote a successor, or mark the model tainted (`plinth release "
+            "taint`)"
+        )
     if one.kind == "export" and not _is_there(one):
-        return "unknown: ask the people who received it"
+        return "unknown: ask the people who received the export"
     return "until you delete it"

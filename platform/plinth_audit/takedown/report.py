@@ -342,6 +342,7 @@ def _not_removed(problems: Sequence[str]) -> CheckFailedError:
     return CheckFailedError(
         "the removal is not complete",
         found="; ".join(problems),
-        expected="a corpus without the text, and downstream assets up to date (`plinth status`)",
-        remedy="rebuild with `plinth run`, then run the report again (--without-retraining lists stale models instead)",
+        expected="a corpus without the text, and up-to-date downstream assets (`plinth status`)",
+        remedy="rebuild with `plinth run`, then run the report again; or pass --without-retraining to list stale "
+        "models in the report",
     )

@@ -71,7 +71,8 @@ def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsig
     output.say(
         f"{to}: {documents}, {output.size(size)} in {counted(len(files), 'file')}; SHA-256 of {MANIFEST} {made.digest}"
     )
-    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else "Not signed: its origin cannot be verified.")
+    without = "Not signed: the origin of the export cannot be verified."
+    output.say(f"signed: SHA-256 of EXPORT.json {signed}" if signed else without)
     if withheld := sum(file.withheld for file in files):
         left = counted(withheld, "document", "be")
         output.say(f"{left} excluded: their license is not in corpus.licences_by_use.redistribute")
@@ -114,8 +115,9 @@ def verify(
     if not data.is_signed(place.rstrip("/")):
         raise SignatureError(
             f"{place} is not signed",
-            expected="EXPORT.json next to its files",
-            remedy="export it again, or check its manifest with --digest (printed by the export) or --unsigned",
+            expected="a signed EXPORT.json next to the exported files",
+            remedy="export the text again, or check it with --digest (the digest that the export printed), or accept "
+            "it with --unsigned",
         )
     proved = data.verify(place, root or Workspace(settings.workspace).trust_folder / ROOT_FILE)
     if as_json:

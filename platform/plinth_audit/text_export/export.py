@@ -124,8 +124,8 @@ def _require_terms(bucket: str, documents: Manifest) -> None:
         if source.get("terms", {}).get("redistribute") is not True:
             raise SourceError(
                 f"the terms of bucket {bucket} do not allow redistribution",
-                found=f"source {source.get('domain')}, {source.get('snapshot')}: terms.redistribute is not true",
-                expected="terms.redistribute: true for every source in the bucket",
+                found=f"source {source.get('domain')}, {source.get('snapshot')}: `terms.redistribute` is not true",
+                expected="`terms.redistribute: true` for every source in the bucket",
                 remedy="list only buckets that can be exported, or move this source to its own bucket",
             )
 
@@ -273,7 +273,7 @@ class _Texts:
             self._rows += batch.num_rows
         held = pa.Table.from_batches(self._waiting) if self._waiting else None
         if held is None or held.num_rows < len(ids):
-            raise self._other(f"{self._rows} documents remain for {len(ids)} ledger rows")
+            raise self._other(f"only {self._rows} curated documents are left for {len(ids)} rows of the ledger")
         taken = held.slice(0, len(ids)).combine_chunks().to_batches()[0]
         rest = held.slice(len(ids))
         self._waiting, self._rows = [batch for batch in rest.to_batches() if batch.num_rows], rest.num_rows

@@ -44,7 +44,11 @@ MOST_PATH = 4096
     "--least", type=click.IntRange(min=32), default=32, show_default=True, help="Minimum length of a span, in tokens."
 )
 @click.option(
-    "--documents", type=click.IntRange(min=1), default=10, show_default=True, help="Maximum documents to list per span."
+    "--documents",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Maximum number of documents to list per span.",
 )
 @shared
 @json_option
@@ -77,7 +81,8 @@ def _latest(settings: Settings, least: int, documents: int, as_json: bool) -> No
         return output.emit_json(said)
     count = len(said["found"])
     output.heading(
-        f"run {said['run']}, step {said['step']}: {count} of {said['completions']} completions have verbatim spans"
+        f"run {said['run']}, step {said['step']}: {count} of {said['completions']} completions contain verbatim spans "
+        "of training text"
     )
     for one in said["found"]:
         held = ", held out" if one["heldout"] else ""
@@ -96,7 +101,9 @@ def _text(target: str) -> str:
             return sys.stdin.buffer.read().decode()
         path = Path(target)
         if target and len(target) < MOST_PATH and path.is_dir():
-            raise MissingError(f"{target} is a folder", expected="a text, a text file, - or latest")
+            raise MissingError(
+                f"{target} is a folder", expected="a text, the path of a text file, `-` for stdin, or `latest`"
+            )
         return path.read_bytes().decode() if len(target) < MOST_PATH and path.is_file() else target
     except UnicodeDecodeError as error:
         raise MissingError(f"{target} is not a text file", found=error, expected="UTF-8") from error
@@ -112,7 +119,7 @@ def _show(found: Mapping[str, Any]) -> None:
         f"they cover {found['covered']:,} of {counted(found['tokens'], 'token')}"
     )
     if found["tokens"] < found["least"]:
-        output.say("The text is shorter than a span. If you meant a file, check the file name.")
+        output.say("The text is shorter than the minimum span. If you meant a file, check the file name.")
     for span in found["spans"]:
         _show_span(span)
 

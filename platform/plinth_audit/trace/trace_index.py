@@ -257,7 +257,7 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=dict(ANCHORS.params),
             group="tokens",
-            description=f"Index that finds any {SPAN_TOKENS} consecutive tokens in {name} (`plinth corpus trace`).",
+            description=f"Index to find any {SPAN_TOKENS} consecutive tokens in {name} (`plinth corpus trace`).",
             owner=bucket.owner,
             kinds=("arrow",),
             schema=ANCHOR_SCHEMA,

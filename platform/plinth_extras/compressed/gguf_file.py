@@ -93,7 +93,11 @@ def require_same(path: Path, written: Mapping[str, str]) -> None:
     }
     wrong = sorted(name for name in found.keys() | written.keys() if found.get(name) != written.get(name))
     if wrong:
-        raise IntegrityError(f"{path} differs from its quantized source", found=", ".join(wrong), remedy="export again")
+        raise IntegrityError(
+            f"{path} differs from the quantized tensors it was written from",
+            found=", ".join(wrong),
+            remedy="export again",
+        )
 
 
 def read(plain: Path, folder: Path, form: str) -> Iterator[tuple[str, Tensor]]:
@@ -160,7 +164,7 @@ def tensor_names(config: Mapping[str, Any], published: list[str]) -> dict[str, s
     found = {name: known.get_name(name, try_suffixes=(".weight", ".bias")) for name in published}
     unknown = [name for name, own in found.items() if own is None]
     if unknown:
-        raise CheckpointError(f"GGUF has no name for tensors of {kind}", found=", ".join(unknown))
+        raise CheckpointError(f"the GGUF format has no name for tensors of {kind}", found=", ".join(unknown))
     return found
 
 

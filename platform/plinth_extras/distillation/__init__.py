@@ -43,20 +43,27 @@ class Distillation(Frozen):
 
     teacher: str = Field(
         min_length=1,
-        description="`NAME@champion` or `NAME/VERSION` of a release, or `RUN` or `RUN:STEP` in this workspace; "
-        "resolved and verified like `training.initial`.",
+        description="Teacher as `NAME@champion` or `NAME/VERSION` (a release), or as `RUN` or `RUN:STEP` in this "
+        "workspace. It is resolved and verified like `training.initial`.",
     )
     share: float = Field(
-        0.5, gt=0, le=1, description="Weight of the divergence from the teacher in the loss; the rest is cross-entropy."
+        0.5,
+        gt=0,
+        le=1,
+        description="Weight of the divergence from the teacher in the loss; the rest of the weight is on the "
+        "cross-entropy.",
     )
-    temperature: float = Field(1.0, gt=0, description="Temperature of both distributions in the divergence.")
+    temperature: float = Field(
+        1.0, gt=0, description="Temperature of the teacher's and the student's distribution in the divergence."
+    )
 
     top_k: int | None = Field(
         None,
         ge=1,
         exclude_if=lambda count: count is None,
-        description="Number of most probable tokens per position to store before the run, with the probability mass of "
-        "all others. The run then does not load the teacher. By default, the teacher computes every batch.",
+        description="Number of most probable tokens per position to store before the run, with the total probability "
+        "of all other tokens. The run then does not load the teacher. By default, the teacher is evaluated on every "
+        "batch.",
     )
     stored: Literal["fp16", "fp32"] = Field(
         "fp16", exclude_if=lambda kind: kind == "fp16", description="Precision of stored log-probabilities (`top_k`)."
@@ -97,14 +104,14 @@ def problems(training: Training, params: Distillation) -> Iterator[str]:
     """
     if divided := not_with(training.parallel, undivided=UNDIVIDED):
         yield (
-            f"distillation with parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a teacher's logits "
-            "cover the whole vocabulary and whole sequences; use ZeRO"
+            f"distillation does not support parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a "
+            "teacher's logits cover the whole vocabulary and whole sequences; use ZeRO"
         )
     shorter = [length for _, length in lengths(training)]
     if params.top_k is not None and shorter:
         yield (
-            f"distillation.top_k with rows of {shorter[0]} tokens: logits are stored for whole sequences; remove "
-            "top_k, or the change of length"
+            f"distillation.top_k does not support rows of {shorter[0]} tokens: logits are stored for whole sequences; "
+            "remove top_k, or the change of row length"
         )
 
 

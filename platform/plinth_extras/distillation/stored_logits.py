@@ -130,7 +130,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             version=VERSION,
             params=identified(recipe.training),
             group="training",
-            description="The teacher's most probable next tokens at every position, and the probability of all others.",
+            description="The teacher's most probable next tokens at every position, and the total probability of all "
+            "other tokens.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             present=_present,

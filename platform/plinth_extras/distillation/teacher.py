@@ -152,9 +152,9 @@ def run(
     vocab_size, top_k = int(tokenizer.stats["vocab_size"]), int(params["top_k"])
     if top_k > vocab_size:
         raise TrainingError(
-            "training.distillation.top_k exceeds the vocabulary",
+            "training.distillation.top_k exceeds the size of the vocabulary",
             found=str(top_k),
-            expected=f"at most {vocab_size}, the run's vocabulary",
+            expected=f"at most {vocab_size}, the size of the run's vocabulary",
         )
     for one in (mixture, teacher, *shards.values()):
         ctx.refs.save(one)

@@ -291,5 +291,5 @@ def _require_same(sites: dict[str, ShardedState]) -> None:
         if not same_weights(first, state):
             raise CheckpointError(
                 f"sites {name} and {other} begin from different weights",
-                expected="the same training.seed and model, or the same training.initial",
+                expected="the same `training.seed` and `training.model`, or the same `training.initial`, at all sites",
             )

@@ -49,7 +49,10 @@ class Federated(Frozen):
     )
     inner_steps: int = Field(500, ge=1, description="Training steps of a site between two rounds.")
     outer_lr: float = Field(
-        0.7, gt=0, description="Learning rate of the outer step; 1 without momentum gives the plain mean."
+        0.7,
+        gt=0,
+        description="Learning rate of the outer step. With 1 and no momentum, the new weights are the mean of the "
+        "sites' weights.",
     )
     outer_momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum of the outer step.")
 

@@ -158,7 +158,9 @@ class Site(RankHook):
     def _recorded(self, step: int) -> Round:
         path = self._path(step)
         if not path.exists():
-            raise MissingError(f"the record of the weights adopted after step {step} is missing", expected=path)
+            raise MissingError(
+                f"the record of the weights that the site adopted after step {step} is missing", expected=path
+            )
         return self.exchange.opened_round(path.read_bytes(), str(path))
 
     def _path(self, step: int) -> Path:

@@ -144,7 +144,10 @@ def problems(training: Training, params: Privacy) -> Iterator[str]:
     }
     found = [name for name, holds in wrong.items() if holds]
     if found:
-        yield f"privacy with {'; '.join(found)}: expected ZeRO-0 or 1 over data ranks, and no guard"
+        yield (
+            f"privacy cannot be combined with {'; '.join(found)}: expected ZeRO stage 0 or 1 over data ranks, and no "
+            "guard"
+        )
 
 
 def prepare(given: Preparation, params: Privacy) -> PrivacyState:
@@ -161,9 +164,9 @@ def prepare(given: Preparation, params: Privacy) -> PrivacyState:
     planted = given.canaries is not None
     if planted or Order(given.mixture).repeats:
         raise RecipeError(
-            "training.privacy needs every sequence in the mixture only once",
+            "training.privacy allows each sequence only once in the mixture",
             found="canaries, which have repeated copies" if planted else "a bucket with more than one epoch",
-            expected="no canaries, and a mixture.total_tokens for which no bucket is repeated",
+            expected="no canaries, and a `mixture.total_tokens` for which no bucket is repeated",
         )
     rate = 1 / given.total_steps
     found = resolved_apart(params, rate, given.total_steps)

@@ -70,7 +70,7 @@ def resolved_apart(params: Privacy, sample_rate: float, steps: int) -> dict[str,
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
         raise RecipeError(
-            "the accountant of training.privacy failed to run",
+            "the privacy accountant of training.privacy failed to run",
             found=done.stderr.strip().splitlines()[-1:] or f"exit status {done.returncode}",
             expected="the extra dp",
             remedy="pip install 'plinth[dp]'",

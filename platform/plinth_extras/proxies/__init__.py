@@ -22,7 +22,7 @@ from plinth.sections import RecipeSection
 class Proxies(Frozen):
     """Settings of the product proxies: generated items in five families, with answers that are checked by code."""
 
-    items: int = Field(40, ge=2, le=2000, description="Number of items per family.")
+    items: int = Field(40, ge=2, le=2000, description="Number of items per item family.")
     seed: int = internal(0, ge=0, description="Random seed of the generated items.")
     max_tokens: int = internal(48, ge=1, description="Maximum number of generated tokens per item.")
 
@@ -30,13 +30,13 @@ class Proxies(Frozen):
 SECTION = RecipeSection(
     name="evaluation.proxies",
     model=Proxies,
-    description="Product proxies: generated items, checked by code.",
+    description="Product proxies: generated items whose answers are checked by code.",
     dumped=True,
 )
 
 MEASUREMENT = Measurement(
     name="proxies",
-    description="Product proxies: generated items, checked by code.",
+    description="Product proxies: generated items whose answers are checked by code.",
     asset="proxies",
     stages=late("plinth_extras.proxies.job:stages"),
     key="evaluation.proxies",

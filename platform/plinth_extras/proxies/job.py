@@ -305,7 +305,8 @@ def stages(recipe: Recipe) -> list[Stage]:
             params=given.model_dump(mode="json"),
             libraries=fingerprint.libraries("jsonschema"),
             group="evaluation",
-            description="Product proxies, checked by code: JSON to a schema, formats, tool calls, instructions.",
+            description="Product proxies, checked by code: JSON that follows a schema, formats, tool calls, "
+            "instructions.",
             owner=shared_owner(recipe),
             kinds=("pytorch",),
             schema=ITEMS,

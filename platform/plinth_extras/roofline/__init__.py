@@ -81,15 +81,18 @@ def described(found: RunRoofline) -> list[str]:
     for one in found.causes:
         lines.append(f"  {one.cause:<15}{one.seconds:>9.4g}{one.share:>8.1%}  {one.bound}")
     if abs(step.unaccounted) > CLOSE:
-        lines.append(f"  wall-clock time {step.wall_s:.4g} s: {step.unaccounted:+.1%} not in any part")
+        lines.append(f"  wall-clock time {step.wall_s:.4g} s, of which {step.unaccounted:+.1%} is not in any part")
     if found.roof is None or found.device is None:
-        lines.append("  no roof: the run's machine was not measured; run this command there with --measure when idle")
+        lines.append(
+            "  no roofline: the speed of the run's machine was not measured; run this command on that machine with "
+            "--measure while it is idle"
+        )
     else:
         roof, intensity = found.roof, found.work.intensity
         lines.append(
-            f"  ridge {roof.ridge:.3g} FLOPs per byte ({style.count(roof.flops_per_s)}FLOP/s, "
-            f"{style.size(roof.bytes_per_s)}/s of a rank, measured: {found.device.name}); "
-            f"the model's step has {intensity:.3g}"
+            f"  ridge point {roof.ridge:.3g} FLOPs per byte ({style.count(roof.flops_per_s)}FLOP/s, "
+            f"{style.size(roof.bytes_per_s)}/s of a rank, measured: {found.device.name}); a step of the model has "
+            f"{intensity:.3g} FLOPs per byte"
         )
         lines.append(
             f"  reached {style.count(found.reached)}FLOP/s while computing, "

@@ -48,14 +48,14 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 #: Remedies by cause.
 HELP: dict[Cause, str] = {
-    "compute": "more ranks, faster devices, a lower precision (training.precision, float8), less recomputation",
-    "memory": "the matrices are small or have few tokens: larger training.micro_batch_sequences, a wider model, "
+    "compute": "use more ranks, faster devices, a lower precision (training.precision, float8) or less recomputation",
+    "memory": "the matrices are small or have few tokens: use larger training.micro_batch_sequences, a wider model, or "
     "training.parallel.compile",
-    "communication": "a larger global batch, fewer ranks that divide the model, training.parallel.communication_dtype, "
-    "a lower ZeRO stage, faster links",
+    "communication": "use a larger global batch, fewer ranks that divide the model, another "
+    "training.parallel.communication_dtype, a lower ZeRO stage, or faster links",
     "slow rank": "check the disk, processors and device of that rank (`plinth run timeline`), or replace its node",
-    "input": "shards on a faster disk or cached on the node (training.reading)",
-    "checkpoint": "training.checkpoints: a larger every_steps, mode async, a faster disk",
+    "input": "put the shards on a faster disk, or cache them on the node (training.reading)",
+    "checkpoint": "set training.checkpoints to a larger every_steps or to mode async, or use a faster disk",
     "host": "larger steps, fewer other processes on the node",
 }
 
@@ -257,15 +257,19 @@ def section(found: RunRoofline) -> dict[str, Any]:
 
 def _words(found: RunRoofline) -> str:
     step = found.step
-    words = f"Mean time of a step by part, {counted(len(step.steps), 'step')} of the leading rank, "
-    words += f"with the time between steps: {step.seconds_together:.4g} s; {step.wall_s:.4g} s of wall-clock time."
+    words = f"Mean time of each part of a step, over {counted(len(step.steps), 'step')} of the leading rank: "
+    words += (
+        f"the parts and the time between steps take {step.seconds_together:.4g} s; the wall-clock time is "
+        f"{step.wall_s:.4g} s."
+    )
     words += "".join(f" Found: {slow.words()}." for slow in step.slow_ranks)
     if found.roof is None or found.device is None:
-        return f"{words} The run's machine was not measured."
+        return f"{words} The speed of the run's machine was not measured."
     attainable = found.roof.attainable(found.work.intensity)
     return (
-        f"{words} {found.device.name}: ridge at {found.roof.ridge:.3g} FLOPs per byte, measured; a step has "
-        f"{found.work.intensity:.3g}, and reaches {style.percent(found.reached / attainable)} of the attainable rate."
+        f"{words} {found.device.name}: the measured ridge point is at {found.roof.ridge:.3g} FLOPs per byte. A "
+        f"step has {found.work.intensity:.3g} FLOPs per byte and reaches "
+        f"{style.percent(found.reached / attainable)} of the attainable rate."
     )
 
 

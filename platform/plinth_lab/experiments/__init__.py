@@ -148,7 +148,9 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
 @file_argument
 @click.option("--write", type=click.Path(path_type=Path), help="Write a recipe with the proposed mixture to this file.")
 @click.option(
-    "--confirm", type=click.Path(path_type=Path), help="Output file: experiment that compares proposal and prior."
+    "--confirm",
+    type=click.Path(path_type=Path),
+    help="Output file for an experiment that compares the proposal with the prior.",
 )
 @shared
 @json_option
@@ -184,8 +186,9 @@ def propose(settings: Settings, file: Path, write: Path | None, confirm: Path | 
     ]
     output.table(("stream", "prior", "proposed", "maximum"), rows, right=("prior", "proposed", "maximum"))
     output.say(
-        f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g}), "
-        f"predicted by a {proposal.family} surrogate of {counted(len(proposal.runs), 'run')}"
+        f"the proposal is predicted to save {proposal.gain:.3g} bits per byte against the prior (95%: "
+        f"{proposal.low:.3g} to {proposal.high:.3g}), by a {proposal.family} surrogate fitted to "
+        f"{counted(len(proposal.runs), 'run')}"
     )
     _confirmation(outcome.model_dump(mode="json") if outcome else None)
     return None

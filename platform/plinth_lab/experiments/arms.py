@@ -203,7 +203,9 @@ class Experiment(Frozen):
         None, description="Source to evaluate, with price and share. One arm omits the source. Replaces `arms`."
     )
     confirms: ConfirmationQuestion | None = Field(
-        None, description="Swarm proposal to confirm: one arm trains on it, one on the swarm's prior. Replaces `arms`."
+        None,
+        description="Swarm proposal to confirm: one arm trains on the proposed mixture, another arm on the swarm's "
+        "prior. Replaces `arms`.",
     )
     ladder: LadderQuestion | None = Field(
         None, description="Fit a scaling law to all sizes except one, and predict this size. Needs a single arm."
@@ -214,7 +216,7 @@ class Experiment(Frozen):
     @classmethod
     def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(seeds)) < len(seeds):
-            raise ValueError("duplicate seed: its runs would be identical")
+            raise ValueError("the seed is listed twice, so its runs would be identical")
         return seeds
 
     @model_validator(mode="after")
@@ -339,13 +341,17 @@ def _with_made_arms(lined: Lined) -> Lined:
         mark, arms = lined.mark((kind,), Position("", 1)), made.arms()
         problems = list(lined.problems)
         if "arms" in lined.data:
-            problems.append(Problem(mark, "arms", f"a {kind} already defines the arms; remove one of the two"))
+            problems.append(Problem(mark, "arms", f"the {kind} already defines the arms; remove `arms` or the {kind}"))
         data = {"base": made.base(), **lined.data, "arms": arms}
         if isinstance(made, ConfirmationQuestion):
             data |= {"base": made.base()}
         if isinstance(made, SourceQuestion):
             if ANNEAL in (lined.data.get("sizes") or {}):
-                problems.append(Problem(mark, f"sizes.{ANNEAL}", "the source defines this size; rename yours"))
+                problems.append(
+                    Problem(
+                        mark, f"sizes.{ANNEAL}", "the section `source` defines a size of this name; rename your size"
+                    ),
+                )
             data |= {"base": made.base(), "sizes": made.sizes(lined.data.get("sizes"))}
         own = {name: data[name] for name in ("arms", "sizes") if name in data}
         marks = {**dict.fromkeys(_keys(own, ()), mark), **lined.marks}
@@ -382,7 +388,7 @@ def _validated(lined: Lined, path: Path) -> Experiment:
     listed = "\n".join(f"  {problem}" for problem in problems)
     raise RecipeError(
         f"the experiment {shown(path)} is invalid\n{listed}",
-        remedy="correct the lines above; docs/experiments.md describes every key",
+        remedy="correct the lines listed above; docs/experiments.md describes every key",
     )
 
 

@@ -302,9 +302,12 @@ def _finding(line: Effect) -> str:
     if line.better != NONE:
         return f"{'better' if line.better == ARM else 'worse'} by {abs(gap.value):.3g} ({_interval(gap, size=True)})"
     if gap.low == gap.high:
-        return "unknown: no variation, or too few documents"
+        return "effect unknown: no variation, or too few documents"
     if not _testable(line):
-        return f"too few seeds: training noise is unknown; over documents only: {gap.value:+.3g} ({_interval(gap)})"
+        return (
+            f"too few seeds to estimate training noise; the interval covers documents only: {gap.value:+.3g} "
+            f"({_interval(gap)})"
+        )
     if gap.excludes():
         return f"not significant after correction: {gap.value:+.3g} ({_interval(gap)})"
     seen = "" if line.smallest is None else f"; minimum detectable effect {line.smallest:.2g}"

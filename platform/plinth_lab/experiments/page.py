@@ -153,7 +153,7 @@ def _curves(arms: Sequence[str], scores: Sequence[ArmScores], measure: str) -> s
         if one.curve
     ]  # fmt: skip
     names = list(dict.fromkeys([*arms, *(one.arm for one in scores)]))
-    return svg(curves, runs, names, measure, title=f"{measure} by optimizer step, by arm") if runs else ""
+    return svg(curves, runs, names, measure, title=f"{measure} by optimizer step, for each arm") if runs else ""
 
 
 def _ladder(foretold: LadderForecast, truths: Sequence[LadderOutcome], measure: str) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _foretold(proposal: MixtureProposal | None, measure: str) -> str:
     if proposal is None or not proposal.runs:
         return ""
     points = [(held, loss) for _, loss, held in proposal.runs]
-    return svg(predictions, points, measure, title=f"{measure}: leave-one-out prediction and measurement")
+    return svg(predictions, points, measure, title=f"{measure}: leave-one-out prediction against measurement")
 
 
 def _gap(line: Effect) -> str:
@@ -290,7 +290,7 @@ def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Fi
         _effects(ax, found)
         ax.set_title(panel, loc="left", fontsize=9.5, color=SOFT_INK)
     side = "left" if fewer_is_better else "right"
-    axes[-1].set_xlabel(f"{measure}, arm - base: {side} of 0, the arm is better", fontsize=8.5)
+    axes[-1].set_xlabel(f"{measure}, arm minus base: {side} of 0, the arm is better", fontsize=8.5)
     return fig
 
 
@@ -324,7 +324,7 @@ def gains(rows: Sequence[GainRow], least: float) -> Figure:
     if least:
         ax.axvline(least, color=WARNING, linewidth=1.2, linestyle="--")
     mark = f"; dashed: the minimum gain, {least:g}" if least else ""
-    ax.set_xlabel(f"bits per byte gained: right of 0 the source helps{mark}", fontsize=8.5)
+    ax.set_xlabel(f"bits per byte gained; to the right of 0, the source helps{mark}", fontsize=8.5)
     return fig
 
 

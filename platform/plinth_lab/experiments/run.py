@@ -86,10 +86,12 @@ def noted(workspace: Path, name: str) -> Path:
         MissingError: no experiment of that name has run.
         RequestError: another user ran it, or its file or recipe is in the workspace, where others may have edited it.
     """
-    again = "run the experiment by its file: `plinth experiment run FILE`"
+    again = "run the experiment from its file: `plinth experiment run FILE`"
     data = recipes.read_note(workspace, _note(name), again)
     if data is None:
-        raise MissingError(f"this workspace has run no experiment {name}", expected=f"a file {workspace / _note(name)}")
+        raise MissingError(
+            f"this workspace has not run an experiment named {name}", expected=f"a file {workspace / _note(name)}"
+        )
     path = Path(json.loads(data)["path"])
     if path.is_file() and recipes.passes(workspace, _files(path)):
         raise RequestError(

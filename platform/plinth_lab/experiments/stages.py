@@ -123,7 +123,8 @@ def _sample(experiment: Experiment, arms: Sequence[Arm], known: Known | None) ->
             },
             outside=partial(read_outside, ours, selected(stages(ours.recipe), CORPUS), known),
             group=PREFIX,
-            description=f"{experiment.question} Share of a sample from the source that is accepted, new and effective.",
+            description=f"{experiment.question} Shares of a sample from the source that are accepted, new and "
+            "effective.",
             owner=shared_owner(arms[0].recipe),
             kinds=("json",),
             pool="training",
@@ -171,7 +172,8 @@ def _forecast(experiment: Experiment, arms: Sequence[Arm]) -> Stage:
         version=answer.FORECAST_VERSION,
         params={"ladder": experiment.ladder.model_dump() if experiment.ladder else {}},
         group=PREFIX,
-        description=f"{experiment.question} Scaling law of the other sizes, and its prediction for the held-out size.",
+        description=f"{experiment.question} Scaling law fitted to the other sizes, and its prediction for the held-out "
+        "size.",
         owner=shared_owner(arms[0].recipe),
         kinds=("json",),
         pool="training",

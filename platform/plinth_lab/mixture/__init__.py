@@ -54,7 +54,10 @@ class Swarm(Frozen):
     sparse: float = Field(0.2, ge=0, lt=1, description="Probability that a mixture omits a stream.")
     seed: int = Field(1, ge=0, description="Random seed for drawing the mixtures.")
     target_tokens: int | None = Field(
-        None, gt=0, description="Tokens of the target run, which determine the caps (default: the tokens of an arm)."
+        None,
+        gt=0,
+        description="Number of tokens of the target run, from which the maximum shares are computed (default: the "
+        "tokens of an arm).",
     )
     floor: float = Field(0.0, ge=0, lt=0.5, description="Minimum share of each stream in a proposal.")
     stay: float = Field(0.01, ge=0, description="Penalty for divergence from the prior, in bits per byte per nat.")
@@ -145,7 +148,7 @@ class ConfirmationQuestion(Frozen):
     seeds: tuple[int, ...] = Field(
         min_length=1, description="Seeds that the swarm used. The confirmation must use different seeds."
     )
-    prior: Mapping[str, float] = Field(min_length=2, description="Shares by stream of the mixture to beat.")
+    prior: Mapping[str, float] = Field(min_length=2, description="Share of each stream in the mixture to beat.")
     shares: Mapping[str, float] = Field(min_length=2, description="Proposed shares by stream.")
     gain: float = Field(allow_inf_nan=False, description="Predicted reduction in bits per byte against the prior.")
     low: float = Field(allow_inf_nan=False, description="Lower end of the 95% interval of `gain`.")
@@ -154,7 +157,7 @@ class ConfirmationQuestion(Frozen):
     @model_validator(mode="after")
     def _alike(self) -> ConfirmationQuestion:
         if set(self.prior) != set(self.shares):
-            raise ValueError("shares: expected the same streams as in the prior")
+            raise ValueError("shares: expected the same streams as in `prior`")
         return self
 
     def arms(self) -> dict[str, dict[str, Any]]:
@@ -208,7 +211,7 @@ def confirmed(
         return ConfirmationOutcome(status=NOT_CONFIRMED, reason=line.finding, **known)
     gain, low, high = 0.0 - gap.value, 0.0 - gap.high, 0.0 - gap.low
     status, why = _decided(line)
-    found = f"{gain:+.3g} bits per byte gained over the prior (95%: {low:+.3g} to {high:+.3g})"
+    found = f"the proposal gained {gain:+.3g} bits per byte over the prior (95%: {low:+.3g} to {high:+.3g})"
     reason = f"{why}{found}; predicted {question.gain:+.3g} ({question.low:+.3g} to {question.high:+.3g})"
     return ConfirmationOutcome(
         status=status, reason=reason, gain=gain, low=low, high=high, smallest=line.smallest, **known
@@ -232,4 +235,4 @@ def _decided(line: Effect) -> tuple[Status, str]:
     if DEGENERATE in line.difference.flags:
         return NOT_CONFIRMED, "no variation, or too few documents: "
     seen = "" if line.smallest is None else f" (minimum detectable effect {line.smallest:.2g})"
-    return NOT_CONFIRMED, f"the interval of its gain includes 0{seen}: "
+    return NOT_CONFIRMED, f"the interval of the proposal's gain includes 0{seen}: "

@@ -81,7 +81,7 @@ def propose(
         raise RequestError(
             "with the caps on repetition, there is less text than the run needs",
             found=", ".join(f"{name} {share:.3g}" for name, share in zip(names, most, strict=True)),
-            expected=f"shares that add up to at least 1, each at least the floor {swarm.floor:g}",
+            expected=f"maximum shares that add up to at least 1, each at least the floor {swarm.floor:g}",
             remedy="use fewer `target_tokens`, a lower floor, more text, or a higher mixture.max_epochs",
         )
     fitted = fit(shares, losses)
@@ -100,7 +100,8 @@ def propose(
         return MixtureProposal(**facts, shares={}, gain=0.0, low=0.0, high=0.0, refusal=reason)
     chosen = best_shares(fitted.loss, prior, most, swarm)
     gain, low, high = _gain(fitted, shares, losses, chosen, prior, most, swarm)
-    refusal = f"the interval of its gain includes 0: {gain:+.3g} ({low:+.3g} to {high:+.3g})" if low <= 0 else ""
+    interval = f"{gain:+.3g} ({low:+.3g} to {high:+.3g})"
+    refusal = f"the interval of the proposal's gain includes 0: {interval}" if low <= 0 else ""
     found = {} if refusal else {name: round(float(share), 4) for name, share in zip(names, chosen, strict=True)}
     gain, low, high = (round(value, 9) for value in (gain, low, high))
     return MixtureProposal(**facts, shares=found, gain=gain, low=low, high=high, refusal=refusal)
@@ -220,7 +221,10 @@ def recipe(
         "extends": str(beside.absolute()) if beside.is_file() else base,
         "mixture": one_phase(proposal.shares),
     }
-    gain = f"{proposal.gain:.3g} bits per byte less than the prior (95%: {proposal.low:.3g} to {proposal.high:.3g})"
+    gain = (
+        f"predicted to save {proposal.gain:.3g} bits per byte against the prior (95%: {proposal.low:.3g} to "
+        f"{proposal.high:.3g})"
+    )
     known = f"confirmed by new runs: {outcome.reason}." if outcome else f"{gain}, not confirmed yet."
     return f"# Proposed by experiment {experiment.name}: {known}\n{_yaml(data)}"
 

@@ -40,7 +40,7 @@ class LargeNumber(click.ParamType[float]):
         found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)([KMBT]?)", str(value).upper().replace("E", "e"))
         amount = float(found[1]) * _TIMES[found[2]] if found else 0.0
         if not 0 < amount < float("inf"):
-            self.fail(f"{value!r} is not a positive number; expected 2M, 1.5T or 3e9", param, ctx)
+            self.fail(f"{value!r} is not a positive number; expected a number such as 2M, 1.5T or 3e9", param, ctx)
         return amount
 
 
@@ -96,14 +96,17 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
         rows.append((f"{one.utilisation:.0%}", f"{one.flops:.3g}", f"{one.best.params:.3g}", per, loss, near))
     output.table(("utilization", "FLOPs", "parameters", "tokens", "loss", "nearest preset"), rows)
     output.heading("Uncertainty")
-    lines = ["utilization: range of published runs, including bubble and communication; one row per end of the range"]
+    lines = [
+        "utilization: range of published runs, including pipeline bubble and communication; one row for each end "
+        "of the range"
+    ]
     lines.append(PRICES)
     if runs is None:
         lines.append("law: published constants (Besiroglu et al. 2404.10102) from other text and another tokenizer, so "
                      "your loss will differ; --runs TABLE fits the law to your own runs")  # fmt: skip
     elif times := max(one.extrapolation or 0.0 for one in found.models):
         far = ", FAR outside the range of the runs: intervals are not valid" if times > FAR else ""
-        lines.append(f"law: fitted to {runs}; this budget is {times:.3g} x the largest in the table{far}")
+        lines.append(f"law: fitted to {runs}; this budget is {times:.3g} x the largest budget in the table{far}")
     for line in lines:
         output.say(f"  - {line}")
 
@@ -137,8 +140,8 @@ def show_purchase(found: Purchase, name: str, runs: Path | None) -> None:
 @click.option("--stall", type=click.FloatRange(min=0, min_open=True), show_default="as recorded, else 1",
               help="Seconds that training pauses to save a checkpoint, to compute the save interval.")  # fmt: skip
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True, help="Number of layouts to show.")
-@click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="Find the best model for this money "
-              "on --devices, without a recipe.")  # fmt: skip
+@click.option("--budget", type=LargeNumber(), metavar="DOLLARS", help="Find the best model that this amount of "
+              "money trains on --devices, without a recipe.")  # fmt: skip
 @click.option("--tokens", type=LargeNumber(), help="With --budget: training tokens (default: scaling law's optimum).")
 @click.option("--inference-tokens", type=LargeNumber(), help="With --budget: number of tokens for later inference.")
 @click.option("--unique-tokens", type=LargeNumber(), help="With --budget: number of unique training tokens.")
@@ -269,7 +272,7 @@ class Bytes(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)B?\s*", str(value), re.IGNORECASE)
         if not found:
-            self.fail(f"{value!r} is not a size; expected 100TB or 3.5GB", param, ctx)
+            self.fail(f"{value!r} is not a size; expected a size such as 100TB or 3.5GB", param, ctx)
         return float(found[1]) * UNITS[found[2].upper()]
 
 
@@ -399,7 +402,7 @@ def _show_check(run: RunCosts, found: Mapping[str, tuple[Amount | None, Amount]]
     wall = f"{predicted.wall_s:,.0f} s predicted, " if predicted.wall_s else ""
     output.facts({"wall clock": f"{wall}{measured.wall_s:,.0f} s measured, including other work of the machine"})
     if run.spared:
-        output.say(f"{run.spared:.0%} of the items came from the cache; a run without a cache costs more.")
+        output.say(f"{run.spared:.0%} of the items came from the step cache; a run without the cache costs more.")
 
 
 def _compared(predicted: Amount | None, measured: Amount) -> list[str]:

@@ -191,14 +191,14 @@ def show(found: FleetPlan, spot: bool, shown: int) -> None:
     ]
     output.table(["division", "memory", "step", "held back by"], rows, right=["memory", "step"])
     alone, helped = (f"{fewest:,}" if fewest else "more than 1,024" for fewest in found.fewest)
-    less = "" if helped == alone else f"; {helped} with optimizer states in host memory"
+    less = "" if helped == alone else f", or {helped} with optimizer states in host memory"
     lines = {"minimum": f"{alone} {name}{less} (only powers of two are tried; run time is ignored)"}
     if fitting:
         low, high = (steps * seconds for seconds in span(fitting[0], said.efficiency))
         price = (device.spot_hour if spot else device.on_demand_hour) * count / 3600
         watts = count * device.watts
         clock = f"{output.duration(low)} to {output.duration(high)}"
-        lines |= {"wall clock": f"{clock} for {counted(steps, 'step')} in the first division"}
+        lines |= {"wall clock": f"{clock} for {counted(steps, 'step')} in the first layout that fits"}
         if price:
             kind = "spot" if spot else "on demand"
             lines |= {"money": f"{low * price:,.0f} to {high * price:,.0f} dollars, {kind}"}
@@ -226,8 +226,8 @@ def _save_every(count: int, pauses: Pauses) -> str:
     every = spending.daly(pauses.stall_s, failure)
     lost = spending.waste(every, pauses.stall_s, pauses.restore_s, failure)
     return (
-        f"{output.duration(every)}: one failure per {output.duration(failure)}, {pauses.stall_s:.3g} s of stall per "
-        f"save, {pauses.restore_s:.3g} s to restore; in total {lost:.2%} of the time"
+        f"{output.duration(every)}, for one failure per {output.duration(failure)}, {pauses.stall_s:.3g} s of "
+        f"stall per save and {pauses.restore_s:.3g} s to restore; the time lost is {lost:.2%} of the total"
     )
 
 

@@ -249,7 +249,7 @@ def _division(parallel: Parallel, ranks: int) -> str:
 def _state(training: Training) -> str:
     """Describe the optimizer state that is kept in memory."""
     kinds = {"adamw": "Adam's state", "muon": "Muon's momentum and Adam's state"}
-    found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} (counted as Adam's)")
+    found = kinds.get(training.optimizer.kind, f"the state of {training.optimizer.kind} (counted like Adam's state)")
     return found + (", the moving average of the weights" if training.optimizer.ema_decay is not None else "")
 
 

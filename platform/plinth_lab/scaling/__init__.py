@@ -94,7 +94,7 @@ def fit_command(
     output.facts({name: interval(own) for name, own in found.intervals.items()})
     output.facts({"objective": f"{found.objective:.6g}", "condition": f"{found.condition:.3g}"})
     if best is not None and sure is not None:
-        far = " (far outside of the runs)" if times > FAR else ""
+        far = " (far outside the range of the runs)" if times > FAR else ""
         output.heading(f"Optimum for {budget:.3g} FLOPs, {times:.3g} x the largest budget{far}")
         epochs = {} if best.epochs is None else {"epochs": f"{best.epochs:.3g}"}
         output.facts(
@@ -137,7 +137,7 @@ def predict_command(
     if as_json:
         output.emit_json({"digest": made.digest, **made.model_dump(mode="json")})
         return
-    far = " (far outside of the runs)" if made.far else ""
+    far = " (far outside the range of the runs)" if made.far else ""
     output.heading(f"{params:.3g} parameters, {tokens:.3g} tokens: {made.extrapolation:.3g} x the largest budget{far}")
     probes = {f"probe {name}": interval(own) for name, own in made.probes.items()}
     output.facts({"loss": interval(made.loss), **probes, **{f"probe {k}": why for k, why in made.unpredicted.items()}})
@@ -166,7 +166,7 @@ def compare(settings: Settings, prediction: Path, loss: float, probes: tuple[str
         scores = {name: float(score) for name, _, score in (one.partition("=") for one in probes)}
     except (ValidationError, ValueError) as error:
         raise RequestError(
-            f"{prediction} or a --probe cannot be read", found=str(error).splitlines()[0],
+            f"the file {prediction} or a --probe cannot be read", found=str(error).splitlines()[0],
             expected="a file of `plinth experiment scaling predict --out`, and NAME=SCORE",
         ) from error  # fmt: skip
     found = made.compare(loss, scores)

@@ -163,7 +163,7 @@ class ScalingLaw(Frozen):
         floor = self.E + (0.0 if reuse is None else self.B * reuse.limit**-self.beta)
         if not loss > floor:
             text = "" if reuse is None else f" with {reuse.unique_tokens:.3g} unique tokens at any repetition"
-            raise RequestError(f"no model reaches this loss{text}", found=f"{loss:g}", expected=f"above {floor:.6g}")
+            raise RequestError(f"no model can reach this loss{text}", found=f"{loss:g}", expected=f"above {floor:.6g}")
 
         def tokens(params: float) -> float:
             left = loss - self.E - self.A * params**-self.alpha

@@ -75,7 +75,9 @@ class ScalingPrediction(Frozen):
             raise RequestError(f"the prediction has no {unknown[0]}", expected=", ".join(foretold))
         wrong = [name for name, value in truths.items() if not np.isfinite(value) or value == 0]
         if wrong:
-            raise RequestError(f"{wrong[0]} has no defined relative error", found=truths[wrong[0]], expected="not 0")
+            raise RequestError(
+                f"a relative error is not defined for {wrong[0]}", found=truths[wrong[0]], expected="not 0"
+            )
         return tuple(
             PredictedOutcome(
                 measure=name, predicted=foretold[name], truth=truth, error=(foretold[name].value - truth) / truth,
@@ -131,7 +133,7 @@ def _probe(fitted: Fitted, name: str, loss: float, drawn: Floats, level: float) 
     """Return the predicted probe score at a loss, or the reason why there is no prediction."""
     at = [i for i, run in enumerate(fitted.runs) if name in run.probes]
     if len(at) < FEWEST_RUNS:
-        return f"only {len(at)} runs have this probe; at least {FEWEST_RUNS} are needed"
+        return f"only {len(at)} runs have scores of this probe; at least {FEWEST_RUNS} are needed"
     runs = [fitted.runs[i] for i in at]
     losses, scores = np.array([run.loss for run in runs]), np.array([run.probes[name] for run in runs])
     record = fitted.fit
@@ -271,7 +273,7 @@ class BoughtModel(Frozen):
     utilisation: float
     flops: float
     best: Allocation
-    preset: str = Field(description="Model preset whose number of parameters is nearest.")
+    preset: str = Field(description="Model preset whose number of parameters is closest to that of `best`.")
     preset_parameters: int
     loss: Estimate | None = None
     extrapolation: float | None = None

@@ -104,8 +104,12 @@ def source() -> None:
 @recipe_option
 @click.option("--kind", type=click.Choice(KINDS), help="Input format; required for a path.")
 @click.option("--licence", help="License as SPDX expression, or `per-document`; required for a path.")
-@click.option("--text-field", default="text", show_default=True, help="Name of the text field in JSONL and Parquet.")
-@click.option("--suffix", "suffixes", multiple=True, help="File suffix to read (tree, text). Repeatable.")
+@click.option(
+    "--text-field", default="text", show_default=True, help="Name of the text field in JSONL and Parquet files."
+)
+@click.option(
+    "--suffix", "suffixes", multiple=True, help="Suffix of the files to read (for the kinds tree and text). Repeatable."
+)
 @click.option("--policy", "policy", default="default", show_default=True, help="Policy for a path.")
 @click.option(
     "--sample-mb", type=click.FloatRange(0.01, 4096), default=32.0, show_default=True, help="Sample size in MB."
@@ -113,15 +117,17 @@ def source() -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed for the sample.")
 @click.option("--price", type=click.FloatRange(min=0), help="One-time price for the whole source.")
 @click.option("--currency", default="USD", show_default=True, help="Currency of the price.")
-@click.option("--train", is_flag=True, help="Train runs with and without the source. Stores its text.")
+@click.option("--train", is_flag=True, help="Train runs with and without the source. This stores the source's text.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="--train: source's share.")
-@click.option("--test", metavar="JSONL", help="--train: file with test text, here or in input/.")
-@click.option("--least-gain", type=click.FloatRange(min=0), help="--train: minimum gain, in bits per byte.")
-@click.option("--anneal", metavar="RUN:STEP", help="--train: also test by annealing from this checkpoint.")
-@click.option("--anneal-tokens", type=click.IntRange(min=1), help="--train: number of tokens per annealing run.")
+@click.option("--test", metavar="JSONL", help="With --train: file with test text, as a path or in input/.")
+@click.option("--least-gain", type=click.FloatRange(min=0), help="With --train: minimum gain, in bits per byte.")
+@click.option(
+    "--anneal", metavar="RUN:STEP", help="With --train: also test the source by annealing from this checkpoint."
+)
+@click.option("--anneal-tokens", type=click.IntRange(min=1), help="With --train: number of tokens per annealing run.")
 @click.option("--seeds", type=click.IntRange(1, 64), default=3, show_default=True, help="--train: seeds per arm.")
 @click.option("--side-by-side", type=click.IntRange(1, 256), default=1, help="--train: concurrent runs.")
-@click.option("--show", "shown", is_flag=True, help="Show the verdict of an earlier run with --train.")
+@click.option("--show", "shown", is_flag=True, help="Show the verdict of an earlier call with --train.")
 @json_option
 def value(
     settings: Settings,
@@ -262,7 +268,7 @@ def _show(new: str, found: dict[str, Any]) -> None:
     output.heading(f"{new}: a sample of {output.size(sample['source_bytes'])} of {output.size(sample['of_bytes'])}")
     output.facts(
         {
-            "files": f"{sample['files']:,} of {sample['of_files']:,} (or pieces of them)",
+            "files": f"{sample['files']:,} of {sample['of_files']:,} files (or pieces of them)",
             "documents": sample["documents"],
             "parsed": f"{accepted['parsed']:.1%} of the records",
             "kept by the policy": _share(accepted["kept"]),
@@ -276,7 +282,7 @@ def _show(new: str, found: dict[str, Any]) -> None:
     own, held = density["new_ngrams"], density["new_ngrams_of_held_out"]
     facts = {
         "text new to the corpus": _share(density["unique_text"]),
-        "new word 5-grams": f"{_share(own)}; in held-out text of the corpus {_share(held)}",
+        "new word 5-grams": f"{_share(own)} of the source; {_share(held)} of the corpus's held-out text",
     }
     if found["tokenizer"]:
         rate = found["tokenizer"]["bytes_per_token"]
@@ -319,8 +325,9 @@ def _show_proxy(proxy: dict[str, Any]) -> None:
     ]
     output.table(columns, rows, right=columns[1:])
     output.say(
-        f"The model reads {output.size(proxy['base_bytes'])} of the corpus, then {output.size(proxy['added_bytes'])} "
-        "of the source or of the corpus. If the difference is below zero, the source helps more."
+        f"One model reads {output.size(proxy['base_bytes'])} of the corpus and then "
+        f"{output.size(proxy['added_bytes'])} of the source (+source); another reads the same corpus text and then "
+        "the same amount of other corpus text (+more). diff is +source minus +more; below zero, the source helps more."
     )
 
 

@@ -82,7 +82,7 @@ def known(ctx: Context, without: str | None = None) -> ReferenceCorpus:
         raise MissingError(
             "there is no corpus to compare the source with",
             found="no bucket with curated text",
-            remedy="run the pipeline first: `plinth run --select funnel`",
+            remedy="run the pipeline first, up to the funnel: `plinth run --select funnel`",
         )
     columns = [{b: ctx.refs.load(made[f"{b}/{kind}"]) for b in whole if f"{b}/{kind}" in made} for kind in kinds]
     return ReferenceCorpus(*columns)

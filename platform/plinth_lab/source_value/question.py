@@ -50,7 +50,9 @@ class Annealing(Frozen):
 
     checkpoint: str = Field(min_length=1, description="Checkpoint to start from: `RUN:STEP` in this workspace.")
     tokens: int = Field(gt=0, description="Number of annealing tokens per arm.")
-    share: float | None = Field(None, gt=0, lt=1, description="Source's share of tokens (default: `source.share`).")
+    share: float | None = Field(
+        None, gt=0, lt=1, description="Share of the source in the annealing tokens (default: `source.share`)."
+    )
     lr: float | None = Field(None, gt=0, description="Initial learning rate (default: the recipe's peak rate).")
     optimizer: Literal["kept", "fresh"] = Field("kept", description="Initial state (`training.initial.optimizer`).")
 
@@ -59,17 +61,17 @@ class SourceQuestion(Source):
     """Source as described in a recipe, with its price and its share of the training text."""
 
     policy: str = Field("default", description="Name of the recipe's policy for the source's documents.")
-    price: float = Field(ge=0, allow_inf_nan=False, description="One-time price for the whole source.")
+    price: float = Field(ge=0, allow_inf_nan=False, description="One-time price to pay for the whole source.")
     currency: str = Field("USD", min_length=1, max_length=8, description="Currency of the price.")
     share: float = Field(gt=0, lt=1, description="Share of the source in the training tokens of the arm `with`.")
     least_gain: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Minimum gain that is worth the price, in bits per byte. With 0, any gain is enough.",
+        description="Minimum gain in bits per byte that is worth the price. With 0, any gain is enough.",
     )
     sample_mb: float = Field(32.0, gt=0, le=4096, description="Size of the sample to read from the source, in MB.")
-    anneal: Annealing | None = Field(None, description="Also test the source by annealing.")
+    anneal: Annealing | None = Field(None, description="Also test the source by annealing a checkpoint.")
 
     def arms(self) -> dict[str, dict[str, Any]]:
         """Return the two arms with empty overlays. The method `overlay` returns the keys that each arm changes."""
@@ -193,7 +195,7 @@ def require_meaning(found: Mapping[str, Any], needs: Mapping[str, int]) -> None:
     if nominal < most:
         raise RequestError(
             "the source is too small for its share",
-            found=f"{nominal:,.0f} tokens before any document is dropped",
+            found=f"{nominal:,.0f} tokens in the source, before any document is dropped",
             expected=f"at least {most:,}",
             remedy="lower `source.share`, train fewer tokens, or allow more passes with mixture.max_epochs",
         )
@@ -209,8 +211,8 @@ def refusal(found: Mapping[str, Any], needs: Mapping[str, int], least_rate: floa
     if most < need:
         nominal = found["effective"]["factors"]["nominal_tokens"]
         return (
-            f"at most {most:,.0f} of the source's {nominal:,.0f} tokens pass the policy and are new (95%), but its "
-            f"share of a run needs {need:,}"
+            f"at most {most:,.0f} of the source's {nominal:,.0f} tokens pass the policy and are new (95%), but the "
+            f"source's share of a run needs {need:,}"
         )
     rate = found["tokenizer"]["bytes_per_token"] if found["tokenizer"] else {"value": 0.0}
     if rate["value"] > 0 and rate["high"] < least_rate:
@@ -260,7 +262,7 @@ def asked(workspace: Path, source: str) -> Path:
     path = path_of(workspace, source)
     if not path.is_file():
         raise MissingError(
-            f"no training run has evaluated {source}",
+            f"no training run has evaluated the source {source}",
             found=f"no {path}",
             remedy=f"plinth corpus source value {source} --price PRICE --share SHARE --test FILE --train",
         )

@@ -74,7 +74,9 @@ def rules(settings: Settings, runbooks: str, out: Path | None) -> None:
     )
 )
 @shared
-@click.option("--webhook", default="", help="Send all alerts to this address (default: the routes in `alerting.yaml`).")
+@click.option(
+    "--webhook", default="", help="Send all alerts to this webhook address (default: the routes in `alerting.yaml`)."
+)
 @out_option
 def routes(settings: Settings, webhook: str, out: Path | None) -> None:
     """Write the Alertmanager configuration: routes by owner and severity, grouping by run, and escalation."""

@@ -96,8 +96,8 @@ class Routing(Frozen):
         default_factory=dict, description="Webhook addresses by owner, then by severity (`page`, `ticket`)."
     )
     escalation: str = Field("", description="Webhook address for pages that stay unanswered for half an hour.")
-    page_repeat: str = Field("1h", description="Interval at which a firing page is sent again.")
-    ticket_repeat: str = Field("1d", description="Interval at which a firing ticket is sent again.")
+    page_repeat: str = Field("1h", description="Interval at which a page that is still firing is sent again.")
+    ticket_repeat: str = Field("1d", description="Interval at which a ticket that is still firing is sent again.")
 
 
 def routing(workspace: Workspace) -> Routing:
@@ -229,7 +229,7 @@ def _address(routes: Routing, owner: str, severity: Severity) -> str:
     named = routes.escalation if severity == "escalation" else routes.owners.get(owner, {}).get(severity, "")
     if not (found := named or routes.default):
         raise RequestError(
-            f"no address for a {severity} of owner {owner}",
+            f"no address for {severity} alerts of owner {owner}",
             expected=f"`default` or owners.{owner}.{severity} in {FILE}",
         )
     return found

@@ -102,7 +102,7 @@ def _dead(one: Alert) -> Iterable[str]:
             if one.condition.threshold(pair) >= 1:
                 factor, bad = pair.factor(one.condition.period_s), 1 - one.condition.objective
                 yield (
-                    f"{one.name} can never fire: burn rate {factor:.3g} × error budget {bad:.3g} is a bad share of "
+                    f"{one.name} can never fire: burn rate {factor:.3g} × error budget {bad:.3g} gives a bad share of "
                     f"{one.condition.threshold(pair):.3g}, and a share cannot exceed 1"
                 )
 
@@ -213,14 +213,14 @@ def _runs(wanted: Objectives) -> Iterator[Alert]:
     happened = {
         "RunRestarted": ("restart", "was restarted by its supervisor"),
         "RankFailed": ("rank_failed", "lost a rank to a classified failure"),
-        "RunHung": ("hang", "hung; its ranks were stopped"),
+        "RunHung": ("hang", "hung, so its ranks were stopped"),
         "GuardActed": ("intervention", "had a step in which the guard intervened"),
         "CheckpointRefused": ("refused", "rejected a checkpoint that differs from its record"),
         "SaveFailed": ("save_failed", "could not write a checkpoint"),
         "UploadFailed": ("upload_failed", "could not copy a checkpoint to its bucket"),
         "DeviceError": ("device_error", "had a GPU error"),
         "JobKilled": ("vanished", "lost its supervisor, which was killed"),
-        "AllowanceSpent": ("allowance_spent", "was stopped: its granted budget is spent"),
+        "AllowanceSpent": ("allowance_spent", "was stopped, because its granted budget is spent"),
     }
     for name, (kind, what) in happened.items():
         yield _alert(name, "ticket", "training", _recent(kind), f"{run} {what}.")

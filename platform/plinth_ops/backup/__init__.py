@@ -53,7 +53,8 @@ def backup() -> None:
     type=click.Choice(["needed", "all"]),
     default="needed",
     show_default=True,
-    help="needed: copy only blobs that cannot be rebuilt (documents, checkpoints); all: copy every blob of a manifest.",
+    help="`needed`: copy only blobs that cannot be rebuilt (documents, checkpoints). `all`: copy every blob of a "
+    "manifest.",
 )
 @shared
 @json_option
@@ -120,7 +121,7 @@ def restore(settings: Settings, place: str, name: str, given: tuple[str, ...]) -
     drill.restore(archive, snapshot, target, urls, for_command())
     output.facts({"restored": target.uri or str(target.root), "taken": snapshot.at, **_facts(snapshot)})
     if snapshot.missing:
-        output.say(f"{counted(len(snapshot.missing), 'blob')} not in the backup; `plinth run` rebuilds them.")
+        output.say(f"{counted(len(snapshot.missing), 'blob')} not copied to the backup; `plinth run` rebuilds them.")
 
 
 @backup.command("drill")

@@ -226,7 +226,7 @@ def _record(workspace: Workspace, name: str) -> DrillFinding:
     Anyone who can write to the archive could add a forged backup.
     """
     known = name in _known(workspace)
-    return DrillFinding("record", known, name if known else f"{name}: not taken on this machine")
+    return DrillFinding("record", known, name if known else f"the backup {name} was not taken on this machine")
 
 
 def _log(ctx: Context, log: SignedLog) -> DrillFinding:
@@ -252,7 +252,9 @@ def _references(ctx: Context, snapshot: BackupSnapshot) -> DrillFinding:
     except PlinthError as error:
         return DrillFinding("references", False, str(error))
     wanted = sum(each.path.startswith("refs/") for each in snapshot.entries)
-    return DrillFinding("references", len(loaded) == wanted, f"{len(loaded)} of {wanted} and their manifests verify")
+    return DrillFinding(
+        "references", len(loaded) == wanted, f"{len(loaded)} of {wanted} references and their manifests are verified"
+    )
 
 
 def _counts(snapshot: BackupSnapshot, now: Mapping[str, int]) -> DrillFinding:

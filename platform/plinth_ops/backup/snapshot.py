@@ -194,7 +194,7 @@ class BackupArchive:
                 f"{what} does not match its digest",
                 found=f"SHA-256 {written.sha256}, {written.bytes} bytes",
                 expected=f"{sha256}, {size} bytes",
-                remedy="rebuild it with `plinth run` if possible, then back up again",
+                remedy="rebuild the blob with `plinth run` if possible, then back up again",
             )
         assert self._known is not None
         self._known[_object(sha256)] = size
@@ -208,7 +208,7 @@ class BackupArchive:
         """
         if not self.has(sha256, size):
             raise IntegrityError(
-                f"the backup is incomplete: the content of {what} is missing or has another length",
+                f"the backup is incomplete: the content of {what} is missing or has the wrong length",
                 found=f"no {self._where(sha256)} with {size} bytes",
                 remedy="restore an earlier backup (`plinth ops backup list PLACE`); check who can write to PLACE",
             )

@@ -64,7 +64,7 @@ def room(scope: CheckScope) -> CheckAnswer:
     if scope.newest_run is not None:
         needed, what = checkpoint.size_of_last(scope.newest_run.directory), scope.newest_run.run_id
     elif scope.recipe is not None and scope.recipe.mixture is not None:
-        needed, what = _planned_bytes(scope), "the recipe's model in FP32 with Adam's moments"
+        needed, what = _planned_bytes(scope), "estimate for the recipe's model in FP32 with Adam's moments"
     if not needed:
         return undetermined("the checkpoint size is unknown: no checkpoint and no model in the recipe")
     folder = _existing(scope.ctx.workspace.runs)

@@ -41,7 +41,7 @@ AHEAD_DAYS: Final = 1 / 24
 def audit_proved(scope: CheckScope) -> CheckAnswer:
     """Check that every decision is in the signed, hash-chained audit log, and that no release decision is missing."""
     proof = releases.prove_log(scope.ctx)
-    return passed(f"{proof.entries} entries, referenced by {len(proof.anchors)} release records")
+    return passed(f"{proof.entries} audit log entries, referenced by {len(proof.anchors)} release records")
 
 
 def logs_hold(scope: CheckScope) -> CheckAnswer:
@@ -138,7 +138,10 @@ def champion_holds(scope: CheckScope) -> CheckAnswer:
     if champion is None:
         return not_applicable("no champion")
     verified.verify_release(scope.ctx, name, champion)
-    return passed(f"{name} version {champion}: records and model verify; `plinth verify champion` verifies its lineage")
+    return passed(
+        f"{name} version {champion}: records and model are verified; the lineage is not checked here (run `plinth "
+        "verify champion`)"
+    )
 
 
 def way_back(scope: CheckScope) -> CheckAnswer:
@@ -194,7 +197,7 @@ def behind_login(scope: CheckScope) -> CheckAnswer:
     parts = urllib.parse.urlsplit(named)
     if not parts.scheme.startswith("http"):
         asks = settings.load(scope.ctx.workspace)
-        words = f"login by {asks.kind}" if asks else "no login: every user of this machine can write"
+        words = f"login by {asks.kind}" if asks else "MLflow has no login: every user of this machine can write to it"
         return passed(f"own server, on {HOST} only; {words}")
     try:
         with urllib.request.urlopen(named.rstrip("/") + _ASKED, timeout=ANSWER_S) as answer:
@@ -209,7 +212,11 @@ def behind_login(scope: CheckScope) -> CheckAnswer:
 
 def servers_used(scope: CheckScope) -> CheckAnswer:
     """Check that no MLflow server runs for a deleted workspace or stays idle for hours."""
-    orphans = [f"process {pid} serves {home}, which does not exist" for pid, home in _serving() if not home.is_dir()]
+    orphans = [
+        f"MLflow server process {pid} serves the workspace {home}, which does not exist"
+        for pid, home in _serving()
+        if not home.is_dir()
+    ]
     if orphans:
         return failed("; ".join(orphans))
     own = find_server(scope.ctx.workspace)
@@ -218,7 +225,7 @@ def servers_used(scope: CheckScope) -> CheckAnswer:
     log = scope.ctx.workspace.mlflow / "server.log"
     seconds = scope.now - max(log.stat().st_mtime, own.started_at_s) if log.exists() else 0.0
     hours = max(seconds, 0.0) / 3600  # the server may have written while the list was evaluated
-    found = f"process {own.pid} at {own.uri}, idle for {hours:.1f} hours"
+    found = f"MLflow server process {own.pid} at {own.uri} has been idle for {hours:.1f} hours"
     return warned(found) if hours > scope.settings.idle_hours else passed(found)
 
 
@@ -236,7 +243,9 @@ def telemetry_off(scope: CheckScope) -> CheckAnswer:
     files = [settings_file(), workspace.dagster / "dagster.yaml"]
     found = [f"{path}: telemetry.enabled" for path in files if path.exists() and _sends(path)]
     found += list(_environment())
-    return failed("; ".join(found)) if found else passed("off in dagster.yaml and in the environment variables")
+    if found:
+        return failed("; ".join(found))
+    return passed("telemetry is off in dagster.yaml and in the environment variables")
 
 
 def automation_runs(scope: CheckScope) -> CheckAnswer:
@@ -286,7 +295,8 @@ CHECKS = (
     ),
     Check(
         "gate-policy", "a signed policy defines the release gates", "release",
-        ("preproduction", "readiness", "security"), "`plinth gates sign FILE` (docs/gates.md)", policy_signed,
+        ("preproduction", "readiness", "security"),
+        "sign a gate policy with `plinth gates sign FILE` (docs/gates.md)", policy_signed,
     ),
     Check(
         "gates-measured", "the recipe measures the evidence for every policy gate", "evaluation", ("preproduction",),
@@ -298,17 +308,17 @@ CHECKS = (
     ),
     Check(
         "champion", "the champion verifies and is not tainted", "release", ("readiness", "incident"),
-        "`plinth release rollback --by PERSON --reason TEXT`", champion_holds,
+        "roll back with `plinth release rollback --by PERSON --reason TEXT`", champion_holds,
     ),
     Check(
         "way-back", "there is a good version to roll back to", "release", ("readiness", "incident"),
-        "release a second version; until then, a bad version can only be withdrawn: "
-        "`plinth release rollback --withdraw --by PERSON --reason TEXT`",
+        "release a second version; until then, a bad version can only be withdrawn with `plinth release rollback "
+        "--withdraw --by PERSON --reason TEXT`",
         way_back,
     ),
     Check(
         "consumers", "the consumers of the champion are enrolled with an owner", "release", ("readiness", "incident"),
-        "`plinth release consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
+        "add a consumer with `plinth release consumer add NAME --owner PERSON --model RELEASE`", consumers_known,
     ),
     Check(
         "marks", "there are no active taints", "compliance", ("incident",),
@@ -316,20 +326,23 @@ CHECKS = (
     ),
     Check(
         "no-incident", "no incident is open", "on-call", ("preproduction", "readiness"),
-        "`plinth ops incident show`; `plinth ops incident close --reason TEXT`", no_incident,
+        "inspect the incident with `plinth ops incident show`, and close it with "
+        "`plinth ops incident close --reason TEXT`", no_incident,
     ),
     Check(
         "mlflow-login", "an MLflow server that other machines can reach requires a login", "security",
-        ("readiness", "security"), "`plinth ops people login`, or the reverse proxy in infra/oidc/mlflow.conf",
+        ("readiness", "security"),
+        "enable a login with `plinth ops people login`, or use the reverse proxy in infra/oidc/mlflow.conf",
         behind_login,
     ),
     Check(
         "servers-used", "no MLflow server is idle or serves a deleted workspace", "platform", ("readiness", "security"),
-        "`plinth down`; stop the servers of deleted workspaces", servers_used,
+        "stop the server with `plinth down`, and stop the servers of deleted workspaces", servers_used,
     ),
     Check(
         "telemetry", "telemetry of Dagster, Great Expectations and MLflow is off", "security", (
-        "preproduction", "security"), "set telemetry.enabled: false in dagster.yaml; unset the variable", telemetry_off,
+        "preproduction", "security"),
+        "set `telemetry.enabled: false` in dagster.yaml, and unset the environment variable", telemetry_off,
     ),
     Check(
         "automation", "schedules and sensors of this workspace are evaluated", "platform", ("readiness", "incident"),

@@ -58,7 +58,7 @@ class ChecklistSettings(Frozen):
     )
     free_checkpoints: int = Field(3, ge=1, description="Minimum free disk space, as a number of checkpoints.")
     interval_factor: float = Field(
-        3.0, gt=1, description="Maximum factor between the checkpoint interval and the optimal interval."
+        3.0, gt=1, description="Maximum factor by which the checkpoint interval may differ from the optimal interval."
     )
     clock_s: float = Field(1.0, gt=0, description="Maximum difference between two clocks, in seconds.")
     backups: str = Field("", description="Folder or s3:// URL of the backups; empty if not configured.")

@@ -67,7 +67,9 @@ def set_aside(scope: CheckScope) -> CheckAnswer:
     if absent:
         return failed(f"never materialized: {', '.join(absent)}")
     held = scope.ctx.refs.current("holdout").stats["held_out"]  # its rows are all documents, held out or not
-    return passed(f"{held:,} documents held out; overlap measured") if held else failed("no document is held out")
+    if not held:
+        return failed("no document is held out")
+    return passed(f"{held:,} documents are held out, and their overlap is measured")
 
 
 def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
@@ -80,7 +82,7 @@ def benchmarks_protected(scope: CheckScope) -> CheckAnswer:
     return passed(", ".join(sets))
 
 
-WORDS = {RunState.FAILED: "failed", RunState.LOST: "is lost: the job ended without a result"}
+WORDS = {RunState.FAILED: "failed", RunState.LOST: "is lost, because the job ended without a result"}
 
 
 def resume_proved(scope: CheckScope) -> CheckAnswer:
@@ -116,7 +118,7 @@ def saves_often_enough(scope: CheckScope) -> CheckAnswer:
     every = config.checkpoints.every_steps * own.step_s
     wasted = spending.waste(every, pauses.stall_s, pauses.restore_s, between)
     found = (
-        f"interval {config.checkpoints.every_steps} steps ({every:,.0f} s), optimum {best:,.0f} s; "
+        f"checkpoint interval {config.checkpoints.every_steps} steps ({every:,.0f} s), optimum {best:,.0f} s; "
         f"{wasted:.2%} of the time is lost"
     )
     factor = scope.settings.interval_factor
@@ -263,9 +265,9 @@ def alerts_routed(scope: CheckScope) -> CheckAnswer:
         return failed(error.what)
     pages = sorted(owner for owner, ways in routes.owners.items() if ways.get("page"))
     if not (routes.default or pages):
-        return failed(f"{prometheus.FILE} has no address for pages")
+        return failed(f"{prometheus.FILE} has no address to send pages to")
     found = f"pages for {', '.join(pages) or 'all owners'}{' and a default' if routes.default and pages else ''}"
-    return passed(found) if routes.escalation else warned(f"{found}; no escalation for unanswered pages")
+    return passed(found) if routes.escalation else warned(f"{found}; unanswered pages are not escalated")
 
 
 def backed_up(scope: CheckScope) -> CheckAnswer:
@@ -283,7 +285,7 @@ def backed_up(scope: CheckScope) -> CheckAnswer:
         return failed(found)
     here = "://" not in place and folder.stat().st_dev == scope.ctx.workspace.root.stat().st_dev
     if here and not scope.ctx.workspace.uri:
-        return warned(f"{found}, on the disk of the workspace itself")
+        return warned(f"{found}, which is on the disk of the workspace itself")
     return passed(found)
 
 
@@ -315,9 +317,10 @@ def alerts_seen(scope: CheckScope) -> CheckAnswer:
     recent = [one for one in found if float(one["time"]) >= scope.now - DAY_S]
     if recent:
         return warned(
-            f"{len(recent)} in the last day; the newest is from {recent[-1]['job']}: {str(recent[-1]['message'])[:200]}"
+            f"{len(recent)} alarms in the last day; the newest alarm is from {recent[-1]['job']}: "
+            f"{str(recent[-1]['message'])[:200]}"
         )
-    return passed(f"none in the last day; {len(lines)} earlier")
+    return passed(f"no alarm in the last day; {len(lines)} earlier alarms")
 
 
 CHECKS = (
@@ -339,7 +342,7 @@ CHECKS = (
     ),
     Check(
         "resume-proof", "a resumed run equals the uninterrupted run", "training", ("preproduction", "readiness"),
-        "`plinth run audit resume latest`", resume_proved,
+        "run `plinth run audit resume latest`", resume_proved,
     ),
     Check(
         "checkpoint-interval", "the checkpoint interval suits the failure rate and the save time", "training",
@@ -378,7 +381,7 @@ CHECKS = (
     ),
     Check(
         "money-limit", "a cost limit is set and not exhausted", "finance", ("preproduction", "readiness"),
-        "`plinth ops cost limit all 5000 --per month`", money_limited,
+        "set a limit, such as `plinth ops cost limit all 5000 --per month`", money_limited,
     ),
     Check(
         "alerts-sound", "every alert can fire within its response target and has a runbook", "on-call", ("readiness",),

@@ -64,7 +64,7 @@ def root_shared(scope: CheckScope) -> CheckAnswer:
     """Check that the root of trust is not a demo root, and that no single key holder can change it."""
     root = Trust.newest(scope.ctx.workspace).root
     if root.demo:
-        return warned(f"{root.title}: everything it signs is shown as signed by a demo root")
+        return warned(f"{root.title}: every statement that it signs is marked as signed by a demo root")
     threshold = root.authority(ROOT).threshold
     found = f"{threshold} of {len(root.authority(ROOT).keys)} root keys must sign a change"
     return warned(f"{found}: one key holder can change the root alone") if threshold < 2 else passed(found)
@@ -75,7 +75,9 @@ def roles_apart(scope: CheckScope) -> CheckAnswer:
     trust = Trust.newest(scope.ctx.workspace)
     here = [role for role in APART if _has_key(trust.folder, role)]
     found = f"private keys on this machine: {', '.join(here) or 'none'}"
-    return warned(f"{found}; one user can train, approve and promote") if len(here) == len(APART) else passed(found)
+    if len(here) != len(APART):
+        return passed(found)
+    return warned(f"{found}; with them, one user can train, approve and promote")
 
 
 def key_modes(scope: CheckScope) -> CheckAnswer:
@@ -95,7 +97,7 @@ def keys_outside(scope: CheckScope) -> CheckAnswer:
     if not root.is_dir():
         return not_applicable(f"no folder {root}")
     found = [str(path.relative_to(root)) for path in _small_files(root) if b"PRIVATE KEY-----" in path.read_bytes()]
-    return failed(", ".join(found)) if found else passed(f"no key in the small files of {root}")
+    return failed(", ".join(found)) if found else passed(f"no private key was found in the small files of {root}")
 
 
 def _mode_of(path: Path) -> str:
@@ -328,16 +330,17 @@ def _folder(package: str) -> Path:
 CHECKS = (
     Check(
         "root-pinned", "a root of trust is pinned outside the workspace and does not expire soon", "security",
-        ("preproduction", "readiness", "security"), "`plinth keys pin FILE`, or `plinth keys renew`", _pinned,
+        ("preproduction", "readiness", "security"),
+        "pin a root with `plinth keys pin FILE`, or renew it with `plinth keys renew`", _pinned,
         waivable=False,
     ),
     Check(
         "roles-held", "every role has enough valid keys for its threshold", "security", ("readiness", "security"),
-        "`plinth keys enrol ROLE KEY.pub --owner NAME`", roles_held, waivable=False,
+        "enroll a key with `plinth keys enrol ROLE KEY.pub --owner NAME`", roles_held, waivable=False,
     ),
     Check(
         "root-shared", "the root is not a demo root, and no key holder alone can change it", "security", ("security",),
-        "`plinth keys init`; `plinth keys threshold root 2`", root_shared,
+        "create a root with `plinth keys init`; raise its threshold with `plinth keys threshold root 2`", root_shared,
     ),
     Check(
         "roles-apart", "keys of trainer, approver, policy and promoter are not all on one machine", "security",
@@ -367,6 +370,6 @@ CHECKS = (
     ),
     Check(
         "pins", "installed packages have the pinned versions", "platform", ("preproduction", "security"),
-        "`make setup` in a checkout; rebuild an image", pins_installed,
+        "run `make setup` in a checkout, or rebuild the container image", pins_installed,
     ),
 )  # fmt: skip

@@ -250,7 +250,7 @@ FULL_DISK: Final = GameDay(
     hypothesis="If the disk fills during a save, the job ends with an error that reports it, and committed checkpoints "
     "stay valid. Once space is free, the same command continues to the same end state.",
     fault="Before a save or at a boundary of its writes, the disk has less free space than the checkpoint needs.",
-    blast_radius=f"{OWN} For root, also a tmpfs of {DISK_BYTES >> 20} MiB at the rehearsal's folder.",
+    blast_radius=f"{OWN} For root, it also affects a tmpfs of {DISK_BYTES >> 20} MiB at the rehearsal's folder.",
     protection="files become visible only when they are complete, and a full disk has its own error",
     abort_s=900.0,
     prepare=counted,

@@ -141,7 +141,7 @@ class GameDay:
 
 
 #: Blast radius of a game day that only affects its rehearsal.
-OWN: Final = "One rehearsal in the scratch folder; no other run, bucket or workspace."
+OWN: Final = "It affects one rehearsal in the scratch folder, and no other run, bucket or workspace."
 
 
 def finding(what: str, seen: object, expected: object) -> Outcome:

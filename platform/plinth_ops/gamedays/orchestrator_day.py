@@ -233,7 +233,7 @@ DEATH: Final = GameDay(
     "its end and starts no second one. If Dagster dies during the submission, there is at most one job.",
     fault="SIGKILL to Dagster at a write boundary of a submission, after the job started but before its handle is "
     "written, or while Dagster follows the job.",
-    blast_radius=f"{OWN} A separate Dagster instance.",
+    blast_radius=f"{OWN} It also starts a separate Dagster instance.",
     protection="jobs are detached, and found again by the handle in the run's folder or by their environment",
     abort_s=900.0,
     prepare=submitted,

@@ -416,7 +416,7 @@ def contents(record: GameDayRecord, signed: str) -> GameDayData:
     return GameDayData(
         **shown,
         passed=record.passed,
-        alerts=" or ".join(record.alerts) or "none; no page may fire",
+        alerts=" or ".join(record.alerts) or "none: no page may fire during this game day",
         machine=f"{record.machine}, Plinth {record.version}",
         record=signed,
         compared=tuple(named),

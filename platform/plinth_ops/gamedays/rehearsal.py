@@ -141,10 +141,11 @@ def weights_found(undisturbed: RunConfig, config: RunConfig) -> Outcome:
     """Check that weights, optimizer, random state and monitor of the last step equal those of the undisturbed run."""
     ours, theirs = (state_digests(one) for one in (config, undisturbed))
     other = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
+    what = "weights and state are bit-identical to those of an undisturbed run"
     if not theirs:
-        return Outcome(what="weights and state are bit-identical to an undisturbed run", passed=False, seen="no state")
+        return Outcome(what=what, passed=False, seen="no state")
     seen = f"{len(theirs)} state files" if not other else f"{other[0]} and {len(other) - 1} other files differ"
-    return Outcome(what="weights and state are bit-identical to an undisturbed run", passed=not other, seen=seen)
+    return Outcome(what=what, passed=not other, seen=seen)
 
 
 def committed_found(config: RunConfig) -> Outcome:

@@ -340,7 +340,7 @@ def _close_gate(made: _Rehearsed) -> None:
     made.see("the new gate and the taint block the bad candidate", closed, {GATE, "taint"})
     made.see("the current policy requires the omitted gate", (GATE in asked.asked, asked.version), (True, 2))
     reason = bad[GATE].reason
-    made.found.append(Outcome(what="the gate's reason lists the slices",
+    made.found.append(Outcome(what="the gate's reason lists the slices that became worse",
                               passed=all(f"{one} +" in reason for one in GOOD), seen=reason))  # fmt: skip
     blocking = {name for name, one in good.items() if one.blocks} - {"approvals"}
     made.see("no gate blocks the good candidate", blocking, set())
@@ -380,8 +380,8 @@ RELEASE: Final = GameDay(
     hypothesis="Signed measurements show that a bad champion is worse than its predecessor. This champion is "
     "tainted and rolled back, and the cause is traced to the bad source. The gate that the policy omitted blocks the "
     "bad model, but no good model.",
-    fault="A release under a policy without comparison; its run read random letters together with its text.",
-    blast_radius=f"{OWN} A separate MLflow server on loopback.",
+    fault="A release under a policy without comparison; its training run read random letters together with its text.",
+    blast_radius=f"{OWN} It also starts a separate MLflow server on loopback.",
     protection="signed measurements, taints, the signed history, lineage, and gates of a signed policy",
     abort_s=1800.0,
     prepare=serve,

@@ -168,7 +168,11 @@ def _ledger(config: RunConfig) -> list[Outcome]:
     least = min((us for one in attempts for us in one.rank_us.values()), default=0)
     numbers = [event["seq"] for event in events]
     return [
-        Outcome(what="causes add up to all rank-seconds", passed=all(abs(gap) <= 2 for gap in gaps), seen=f"{gaps} µs"),
+        Outcome(
+            what="the goodput ledger's causes add up to all rank-seconds",
+            passed=all(abs(gap) <= 2 for gap in gaps),
+            seen=f"{gaps} µs",
+        ),
         Outcome(what="no cause has negative time", passed=least >= 0, seen=f"minimum {least} µs"),
         finding("events are in order", numbers, sorted(set(numbers))),
     ]
@@ -205,7 +209,7 @@ CLOCK_JUMP: Final = GameDay(
     "nothing is signed once the root has expired.",
     fault="The wall clock of supervisor and ranks jumps back or forward by seconds, hours or days, or past the root's "
     "expiry.",
-    blast_radius=f"{OWN} The machine's clock is not changed; the processes of the job read a shifted one.",
+    blast_radius=f"{OWN} The machine's clock is not changed; the processes of the job read a shifted clock.",
     protection="order by number, waits on the monotonic clock, a ledger clock that never goes back, key expiry",
     abort_s=900.0,
     prepare=rehearsal.rehearse,
@@ -299,8 +303,9 @@ def _trust_of(folder: Path) -> Iterator[None]:
 
 REVOKED_KEY: Final = GameDay(
     name="revoked-key",
-    hypothesis="Every reader rejects statements that a key signed after its revocation date and accepts earlier ones. "
-    "A job with the revoked key trains no step and reports the reason; with another key the run reaches the same end.",
+    hypothesis="Every reader rejects statements that a key signed after its revocation date and accepts earlier "
+    "statements. A job with the revoked key trains no step and reports the reason; with another key, the run reaches "
+    "the same end state.",
     fault="Between two jobs of its run, the trainer's key is revoked as of a past date.",
     blast_radius=f"{OWN} The scratch folder has its own root of trust.",
     protection="revocation dates, checked by every reader of a signed statement",
@@ -389,7 +394,7 @@ MLFLOW: Final = GameDay(
     hypothesis="A run continues during an MLflow outage. Events that could not be relayed are reported, kept, and "
     "relayed once MLflow is back, every step once.",
     fault="The connection to the MLflow server is down from one event of the timeline to another.",
-    blast_radius=f"{OWN} A separate MLflow server on loopback.",
+    blast_radius=f"{OWN} It also starts a separate MLflow server on loopback.",
     protection="events wait until MLflow accepts them, and markers prevent duplicates",
     abort_s=900.0,
     prepare=serve,

@@ -41,7 +41,7 @@ _OTHERS = (
         name="plinth_collector_seconds",
         unit="seconds",
         labels=("part",),
-        meaning="Duration of the last collection of a part.",
+        meaning="Duration of the last collection of each part.",
         source="exporter",
         part="exporter",
         presence="always",
@@ -64,7 +64,8 @@ _OTHERS = (
         name="plinth_alarm_timestamp_seconds",
         unit="seconds",
         labels=("source",),
-        meaning="Time of the last alarm: `pipeline` for a failed job, `release` for an alarm of the registry sensors.",
+        meaning="Time of the last alarm. The source is `pipeline` for a failed job and `release` for an alarm of the "
+        "registry sensors.",
         source=_ALERTS_FILE,
         part="workspace",
     ),
@@ -131,7 +132,8 @@ _OTHERS = (
     Metric(
         name="plinth_error_budget_spent_ratio",
         labels=("indicator",),
-        meaning="Bad seconds divided by the bad seconds that the objective allows; exhausted at 1 or more.",
+        meaning="Bad seconds divided by the bad seconds that the objective allows; the error budget is exhausted at 1 "
+        "or more.",
         source="service levels",
         part="service levels",
     ),

@@ -120,7 +120,7 @@ def gc(
     epilog=examples("plinth ops gc pin web/curated --reason 'audit of 2027'", "plinth ops gc pin 3fa9c1d2 --reason …")
 )
 @click.argument("target")
-@click.option("--reason", required=True, help="Purpose of the pin, and its end date.")
+@click.option("--reason", required=True, help="Purpose of the pin and the date on which it may be removed.")
 @shared
 def pin(settings: Settings, target: str, reason: str) -> None:
     """Keep the manifest TARGET (an asset or a digest) with its whole lineage."""

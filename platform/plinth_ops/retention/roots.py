@@ -385,7 +385,7 @@ def _require(state: State, digests: Iterable[str]) -> None:
     except MissingError as error:
         raise MissingError(
             f"{error.what}, which a published asset references",
-            expected="all published manifests, because blobs of a missing manifest seem unreferenced; nothing was "
+            expected="all published manifests, because the blobs of a missing manifest seem unreferenced; nothing was "
             "deleted",
             remedy=error.remedy,
         ) from error

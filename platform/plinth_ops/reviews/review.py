@@ -241,7 +241,7 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
     return section(
         "Service levels", not spent if rows else None, verdict,
         ("indicator", "good", "objective", "budget spent"), rows,
-        lead=f"At the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
+        lead=f"State at the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
     )  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
     whole = f"{len(ends)} of {len(ends)} complete" if ends else "nothing is published"
     verdict = f"{len(rows)} broken" if rows else whole
     walked = f"{counted(links, 'manifest')} from {counted(len(ends), 'end')}"
-    lead = f"{walked} of the pipeline traced down to the sources by digest{proved}."
+    lead = f"{walked} of the pipeline were traced down to the sources by digest{proved}."
     return section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
 
 

@@ -389,7 +389,8 @@ class ErrorBudgetPolicy(Frozen):
         ("job success",), description="Indicators that must have data. The other indicators may be without data."
     )
     objectives: Objectives = Field(
-        Objectives(), description="Objectives of the gate: window, required shares and limits, as in `objectives.yaml`."
+        Objectives(),
+        description="Objectives of the gate: time window, required shares and limits, as in `objectives.yaml`.",
     )
 
     @model_validator(mode="after")
@@ -422,11 +423,12 @@ def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
     if not measured:
         reason = f"no data in the last {days:g} days: {', '.join(idle)}"
         return GateResult(name=ERROR_BUDGET, state="skipped", reason=reason)
-    parts = ["; ".join(one.words for one in spent or measured), f"in {days:g} days, for the objectives of the policy"]
+    parts = ["; ".join(one.words for one in spent or measured)]
+    parts.append(f"measured over {days:g} days, for the objectives of the policy")
     if idle:
         parts.append(f"no data: {', '.join(idle)}")
     if others := [one.words for one in budgets if one.indicator not in found and one.is_spent]:
-        parts.append(f"exhausted, but not required by the policy: {'; '.join(others)}")
+        parts.append(f"error budget exhausted, but not required by the policy: {'; '.join(others)}")
     head = "error budget exhausted" if spent else "no required error budget is exhausted"
     known = {one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured}
     return decided(ERROR_BUDGET, not spent, f"{head}: {'; '.join(parts)}", **known)

@@ -29,7 +29,7 @@ class Objectives(Frozen):
     window_days: float = Field(28.0, gt=0, description="Length of the sliding window, in days.")
     silence_s: float = Field(7200.0, gt=0, description="Seconds without an event after which a job counts as killed.")
     job_success: float = Field(0.95, gt=0, lt=1, description="Required share of rank-seconds in successful jobs.")
-    goodput: float = Field(0.90, gt=0, lt=1, description="Required share of rank-seconds in steps that are kept.")
+    goodput: float = Field(0.90, gt=0, lt=1, description="Required share of rank-seconds spent in steps that are kept.")
     goodput_after_s: float = Field(
         3600.0,
         ge=0,
@@ -51,14 +51,14 @@ class Objectives(Frozen):
         0.95,
         gt=0,
         lt=1,
-        description="Required share of the restore time during which a restore is within its time limit.",
+        description="Required share of restore time that is within the time limit of a restore.",
     )
     restore_time_s: float = Field(300.0, gt=0, description="Maximum seconds to download, verify and load a checkpoint.")
     validation_trend: float = Field(
         0.95,
         gt=0,
         lt=1,
-        description="Required share of rank-seconds before held-out evaluations whose loss is within the limit.",
+        description="Required share of rank-seconds that precede a held-out evaluation whose loss is within the limit.",
     )
     validation_rise: float = Field(
         0.02, ge=0, description="Tolerated rise of a held-out loss above the best earlier loss, in bits per byte."
@@ -73,7 +73,8 @@ class Objectives(Frozen):
         0.50,
         gt=0,
         lt=1,
-        description="Required busy share of device-seconds; computing share of rank-seconds if there are no samples.",
+        description="Required share of device-seconds in which the device is busy. Without device samples, the share "
+        "of rank-seconds spent computing is used.",
     )
     cost_per_token: float = Field(
         0.90,
@@ -88,7 +89,7 @@ class Objectives(Frozen):
         0.95,
         gt=0,
         lt=1,
-        description="Required share of the waiting time of new source files during which the wait is within its limit.",
+        description="Required share of the waiting time of new source files that is within the limit.",
     )
     ingestion_lag_s: float = Field(
         3600.0, gt=0, description="Maximum seconds from the arrival of source files to their publication."
@@ -100,7 +101,8 @@ class Objectives(Frozen):
         0.95,
         gt=0,
         lt=1,
-        description="Required share of replayed runs' time that is in runs whose last replay agrees within the limit.",
+        description="Required share of the time of replayed runs that belongs to runs whose last replay agrees within "
+        "the limit.",
     )
     reproducibility_bound: float = Field(
         0.01, ge=0, description="Maximum relative difference between the losses of a replayed and a recorded step."
@@ -109,7 +111,7 @@ class Objectives(Frozen):
         0.95,
         gt=0,
         lt=1,
-        description="Required share of the time of fine-tuning runs during which a run is within its time limit.",
+        description="Required share of the time of fine-tuning runs that is within the time limit of a run.",
     )
     fine_tune_s: float = Field(
         86400.0, gt=0, description="Maximum seconds from the submission of a fine-tuning run to its end."

@@ -316,7 +316,10 @@ def _run(arguments: list[str], target: str, what: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
     if done.returncode:
         found = done.stderr[-2000:]
-        remedy = "free disk space or repair gcc, as the message indicates; otherwise report it with the version of gcc"
+        remedy = (
+            "free disk space or repair gcc, as the compiler's message indicates; otherwise report the message with the "
+            "version of gcc"
+        )
         raise CompilerError(f"{what} does not compile", found=found, remedy=remedy)
     if done.stderr:
         _say(done.stderr)

@@ -65,9 +65,9 @@ class Predictor:
         if model.word_ngrams > 1:
             raise ModelFileError(
                 "this fastText model cannot label blocks of lines",
-                found=f"word n-grams of up to {model.word_ngrams} words",
+                found=f"word n-grams of up to {model.word_ngrams} words in the fastText model",
                 expected="a model without word n-grams, such as fastText's models for language identification",
-                remedy="use it with the annotator `fasttext`, which labels whole documents",
+                remedy="use the model with the annotator `fasttext`, which labels whole documents",
             )
         self.model = model
         self._input, self._output = input_layer(model), output_layer(model)

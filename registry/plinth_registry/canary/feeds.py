@@ -225,7 +225,9 @@ def _values(body: bytes, who: str) -> dict[int, float]:
             raise ValueError(f"{who} refused the expression: {said.get('error')}")
         found = said["data"]["result"]
         if len(found) > 1:
-            raise ValueError(f"{who} returned {len(found)} series; aggregate them to one, for example with sum(…)")
+            raise ValueError(
+                f"the query of {who} returned {len(found)} series; aggregate them to one, for example with sum(…)"
+            )
         return {round(at): float(value) for at, value in (found[0]["values"] if found else ())}
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{who} returned an invalid response") from error

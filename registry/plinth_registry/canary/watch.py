@@ -81,10 +81,10 @@ class CanaryStatus(Frozen):
             return "will be withdrawn"
         if self.trial.decision == "promote":
             promote = f"`plinth release promote {self.candidate_version} --by PERSON --reason TEXT`"
-            return f"may become champion: {promote} evaluates its gates again"
+            return f"the canary may become champion: {promote} evaluates its gates again"
         open_ = [one.name for one in self.trial.streams if one.role != "guard" and one.decision == "continue"]
         waits = f"undecided: {', '.join(open_)}" if open_ else f"no signed evidence: {self.missing}"
-        return f"{waits}; withdrawn if any stream is worse than the margin"
+        return f"{waits}; the canary is withdrawn if any stream is worse than the margin"
 
 
 class Observed(NamedTuple):

@@ -168,7 +168,7 @@ def verify(directory: Path, root: Path, *, unreleased: bool = False) -> dict[str
         raise SignatureError(
             f"{directory} is not a verified export",
             found=str(error) or type(error).__name__,
-            expected=f"exactly the files signed by a {PROMOTER} of the root in {root}",
+            expected=f"exactly the files that a {PROMOTER} of the root in {root} signed",
             remedy="do not use this model; export the release again (text and tokens: `plinth export verify PLACE`)",
         ) from error
 
@@ -183,7 +183,7 @@ def verify_bundle(directory: Path, root: Path, bundle: Path, trusted_root: Path,
     proof, payload = sigstore_bundle.verify(bundle, trusted_root, known, role)
     if payload != base64.b64decode(envelope["payload"]):
         raise SignatureError(
-            f"the Sigstore bundle {bundle} is about another statement",
+            f"the Sigstore bundle {bundle} signs another statement",
             found=f"a statement with SHA-256 {hashlib.sha256(payload).hexdigest()}",
             expected=f"the payload of {directory / EXPORT}",
         )
@@ -320,10 +320,11 @@ def _state(
         attestations.attest(ctx, source.recipe, "measurement", asset, source.checkpoint, **about)
     except SignatureError as error:
         raise SignatureError(
-            f"there is no statement that the files of {form} are from checkpoint {source.checkpoint[:12]}",
+            f"no statement proves that the files of {form} are derived from checkpoint {source.checkpoint[:12]}",
             found=error.brief,
             expected=f"a statement by the {EVALUATOR} about these files",
-            remedy=f"first run this command on the machine with the {EVALUATOR}'s key, which signs the statement",
+            remedy=f"first run this command on the machine that has the {EVALUATOR}'s key, so that the statement is "
+            "signed",
         ) from error
 
 

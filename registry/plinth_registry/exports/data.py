@@ -55,7 +55,7 @@ def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: b
         if one.asset == "checkpoint" and not unreleased:
             raise GateError(
                 f"{one.digest[:12]} is a checkpoint",
-                expected="a release, exported with `plinth export model`",
+                expected="a release, which is exported with `plinth export model`",
                 remedy="use --unreleased to export the files of a checkpoint",
             )
     for one in going:
@@ -137,7 +137,7 @@ def leaving(
         try:
             signer = Trust.of(ctx.workspace).signer(COMPLIANCE)
         except SignatureError as error:
-            remedy = f"{error.remedy}; or use --unsigned; the export then cannot be verified elsewhere"
+            remedy = f"{error.remedy}; or use --unsigned, but then the export cannot be verified elsewhere"
             raise SignatureError(error.what, found=error.found, expected=error.expected, remedy=remedy) from error
         seal = DataSeal(ctx, to, name, signer)
         leave(ctx, manifests, to)
@@ -170,8 +170,8 @@ def verify(to: str, root: Path) -> dict[str, Any]:
         raise SignatureError(
             f"{to} is not a verified export of text or tokens",
             found=str(error) or type(error).__name__,
-            expected=f"exactly the files signed by a {COMPLIANCE} key of the root in {root}",
-            remedy="do not use this export; export again into an empty folder",
+            expected=f"exactly the files that a {COMPLIANCE} key of the root in {root} signed",
+            remedy="do not use this export; export the data again into an empty folder",
         ) from error
 
 
@@ -223,5 +223,5 @@ def _content(uri: str) -> bytes:
     for piece in read_file(uri):
         pieces.append(piece)
         if (length := length + len(piece)) > MOST_BYTES:
-            raise StorageError(f"{uri} is too long to be a statement", expected=f"at most {MOST_BYTES:,} bytes")
+            raise StorageError(f"{uri} is too long to be a signed statement", expected=f"at most {MOST_BYTES:,} bytes")
     return b"".join(pieces)

@@ -168,7 +168,9 @@ def record_envelope(ctx: Context, record: ReleaseRecord) -> dict[str, Any]:
     path = RELEASES.path(ctx, record.number)
     data = dsse.bytes_of(path)
     if releases.record_of(RELEASES.opened(Trust.of(ctx.workspace), data, str(path))) != record:
-        raise SignatureError(f"{path} was replaced", expected=f"release record {record.number}, as it was verified")
+        raise SignatureError(
+            f"{path} was replaced", expected=f"release record {record.number}, unchanged since it was verified"
+        )
     return dict(dsse.parsed(data, str(path))["envelope"])
 
 
@@ -211,7 +213,11 @@ def role_of(trust: Trust, envelope: Mapping[str, Any], where: str, at: str | Non
         except SignatureError:
             continue
         return role
-    raise SignatureError(f"no authorized signature on {where}", found=kind, expected="a signature by its type's role")
+    raise SignatureError(
+        f"no authorized signature on {where}",
+        found=kind,
+        expected="a signature by a role that may sign this type of statement",
+    )
 
 
 def _statements(ctx: Context, found: ReleasedModel, form: str) -> Iterator[tuple[str, tuple[str, bytes]]]:

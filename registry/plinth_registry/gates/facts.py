@@ -128,9 +128,11 @@ class LicenceFacts(Frozen):
 class ToleranceFacts(Frozen):
     """Relative difference between a replay and the run, and between two replays."""
 
-    differences: Mapping[str, float] = Field(description="Differences between original and replay, by quantity.")
+    differences: Mapping[str, float] = Field(
+        description="Differences between the original run and its replay, by quantity."
+    )
     bounds: Mapping[str, float] = Field(description="Tolerance of each quantity, measured by two replays.")
-    hardware: tuple[str, ...] = Field(description="Hardware of each rank in the measurement.")
+    hardware: tuple[str, ...] = Field(description="Hardware of each rank during the measurement.")
     method: str
     faults: tuple[str, ...] = Field((), description="Reasons why the replay exceeds the tolerance.")
 
@@ -178,9 +180,11 @@ class Approval(Frozen):
     decision: Literal["approved", "rejected"]
     reason: str
     how: Literal["statement", "tag"]
-    key: str = Field("", description="Identity of the key that signed; empty for a tag.")
-    policy: str = Field("", description="Digest of the gate policy at that time; empty for an unsigned tag.")
-    proxy: str = Field("", description="Owner of the server key that signed the author; empty if unsigned.")
+    key: str = Field("", description="Identity of the key that signed the decision; empty for a tag.")
+    policy: str = Field(
+        "", description="Digest of the gate policy at the time of the decision; empty for an unsigned tag."
+    )
+    proxy: str = Field("", description="Owner of the server key that signed the author of a tag; empty if unsigned.")
     after: int = Field(
         0,
         ge=0,
@@ -202,11 +206,14 @@ class Evidence(Frozen):
     code: CodeFacts | None = None
     taints: tuple[str, ...] | None = None
     champion: str | None = Field(None, description="Digest of the champion's checkpoint; empty if there is none.")
-    first_release: Literal["allowed", "refused"] = Field("allowed", description="Allow or refuse a first release.")
+    first_release: Literal["allowed", "refused"] = Field(
+        "allowed", description="Decision of the policy on a first release, which has no champion to compare with."
+    )
     parent: str | None = Field(None, description="Digest of the initial checkpoint; empty for random weights.")
     expected_slices: tuple[str, ...] = ()
     miscounted: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="Numbers that do not match their tables, by kind of evidence."
+        default_factory=dict,
+        description="Reported numbers that do not match the tables they were computed from, by kind of evidence.",
     )
 
     measured: Mapping[str, SerializeAsAny[Frozen]] = Field(

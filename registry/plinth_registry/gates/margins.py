@@ -40,7 +40,7 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
         return GateResult(name=name, state=state, reason=reason)
     found = evidence.of("comparison", ComparisonFacts)
     if found is None:
-        return missing(name, f"no comparison with the champion {evidence.champion[:12]}")
+        return missing(name, f"there is no comparison with the champion {evidence.champion[:12]}")
     if found.champion != evidence.champion:
         other = found.champion[:12]
         return decided(name, False, f"compared with {other}, but the champion is {evidence.champion[:12]}")
@@ -214,7 +214,11 @@ OWN_SLICES = "slices"
 class ForgettingBound(Frozen):
     """Maximum loss of a model relative to its parent, in bits per byte."""
 
-    margin: float = Field(0.02, gt=0, description="Allowed loss on the whole and on each slice.")
+    margin: float = Field(
+        0.02,
+        gt=0,
+        description="Maximum regression of the held-out text as a whole and of each slice, in bits per byte.",
+    )
     margins: Mapping[str, float] = Field(default_factory=dict, description="Margins of individual slices, by label.")
     parents_text: bool = Field(
         True, description="Require a comparison on the parent's held-out text, which imported weights do not have."
@@ -282,11 +286,14 @@ COMPRESSED = "compressed"
 class CompressedPolicy(Frozen):
     """Limits on the loss of a compressed form relative to its release, in bits per byte."""
 
-    margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the release.")
+    margin: float = Field(0.02, ge=0, description="Maximum regression of a slice against the release.")
     margins: Mapping[str, float] = Field(
-        default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
+        default_factory=dict,
+        description="Margins by slice label, such as `bucket web`; `all` is the held-out text as a whole.",
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents than this are only listed.")
+    min_documents: int = Field(
+        10, ge=2, description="Slices with fewer documents than this are listed, but not judged."
+    )
 
 
 def compressed(asked: CompressedPolicy, evidence: Evidence) -> GateVerdict:

@@ -38,7 +38,7 @@ def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
         return found
     if known is None or not (known.commits or known.unclean):
         return missing("lineage", "the code that the training used")
-    reason = "; ".join(known.unclean) or f"{found.reason}; all machines at a clean commit"
+    reason = "; ".join(known.unclean) or f"{found.reason}; all machines ran at a clean commit"
     return decided("lineage", not known.unclean, reason, commits=list(known.commits))
 
 
@@ -111,7 +111,7 @@ def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     within, how = _within(known, asked)
     passed = known.bit_exact or within
     found = "is bit-identical to" if known.bit_exact else "is within a measured tolerance of"
-    reason = f"a resumed run {found if passed else 'differs from'} an uninterrupted one over {steps}"
+    reason = f"a resumed run {found if passed else 'differs from'} an uninterrupted run over {steps}"
     reason = "; ".join((reason, *(how if not known.bit_exact else ()), *(() if passed else known.faults)))
     return decided("resume", passed, reason, **known.model_dump(mode="json"))
 
@@ -212,7 +212,7 @@ def approvals(asked: ApprovalPolicy, evidence: Evidence) -> GateResult:
     if unknown:
         parts.append("unknown requester, so two-person approval cannot be evaluated")
     if alike:
-        parts.append(f"{len(found.people)} people used {len(found.keys)} of {needed} different keys or logins")
+        parts.append(f"{len(found.people)} people used {len(found.keys)} of {needed} required different keys or logins")
     decisions = [approval.model_dump(mode="json") for approval in evidence.approvals]
     reason = "; ".join((*parts, *found.rejected, *found.faults))
     return GateResult(name=APPROVALS, state=state, reason=reason, evidence={"decisions": decisions})

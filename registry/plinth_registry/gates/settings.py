@@ -66,33 +66,44 @@ class SlicePolicy(Frozen):
     correction.
     """
 
-    max_bits_per_byte: float | None = Field(None, gt=0, description="Absolute limit for the slice of every bucket.")
-    margin: float = Field(0.02, ge=0, description="Allowed loss of a slice against the champion, in bits per byte.")
-    margins: Mapping[str, float] = Field(
-        default_factory=dict, description="Margins by slice label, such as `bucket web`; `all` is the whole."
+    max_bits_per_byte: float | None = Field(
+        None, gt=0, description="Maximum bits per byte of the slice of every bucket."
     )
-    min_documents: int = Field(10, ge=2, description="Slices with fewer documents than this are only listed.")
+    margin: float = Field(
+        0.02, ge=0, description="Maximum regression of a slice against the champion, in bits per byte."
+    )
+    margins: Mapping[str, float] = Field(
+        default_factory=dict,
+        description="Margins by slice label, such as `bucket web`; `all` is the held-out text as a whole.",
+    )
+    min_documents: int = Field(
+        10, ge=2, description="Slices with fewer documents than this are listed, but not judged."
+    )
 
 
 class ProbePolicy(Frozen):
     """Limits on probes with a signal-to-noise ratio of at least 1."""
 
-    margin: float = Field(0.05, ge=0, description="Allowed loss of a probe against the champion.")
-    min_templates: int = Field(10, ge=2, description="Probes with fewer templates than this are only listed.")
-    none_decides: Literal["passes", "fails"] = Field("fails", description="Result if no probe exceeds its noise.")
+    margin: float = Field(0.05, ge=0, description="Maximum regression of a probe against the champion.")
+    min_templates: int = Field(
+        10, ge=2, description="Probes with fewer templates than this are listed, but not judged."
+    )
+    none_decides: Literal["passes", "fails"] = Field(
+        "fails", description="Result of the gate if no probe exceeds its noise."
+    )
 
 
 class TaskPolicy(Frozen):
     """Limits on tasks and their metrics."""
 
-    margin: float = Field(0.05, ge=0, description="Allowed loss of a metric against the champion.")
-    min_items: int = Field(10, ge=2, description="Tasks with fewer items than this are only listed.")
+    margin: float = Field(0.05, ge=0, description="Maximum regression of a metric against the champion.")
+    min_items: int = Field(10, ge=2, description="Tasks with fewer items than this are listed, but not judged.")
 
 
 class ContaminationPolicy(Frozen):
     """Limit on the overlap of training text with the held-out set."""
 
-    max_documents: int = Field(0, ge=0, description="Maximum number of overlapping training documents.")
+    max_documents: int = Field(0, ge=0, description="Maximum number of training documents that overlap held-out text.")
 
 
 class LicencePolicy(Frozen):
@@ -103,13 +114,15 @@ class LicencePolicy(Frozen):
         description="SPDX identifiers that the policy permits, checked in addition to the recipe's list. If null, only "
         "the recipe's list applies.",
     )
-    uses: tuple[Use, ...] = Field(("train",), min_length=1, description="Uses that every source must grant.")
+    uses: tuple[Use, ...] = Field(
+        ("train",), min_length=1, description="Uses that the terms of every source must grant."
+    )
 
 
 class ResumePolicy(Frozen):
     """Requirements on the replay of a resumed run."""
 
-    min_steps: int = Field(1, ge=1, description="Minimum number of compared steps.")
+    min_steps: int = Field(1, ge=1, description="Minimum number of steps that the resume proof compares.")
     classes: tuple[ToleranceClass, ...] = Field(
         ("bit-equal",),
         min_length=1,
@@ -129,7 +142,7 @@ class ResumePolicy(Frozen):
 class StabilityPolicy(Frozen):
     """Limit on interventions and restarts of the run."""
 
-    max_events: int = Field(20, ge=0, description="Maximum number of events of all kinds.")
+    max_events: int = Field(20, ge=0, description="Maximum number of run events of all kinds.")
 
 
 class CostPolicy(Frozen):
@@ -141,13 +154,16 @@ class CostPolicy(Frozen):
 class PrometheusPolicy(Frozen):
     """Two PromQL expressions with one series each, evaluated at the same times."""
 
-    url: str = Field(pattern=r"^https?://[^\s@?#]+$", description="Address of Prometheus, without `/api/v1`.")
-    canary: str = Field(min_length=1, description="Expression of the canary's value.")
-    champion: str = Field(min_length=1, description="Expression of the champion's value.")
+    url: str = Field(
+        pattern=r"^https?://[^\s@?#]+$", description="Address of the Prometheus server, without `/api/v1`."
+    )
+    canary: str = Field(min_length=1, description="Prometheus expression of the canary's value.")
+    champion: str = Field(min_length=1, description="Prometheus expression of the champion's value.")
     step_s: int = Field(
         60,
         ge=1,
-        description="Seconds between pairs. Pairs are correlated if this is shorter than the rate window.",
+        description="Seconds between two pairs of values. Pairs are correlated if this is shorter than the rate "
+        "window.",
     )
 
 
@@ -157,7 +173,9 @@ class FeedPolicy(Frozen):
     lines: str | None = Field(
         None, min_length=1, description="File or folder of `*.jsonl`; relative to the workspace, or absolute."
     )
-    prometheus: PrometheusPolicy | None = Field(None, description="Prometheus server with both values.")
+    prometheus: PrometheusPolicy | None = Field(
+        None, description="Prometheus server that has the values of canary and champion."
+    )
 
     @model_validator(mode="after")
     def _from_one_place(self) -> FeedPolicy:
@@ -173,7 +191,7 @@ class TrialPolicy(Frozen):
     stream is worse by more than the margin, and may be promoted if every stream is within the margin.
     """
 
-    margin: float = Field(0.005, ge=0, lt=1, description="Allowed loss, as a fraction of the champion's value.")
+    margin: float = Field(0.005, ge=0, lt=1, description="Maximum regression, as a fraction of the champion's value.")
     level: float = Field(0.95, gt=0.5, lt=1, description="One minus the false alarm rate for an equally good canary.")
     least: int = Field(100, ge=2, description="Minimum number of observations per stream.")
     higher_is_better: tuple[str, ...] = Field((), description="Names of streams in which higher is better.")
@@ -184,8 +202,9 @@ class TrialPolicy(Frozen):
     )
     promote: Literal["at once", "by hand", "automatic"] = Field(
         "at once",
-        description="Stage of an approved candidate if there is a champion: champion at once; canary, promoted by "
-        "hand; or canary, promoted automatically once it is shown to be within the margin.",
+        description="Promotion of an approved candidate if there is a champion. `at once`: it becomes champion. "
+        "`by hand`: it becomes the canary, and a person promotes it. `automatic`: it becomes the canary, and is "
+        "promoted once it is shown to be within the margin.",
         exclude_if=lambda given: given == "at once",
     )
 
@@ -212,14 +231,15 @@ class GatePolicy(Frozen):
     """Conditions of a release, written and signed by the release owner."""
 
     release: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64, description="Name of the release.")
-    version: int = Field(1, ge=1, description="Version of this policy: one more than the previous version.")
+    version: int = Field(1, ge=1, description="Version of this policy, which is one more than the previous version.")
     description: str = ""
     first_release: Literal["allowed", "refused"] = Field(
         "allowed", description="Allow or refuse a first release, which has no champion to compare with."
     )
     tainted_champion: Literal["stays", "goes back"] = Field(
         "stays",
-        description="A tainted champion stays until a manual rollback, or is rolled back to the last good version.",
+        description="Handling of a tainted champion: it stays until a manual rollback, or it is rolled back to the "
+        "last good version.",
         exclude_if=lambda given: given == "stays",
     )
     papers: Literal["unsigned", "signed"] = Field(

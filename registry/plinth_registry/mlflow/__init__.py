@@ -81,7 +81,7 @@ def guard(client: Any, uri: str) -> Any:
         scheme = urlsplit(found.artifact_uri).scheme
         if scheme in ("", "file") or (scheme.startswith("http") and not _prefixed(found.artifact_uri, uri)):
             raise RegistryError(
-                f"artifacts of {resource_id} in MLflow would bypass its server",
+                f"artifacts of {resource_id} in MLflow would not be read through the MLflow server",
                 found=found.artifact_uri,
                 expected=f"{PROXIED_SCHEME}:/…",
                 remedy="find out who changed the location in MLflow's database; delete the run or experiment",

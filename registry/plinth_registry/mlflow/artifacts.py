@@ -223,13 +223,13 @@ def _write_of_export(short: str, folder: Path) -> None:
     if not place or not root or not re.fullmatch(r"[0-9a-f]{12}", short):
         raise MissingError(
             f"no model {short} on this machine",
-            expected=f"a workspace with the model in PLINTH_WORKSPACE, or {EXPORTS} and {ROOT}",
+            expected=f"a workspace with the model in PLINTH_WORKSPACE, or an export in {EXPORTS} and a root in {ROOT}",
             remedy=f"set {EXPORTS} to a folder or s3:// prefix with the export, and {ROOT} to the pinned root.json",
         )
     if not (_copy_from_bucket if "://" in place else _copy_from_folder)(place, short, folder):
         raise MissingError(
             f"{place} has no export of model {short}",
-            remedy="write an export with `plinth export model NAME@champion FOLDER`",
+            remedy="write an export of the model with `plinth export model NAME@champion FOLDER`",
         )
     exports.verify(folder, Path(root))
 

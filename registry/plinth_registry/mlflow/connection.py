@@ -248,7 +248,7 @@ def _database(workspace: Workspace) -> Path:
 def _require_person(workspace: Workspace, person: str) -> None:
     if settings.load(workspace) is None:
         raise RegistryError(
-            "authentication is disabled on this MLflow server", remedy="enable it with `plinth ops people login`"
+            "authentication is disabled on this MLflow server", remedy="enable the login with `plinth ops people login`"
         )
     if person == settings.ACCOUNT:
         raise RegistryError(f"{person} is the account of Plinth itself", expected="the name of a person")
@@ -259,7 +259,7 @@ def _ask(workspace: Workspace, person: str, method: str, path: str, **given: str
     uri = ensure_server(workspace)
     if not is_own(workspace, uri):
         remedy = "unset MLFLOW_TRACKING_URI, or create the account on that server"
-        raise RegistryError("accounts exist only on the workspace's own server", found=uri, remedy=remedy)
+        raise RegistryError("accounts exist only on the workspace's own MLflow server", found=uri, remedy=remedy)
     server = Server(uri, authorization(workspace, uri), dict)
     try:
         server.request(method, f"/api/{path}", json.dumps({"username": person, **given}).encode())

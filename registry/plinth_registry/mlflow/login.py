@@ -134,8 +134,8 @@ def _require_counted(ctx: Context, login: LoginSettings, person: str, model: str
     if "tag" not in asked.accepted or login.signer not in asked.proxies:
         raise GateError(
             f"the policy of {release} does not accept approvals by tags through {login.signer}",
-            expected="`tag` among approvals.accepted, and that name among approvals.proxies",
-            remedy="sign the approval: `plinth approve`",
+            expected="`tag` in approvals.accepted, and the signer of the login in approvals.proxies",
+            remedy="sign the approval with `plinth approve`",
         )
     if person not in asked.approvers:
         raise GateError(f"{person} may not approve {release}", expected=f"one of {', '.join(asked.approvers)}")
@@ -165,7 +165,7 @@ def _state(ctx: Context, login: LoginSettings, person: str, change: TagChange) -
     if "candidate" not in version.tags:
         return
     if version.tags.get(change.tag, "") != change.value:
-        raise SignatureError(f"another value was written to {change.tag}", found=version.tags.get(change.tag))
+        raise SignatureError(f"another value was written to the tag {change.tag}", found=version.tags.get(change.tag))
     about, release = candidate.read(ctx, version), change.model.removesuffix(candidate.SUFFIX)
     before = _decided(ctx, about, login, person)
     governing = policy.governing(ctx, release)

@@ -348,7 +348,7 @@ def serve(home: Path, port: int, users: Path, root: Path | None = None) -> None:
 
 def _end_unused(users: Path) -> None:
     wait_until_unused(users, LINGER_S)  # the lock is held until this process exits, so a new user starts another server
-    print(f"no process has used this server for {LINGER_S:g} s", flush=True)
+    print(f"the MLflow server stops, because no process has used it for {LINGER_S:g} s", flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -91,8 +91,8 @@ def test_what_was_taken_may_not(begun: Callable[..., RunConfig], from_step: int)
     amended = begun(from_step)
     with pytest.raises(RecipeError, match="affect past steps of run tiny-000000000000") as caught:
         job.check(amended)
-    assert "steps up to 10, with batches of 4 from step 1" in str(caught.value)
-    assert "amend from step 11 on" in str(caught.value)
+    assert "steps up to 10 with batches of 4 from step 1" in str(caught.value)
+    assert "start the amendment at step 11 or later" in str(caught.value)
     assert config.load(amended.directory.config).amendments == ()
 
 

@@ -152,7 +152,7 @@ def test_a_run_begins_from_a_mean_that_its_trainer_signed(run: tuple[Context, Ru
         if statement is not None:
             content = mean_record.path(config.directory, statement.digest).read_bytes()
             mean_record.path(config.directory, forged.digest).write_bytes(content)
-        with pytest.raises(LineageError, match="is not verified as a mean"):
+        with pytest.raises(LineageError, match="is not verified as an average"):
             initial._checkpoint(ctx, forged.digest)
 
 
@@ -162,7 +162,7 @@ def test_the_mean_that_a_recipe_asks_for(run: tuple[Context, RunConfig]) -> None
     alike = average(ctx, config, (3, 9), (1.0, 1.0), ema=False)
     assert asked(ctx, config, Average(steps=(3, 9))) == alike
     assert mean_record.in_words(asked(ctx, config, Average(ema=True))) == (
-        "exponential mean of the weights (EMA) that step 9 kept"
+        "exponential moving average (EMA) of the weights at step 9"
     )
     for params in (Average(last=4), Average(steps=(3, 7))):
         with pytest.raises(CheckpointError, match="too few checkpoints"):

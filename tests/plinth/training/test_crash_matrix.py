@@ -167,7 +167,7 @@ def test_a_file_that_is_not_what_the_writer_wrote_is_not_committed(saved: Callab
     with (run.staging / "step-00000003/engine/rank-00001.safetensors").open("r+b") as stream:
         stream.truncate(100)
     assert leading.lead is not None
-    with pytest.raises(CheckpointError, match="lacks files that the writers wrote"):
+    with pytest.raises(CheckpointError, match="lacks files that its writers have written"):
         rank_part.commit(leading, leading.lead, Timing(0.0, 0.0, 0.0))
     assert checkpoint.newest_valid(run) == (2, [])
 

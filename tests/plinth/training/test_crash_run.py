@@ -72,7 +72,7 @@ def test_writers_that_die_fill_the_disk_or_outlive_their_ranks(
     story = timeline(config.directory.events)
     failed = story.of("save_failed")
     assert [event["step"] for event in failed] == [3, 8, 12]
-    assert "the checkpoint's writer ended before the commit" in failed[0]["what"]
+    assert "the process that writes the checkpoint ended before the commit" in failed[0]["what"]
     assert failed[1]["kind"] == "DiskFullError"
     assert "the writer of rank 1 ended before its part was complete" in failed[2]["what"]
     modes = {event["step"]: event["mode"] for event in story.of("checkpoint")}

@@ -230,7 +230,7 @@ def test_orchestrator_dies_then_supervisor_dies_then_sigterm(ctx: Context, prepa
     wait_for(lambda: held_ranks.waiting(tmp_path, 1), slow)
     wait_for(lambda: checkpoint.committed(slow.directory), slow)
     os.kill(int(found.id), signal.SIGKILL)  # its ranks must go with it
-    with pytest.raises(TrainingError, match="vanished: its supervisor was killed"):
+    with pytest.raises(TrainingError, match="vanished, because its supervisor was killed"):
         job.follow(ctx, slow)
 
     held_ranks.hold(tmp_path, 6)

@@ -70,7 +70,7 @@ def test_two_of_three_sign_and_somebody_without_a_key_publishes(shared: Workspac
 def test_one_holder_alone_changes_nothing(shared: Workspace, on: Machine) -> None:
     for holder in ("ada", "ben"):
         on(holder)
-        with pytest.raises(SignatureError, match="too few root keys are on this machine"):
+        with pytest.raises(SignatureError, match="this machine has too few root keys"):
             enrolment.renew(shared)
     assert sorted(path.name for path in shared.trust.glob("*.json"))[-1] == "4.root.json"
     on("ada")

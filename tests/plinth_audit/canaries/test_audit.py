@@ -93,5 +93,5 @@ def test_a_fixed_number_of_guesses() -> None:
 
 def test_counts_that_cannot_be_are_refused() -> None:
     for right, total, epsilon in ((4, 3, 1.0), (1, 9, 1.0), (-1, 3, 1.0), (1, 3, -0.1), (1, 3, float("nan"))):
-        with pytest.raises(ValueError, match="correct of"):
+        with pytest.raises(ValueError, match="guesses are correct"):
             p_value(right, total, epsilon, Claim(canaries=8))

@@ -116,7 +116,7 @@ def test_the_summary_has_every_section_of_the_template(facts: PaperFacts) -> Non
     assert listed["### 2.3 Data crawled from the web"].startswith("| web | a.example | 2026-46 | warc |")
     assert any(line.startswith("| size | less than 1 billion tokens |") for line in lines)
     assert any(line.startswith("| permitted licences, web | CC0-1.0, MIT |") for line in lines)
-    kept = [line for line in lines if line.startswith("| licences of documents that are kept, web |")]
+    kept = [line for line in lines if line.startswith("| licenses of the documents that the policy keeps, web |")]
     assert [line.split(" | ")[1] for line in kept] == ["MIT: 36"]
     assert "None of the declared sources." in lines
 

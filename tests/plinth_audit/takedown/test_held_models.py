@@ -64,8 +64,8 @@ def test_two_candidates_one_of_them_rolled_back_one_of_them_tainted(ctx: Context
     release(ctx, "1", FIRST, "rollback", previous="2")
     found = models_of(ctx, [run(FIRST), run(SECOND)])
     states = {one.what: (one.where, one.state) for one in remaining_models(found, [SECOND])}
-    assert states["release demo/1"] == ("champion; every machine that loaded it", NOT_TAINTED)
-    assert states["release demo/2"] == ("rolled back; every machine that loaded it", TAINTED)
+    assert states["release demo/1"] == ("champion, and every machine that loaded the model", NOT_TAINTED)
+    assert states["release demo/2"] == ("rolled back, and every machine that loaded the model", TAINTED)
     assert [states[f"candidate {digest[:12]}"][1] for digest in (FIRST, SECOND)] == [NOT_TAINTED, TAINTED]
     ends = {one.what: one.until for one in remaining_models(found)}
     assert "new loads are rejected" in ends["release demo/2"]
@@ -81,7 +81,7 @@ def test_an_export_is_listed_where_it_is_and_where_it_was_deleted(ctx: Context, 
     assert {one.what: (one.where, one.until) for one in listed} == {
         "export demo/0": (f"{places[0]}, and copies of it", "until you delete it"),
         "export demo/1": (
-            f"copies of {places[1]}, which no longer exists", "unknown: ask the people who received it"
+            f"copies of {places[1]}, which no longer exists", "unknown: ask the people who received the export"
         ),
         "export demo/2": ("s3://bucket/models, and copies of it", "until you delete it"),
     }  # fmt: skip

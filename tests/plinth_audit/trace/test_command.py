@@ -90,7 +90,7 @@ def test_a_text_that_is_too_short_says_so(
     shown = plinth("corpus", "trace", tmp_path / "short", "-w", workspace)
     assert (shown.code, shown.err) == (0, "")
     assert "0 spans" in shown.out
-    assert "The text is shorter than a span" in shown.out
+    assert "The text is shorter than the minimum span" in shown.out
     assert not {"\x1b", "\x07", "\x00"} & set(shown.out)
 
 

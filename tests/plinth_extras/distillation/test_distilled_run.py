@@ -107,7 +107,7 @@ def test_the_teacher_is_in_the_key_by_its_content() -> None:
 
 @pytest.mark.parametrize("divided", ["tensor", "sequence", "pipeline"])
 def test_what_divides_a_teachers_logits_is_refused(divided: str) -> None:
-    with pytest.raises(ValueError, match=f"distillation with parallel.{divided} 2"):
+    with pytest.raises(ValueError, match=f"distillation does not support parallel.{divided} 2"):
         Training.model_validate({"parallel": {divided: 2}, "launch": {"ranks": 2}, "distillation": {"teacher": "a@b"}})
 
 

@@ -211,7 +211,7 @@ def test_ranks_and_later_steps_learn_from_their_own_rows(ctx: Context, line: Lin
 def test_what_cannot_be_stored_is_refused(ctx: Context, line: Line) -> None:
     mixed, sharded, trained = line
     _, manifest = teacher(ctx, trained)
-    with pytest.raises(TrainingError, match="exceeds the vocabulary"):
+    with pytest.raises(TrainingError, match="exceeds the size of the vocabulary"):
         teacher_logits.run(ctx, told(top_k=VOCABULARY + 1), mixed, sharded, trained, manifest)
     other = trained.model_copy(update={"stats": {**trained.stats, "vocab_size": VOCABULARY - 1}})
     with pytest.raises(RecipeError, match="tokenizer differs from the tokenizer of"):

@@ -129,4 +129,4 @@ def test_time_in_no_part_is_said(plinth: Any, tmp_path: Path) -> None:
     for number, line in enumerate(lines):
         line["time"] += 0.25 * number
     run.directory.events.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "+20.0% not in any part" in plinth("-w", tmp_path, "run", "roofline", "latest").out
+    assert "of which +20.0% is not in any part" in plinth("-w", tmp_path, "run", "roofline", "latest").out

@@ -35,7 +35,7 @@ def test_causes_in_order_with_their_bounds() -> None:
     assert [row["seconds"] for row in found["rows"]] == ["0.3 s", "0.1 s"]
     small = bottlenecks({"compute": 1.0, "host": 0.004})[-1]
     assert (small.cause, small.bound) == ("host", "no gain")
-    assert "ridge at 10 FLOPs per byte, measured; a step has 3, and reaches 33.3%" in found["words"]
+    assert "ridge point is at 10 FLOPs per byte. A step has 3 FLOPs per byte and reaches 33.3%" in found["words"]
 
 
 def test_the_run_lies_below_its_roof() -> None:

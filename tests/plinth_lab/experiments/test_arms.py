@@ -79,7 +79,7 @@ def test_cost_is_known_before_anything_runs(tmp_path: Path) -> None:
         ("release: null", "corpus: {holdout: {fraction: 0.5}}", r"words\.yaml:17  arm no-release changes corpus\.ho"),
         ("release: null", "corpus: {protected: {sets: {own: {path: x}}}}", "changes corpus.protected"),
         ("base: plain", "base: other", "base: there is no arm other"),
-        ("[3, 5]", "[3, 3]", "duplicate seed"),
+        ("[3, 5]", "[3, 3]", "the seed is listed twice"),
         ("more-prose:", "More:", "arms.More"),
         ("release: null", "releases: null", r"words\.yaml:17  releases: unknown key"),
         ("{total_tokens: 10240}", "null", "mixture.total_tokens: missing"),

@@ -81,7 +81,7 @@ def test_one_seed_finds_nothing_however_large() -> None:
     assert line.difference is not None
     assert DOCUMENTS_ONLY in line.difference.flags
     assert (line.better, line.adjusted) == ("", None)
-    assert line.finding.startswith("too few seeds: training noise is unknown; over documents only: -0.5")
+    assert line.finding.startswith("too few seeds to estimate training noise; the interval covers documents only: -0.5")
 
 
 def test_lost_runs_are_named_and_never_dropped() -> None:

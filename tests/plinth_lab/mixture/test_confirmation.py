@@ -133,7 +133,7 @@ def test_a_gain_that_new_runs_do_not_show_is_marked_and_not_written(ctx: Context
     path, experiment, runs, made, proposal = swarm
     found = confirmed(ctx, asked(swarm), lambda _: 2.5)
     assert found.status == NOT_CONFIRMED
-    assert found.reason.startswith("the interval of its gain includes 0 (minimum detectable effect ")
+    assert found.reason.startswith("the interval of the proposal's gain includes 0 (minimum detectable effect ")
     assert "minimum detectable effect" in found.reason
     page = answer.page(ctx, experiment, runs, made)
     assert 'New runs: <span class="">not confirmed</span>' in page

@@ -81,7 +81,7 @@ def test_losses_of_many_runs_at_once() -> None:
 
 
 def test_what_no_model_can_do_is_refused() -> None:
-    with pytest.raises(RequestError, match="no model reaches"):
+    with pytest.raises(RequestError, match="no model can reach"):
         CORRECTED.cheapest(CORRECTED.E)
     just = CORRECTED.E + CORRECTED.B * REUSE.limit**-CORRECTED.beta
     with pytest.raises(RequestError, match="unique tokens at any repetition"):

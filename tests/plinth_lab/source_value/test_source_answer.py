@@ -122,5 +122,5 @@ def test_the_command_line_writes_an_experiment(tmp_path: Path) -> None:
     assert runs[1].recipe.corpus.buckets["new"].sources[0].text_field == "body"
     with pytest.raises(RequestError, match="without --price and --share and --test"):
         source_question.write(*where, None, {}, 2)
-    with pytest.raises(MissingError, match="no training run has evaluated other"):
+    with pytest.raises(MissingError, match="no training run has evaluated the source other"):
         source_question.asked(tmp_path, "other")

@@ -31,7 +31,7 @@ def test_a_workspace_is_backed_up_proved_and_restored(
     assert call(["-w", workspace, "ops", "backup", "drill", place, "--json"]) == 0
     assert all(row["passed"] for row in json.loads(capsys.readouterr().out))
     assert call(["-w", str(tmp_path / "new"), "ops", "backup", "restore", place]) == 0
-    assert "1 blob not in the backup; `plinth run` rebuilds them." in capsys.readouterr().out
+    assert "1 blob not copied to the backup; `plinth run` rebuilds them." in capsys.readouterr().out
     assert (tmp_path / "new" / "releases" / "head").exists()
     assert call(["-w", workspace, "ops", "backup", "restore", place]) == 5
     assert "is not empty" in capsys.readouterr().err

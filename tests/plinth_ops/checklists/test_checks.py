@@ -414,7 +414,7 @@ def test_a_backup_that_was_killed_is_none_and_one_in_a_bucket_is_seen(ctx: Conte
     back_up(str(folder), now)
     outcome, evidence = seen(str(folder))
     assert outcome == "warn"
-    assert evidence.endswith("0.0 hours old, on the disk of the workspace itself")
+    assert evidence.endswith("0.0 hours old, which is on the disk of the workspace itself")
     with serving() as bucket:
         assert seen(bucket.uri("backups")) == ("fail", f"no complete backup in {bucket.uri('backups')}")
         back_up(bucket.uri("backups"), now)

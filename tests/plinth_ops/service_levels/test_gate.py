@@ -110,14 +110,14 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
     assert (found.passed, found.reason) == (
         True,
         "no required error budget is exhausted: job success 99.00% of 100 rank-s, objective 90.00% (10% spent); "
-        "in 28 days, for the objectives of the policy; exhausted, but not required by the policy: "
-        "goodput 63.00% of 100 rank-s, objective 90.00% (370% spent)",
+        "measured over 28 days, for the objectives of the policy; error budget exhausted, but not required by the "
+        "policy: goodput 63.00% of 100 rank-s, objective 90.00% (370% spent)",
     )
     found = error_budget(policy.error_budget, Evidence(own={GATE: (budget("job success", 10),)}))
     assert (found.passed, found.reason) == (
         False,
         "error budget exhausted: job success 10.00% of 100 rank-s, objective 90.00% (900% spent); "
-        "in 28 days, for the objectives of the policy",
+        "measured over 28 days, for the objectives of the policy",
     )
     short = budget("goodput", 10).model_copy(update={"minimum_s": 3600.0})
     named = asking("demo", indicators=["goodput"], required=["goodput"])

@@ -151,7 +151,7 @@ def test_a_canary_that_is_proved_to_be_good_becomes_champion_through_the_gates(
     assert request.run_key.startswith("canary/3/")
     (record,) = api.promote_if_approved(ctx, first.recipe)[:1]
     assert (record.action, record.version, record.by) == ("champion", "2", api.CANARY_SENSOR)
-    assert record.reason.startswith("within the margin of champion 1: held-out text: within the margin after 800")
+    assert record.reason.startswith("within the margin of the champion 1: held-out text: within the margin after 800")
     assert "approvals" in record.gates
     assert aliases(mlflow, first) == {"champion": "2", "previous": "1", "canary": "3"}
 

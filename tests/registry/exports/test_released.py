@@ -307,8 +307,8 @@ def test_the_evaluator_states_what_leaves_once(
     keys = (own_trust / "keys" / "evaluator").rename(tmp_path / "elsewhere")
     assert export(released, "demo/2", tmp_path / "out") == 8
     refusal = capfd.readouterr().err
-    assert "there is no statement that the files of hf-saved are from checkpoint" in refusal
-    assert "run this command on the machine with the evaluator's key" in refusal
+    assert "no statement proves that the files of hf-saved are derived from checkpoint" in refusal
+    assert "run this command on the machine that has the evaluator's key" in refusal
     keys.rename(own_trust / "keys" / "evaluator")
     (own_trust / "keys" / "promoter").rename(tmp_path / "promoter")
     assert export(released, "demo/2", tmp_path / "out") == 8

@@ -85,7 +85,7 @@ def test_every_other_bundle_is_refused(signed: Signed) -> None:
         return signed.changed(lambda b: b["verificationMaterial"].update(tlogEntries=list(entries)))
 
     attacks: list[tuple[str, Any]] = [
-        ("about another statement", make(b'{"_type": "x"}', WHO, ISSUER, AT)),
+        ("signs another statement", make(b'{"_type": "x"}', WHO, ISSUER, AT)),
         ("payload of type text/plain", make(signed.payload, WHO, ISSUER, AT, payload_type="text/plain")),
         ("SANs do not match", make(signed.payload, WHO.replace("main", "dev"), ISSUER, AT)),
         ("got 'https://issuer.evil'", make(signed.payload, WHO, "https://issuer.evil", AT)),

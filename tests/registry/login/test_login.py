@@ -290,7 +290,7 @@ def test_no_account_is_sent_to_another_server(served: Served, monkeypatch: pytes
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://other.example.org")
     monkeypatch.setattr(server, "healthy", lambda _: True)
     monkeypatch.setattr(connection.Server, "request", lambda *_: pytest.fail("a password was sent"))
-    with pytest.raises(RegistryError, match="accounts exist only on the workspace's own server"):
+    with pytest.raises(RegistryError, match="accounts exist only on the workspace's own MLflow server"):
         connection.add_person(served.ctx.workspace, ADA, "words-candidate", renew=True)
 
 

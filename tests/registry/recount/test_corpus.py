@@ -56,7 +56,7 @@ def test_contaminated_documents_that_were_trained_on_are_counted(ctx: Context, l
     [
         (
             {"web/curated": fingerprint.digest("cleaner text")},
-            "computed on another web/curated than the run was trained on",
+            "the measurement used another version of web/curated than the run was trained on",
         ),
         ({"web/curated": None}, "not computed on web/curated"),
         ({"web/verdicts": None}, "verdicts of no bucket, text of web"),

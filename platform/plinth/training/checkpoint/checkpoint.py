@@ -168,7 +168,7 @@ def verify(run: RunDirectory, step: int, beat: Beat = silent) -> Path:
     expected = {file.path for file in files}
     if present != expected:
         raise CheckpointError(
-            f"checkpoint {name(step)} lacks files of its manifest or contains unlisted files",
+            f"checkpoint {name(step)} lacks files that its manifest lists, or contains unlisted files",
             found=f"missing {sorted(expected - present)}, unknown {sorted(present - expected)}",
         )
     _compare(step, folder, files, beat, threads=4)
@@ -199,7 +199,7 @@ def _compare(step: int, folder: Path, files: Sequence[File], beat: Beat, threads
         wrong = differing(folder, files, beat, threads)
     except OSError as error:
         raise CheckpointError(
-            f"checkpoint {name(step)} lacks files of its manifest",
+            f"checkpoint {name(step)} lacks files that its manifest lists",
             found=error,
             expected="all files readable",
             remedy="the previous committed checkpoint is used; check the storage for faults",
@@ -295,7 +295,7 @@ def newest_valid(
             f"no committed checkpoint in {run.checkpoints} can be trusted",
             found="; ".join(f"{name(step)}: {error.what}" for step, error in refused),
             expected="at least one checkpoint that matches its record",
-            remedy="check the storage for faults; delete the directory `checkpoints` to train from the beginning",
+            remedy="check the storage for faults; to train from the beginning, delete the directory `checkpoints`",
         )
     return None, refused
 
@@ -398,6 +398,6 @@ def _require_space(run: RunDirectory) -> None:
         raise DiskFullError(
             f"no room for another checkpoint in {run.checkpoints}",
             found=f"{free} bytes free",
-            expected=f"at least {needed} bytes, the size of the last checkpoint",
-            remedy="free space or lower checkpoints.keep_last, then run the same command again",
+            expected=f"at least {needed} free bytes, which is the size of the last checkpoint",
+            remedy="free disk space or lower `training.checkpoints.keep_last`, then run the same command again",
         )

@@ -77,7 +77,7 @@ def verified(run: RunDirectory, step: int, data: bytes, where: str) -> Commit:
         raise _foreign(where, error.brief) from error
     commit = _commit(content, where)
     if (commit.run, commit.step) != (run.root.name, step):
-        raise _foreign(where, f"the record is for step {commit.step} of run {commit.run}")
+        raise _foreign(where, f"the commit record is for step {commit.step} of run {commit.run}")
     if dsse.subjects(content) != {_subject(commit): commit.manifest_sha256}:
         raise _foreign(where, "the record has another subject")
     return commit
@@ -149,8 +149,9 @@ def _commit(content: dict[str, object], where: str) -> Commit:
 
 def _foreign(where: str, found: str) -> CheckpointError:
     return CheckpointError(
-        f"{where} is void: no trainer of the pinned root of trust signed it for this run",
+        f"{where} is invalid: no trainer key of the pinned root of trust signed it for this run",
         found=found,
         expected="a record signed by the leading rank",
-        remedy="an older checkpoint is used; find out who wrote this checkpoint (Plinth 0.3 did not sign checkpoints)",
+        remedy="an older checkpoint is used instead; find out who wrote this checkpoint (Plinth 0.3 did not sign "
+        "checkpoints)",
     )

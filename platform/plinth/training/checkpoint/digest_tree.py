@@ -164,7 +164,7 @@ def require_total(folder: Path, files: Mapping[str, int], count: int, size: int)
     wrong = sorted(item for item, expected in files.items() if found.get(item) != expected)
     if wrong or (len(found), sum(found.values())) != (count, size):
         raise CheckpointError(
-            f"{folder} lacks files that the writers wrote",
+            f"{folder} lacks files that its writers have written",
             found={"files": len(found), "bytes": sum(found.values()), **{item: found.get(item) for item in wrong}},
             expected={"files": count, "bytes": size, **{item: files[item] for item in wrong}},
         )
@@ -281,7 +281,7 @@ def read_root(data: bytes, checkpoint: str) -> CheckpointRoot:
             raise ValueError(f"ranks {[one.rank for one in ranks][:9]}, expected 0 to {len(ranks) - 1}")
         return CheckpointRoot(step=content["step"], files=tuple(_named(files, where)), ranks=tuple(ranks))
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{where} is not the root of a checkpoint", found=error) from error
+        raise CheckpointError(f"{where} is not a valid root manifest of a checkpoint", found=error) from error
 
 
 def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankManifest:
@@ -303,11 +303,11 @@ def read_manifest(data: bytes, expected: RankFiles, checkpoint: str) -> RankMani
         files = tuple(_named(content["files"], where))
         made = RankManifest(rank=content["rank"], files=files, pieces=content["pieces"])
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{where} is not the manifest of a rank", found=error) from error
+        raise CheckpointError(f"{where} is not a valid manifest of one rank's files", found=error) from error
     counted = (made.rank, len(made.files), sum(file.bytes for file in made.files))
     if counted != (expected.rank, expected.files, expected.file_bytes) or of_model(made.files) != expected.model:
         raise CheckpointError(
-            f"{where} differs from its entry in the checkpoint's root",
+            f"{where} differs from the rank's entry in the checkpoint's root manifest",
             found="rank {}, {} files of {} bytes".format(*counted),
             expected=f"rank {expected.rank}, {expected.files} files of {expected.file_bytes} bytes",
         )
@@ -360,9 +360,9 @@ def _content(data: bytes, where: str) -> dict[str, Any]:
         raise CheckpointError(f"{where} is not a list of files", found=error) from error
     if form != FORM:
         raise CheckpointError(
-            f"{where} has the format of another version of Plinth",
+            f"{where} was written in the checkpoint format of another Plinth version",
             found=f"format {form}",
-            expected=f"format {FORM}: a digest tree over ranks",
+            expected=f"format {FORM}, a digest tree over the files of all ranks",
             remedy="resume with the version that wrote it, or start a new run",
         )
     return dict(content)

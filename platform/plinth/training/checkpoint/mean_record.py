@@ -44,10 +44,10 @@ class MeanRecord(Frozen):
     """Content of the attestation of a mean of checkpoints."""
 
     run: str
-    checkpoint: str = Field(description="Digest of the manifest of the mean.")
+    checkpoint: str = Field(description="Digest of the manifest of the averaged checkpoint.")
     of: Literal["weights", "ema"]
     parents: tuple[MeanParent, ...] = Field(min_length=1)
-    files: Mapping[str, str] = Field(description="SHA-256 of each file of the mean, by file name.")
+    files: Mapping[str, str] = Field(description="SHA-256 of each file of the averaged checkpoint, by file name.")
     at: str = Field(description="Time of the signature in UTC, as ISO 8601.")
 
 
@@ -62,7 +62,7 @@ def in_words(mean: Manifest) -> str:
     steps, shares = ", ".join(str(one) for one in params["steps"]), params["weights"]
     kept = params["of"] == "ema"
     if kept and len(params["steps"]) == 1:
-        return f"exponential mean of the weights (EMA) that step {steps} kept"
+        return f"exponential moving average (EMA) of the weights at step {steps}"
     shown = f", weighted {', '.join(f'{one:g}' for one in shares)}" if len(set(shares)) > 1 else ""
     return f"mean of the {'EMAs' if kept else 'weights'} of steps {steps}{shown}"
 
@@ -111,16 +111,20 @@ def opened(envelope: Any, authority: Authority, mean: Manifest) -> MeanRecord:
         LineageError: the attestation belongs to another mean.
         SignatureError: no trainer signed it.
     """
-    content = dsse.opened(envelope, authority, PREDICATE, f"the attestation of the mean {mean.digest[:12]}")
+    content = dsse.opened(
+        envelope, authority, PREDICATE, f"the attestation of the averaged checkpoint {mean.digest[:12]}"
+    )
     try:
         found = MeanRecord.model_validate(content["predicate"])
     except (KeyError, ValidationError) as error:
-        raise SignatureError(f"the attestation of the mean {mean.digest[:12]} is invalid", found=error) from error
+        raise SignatureError(
+            f"the attestation of the averaged checkpoint {mean.digest[:12]} is invalid", found=error
+        ) from error
     shares = [(one.step, one.weight) for one in found.parents]
     named = {"of": found.of, "steps": [step for step, _ in shares], "weights": [weight for _, weight in shares]}
     about = (found.run, found.checkpoint, dict(found.files), named, dsse.subjects(content))
     if about != (mean.stats.get("run_id"), mean.digest, _files(mean), dict(mean.params), _subjects(found)):
-        raise _foreign(mean, f"an attestation for {found.checkpoint[:12]} of run {found.run}")
+        raise _foreign(mean, f"an attestation for checkpoint {found.checkpoint[:12]} of run {found.run}")
     return found
 
 
@@ -139,8 +143,8 @@ def _committed(run: RunDirectory, step: int) -> str:
 
 def _foreign(mean: Manifest, found: str) -> LineageError:
     return LineageError(
-        f"{mean.digest[:12]} is not verified as a mean of checkpoints",
+        f"checkpoint {mean.digest[:12]} is not verified as an average of checkpoints",
         found=found,
         expected="an attestation signed by the trainer for these files and checkpoints",
-        remedy="create the mean again: `plinth run checkpoint average RUN --steps …`",
+        remedy="create the averaged checkpoint again: `plinth run checkpoint average RUN --steps …`",
     )

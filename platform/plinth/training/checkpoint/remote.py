@@ -195,7 +195,9 @@ class RemoteCheckpoints:
         expected = commit_record.verified(run, step, record, where).manifest_sha256
         manifest = self._get(f"{name}/{MANIFEST}")
         if hashlib.sha256(manifest).hexdigest() != expected:
-            raise CheckpointError(f"{name} in {self.bucket}: the manifest does not match its record")
+            raise CheckpointError(
+                f"{name} in {self.bucket}: the checkpoint's manifest does not match its commit record"
+            )
         return _There(name, where, record, manifest, digest_tree.read_root(manifest, name))
 
     def _fetch(
@@ -278,7 +280,7 @@ class RemoteCheckpoints:
                     raise
         if found != (file.bytes, file.digest):
             raise CheckpointError(
-                f"{key} in {self.bucket} differs from its manifest",
+                f"{key} in {self.bucket} differs from the checkpoint's manifest",
                 found=f"{found[0]} bytes, {found[1]}",
                 expected=f"{file.bytes} bytes, {file.digest}",
             )

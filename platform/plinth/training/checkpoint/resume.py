@@ -137,10 +137,11 @@ def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
     if kinds[0] != kinds[1]:
         found, expected = (f"{kind} {options or ''}{' with a mean of weights' * mean}" for kind, options, mean in kinds)
         raise CheckpointError(
-            "the parent's optimizer state belongs to another optimizer",
+            "the optimizer state of the parent checkpoint belongs to another optimizer than the run's",
             found=expected,
             expected=found,
-            remedy="set training.optimizer to the parent's, or training.initial.optimizer: fresh",
+            remedy="set `training.optimizer` to the optimizer of the parent run, or set `training.initial.optimizer: "
+            "fresh`",
         )
 
 
@@ -152,8 +153,8 @@ def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
         SharedVerification(engine.config, engine.rank).verify(step, run)
     except CheckpointError as error:
         raise CheckpointError(
-            "the parent's optimizer state is not available",
+            "the optimizer state of the parent checkpoint is not available",
             found=error.what,
             expected=f"{checkpoint.name(step)} in {run.checkpoints}",
-            remedy="restore the parent's checkpoint, or set training.initial.optimizer: fresh",
+            remedy="restore the parent's checkpoint, or set `training.initial.optimizer: fresh`",
         ) from error

@@ -48,7 +48,10 @@ def select_checkpoint(
         rollback = None if step is None else _unknown_rollback(config, step, rollbacks)
         if step is None or rollback is None:
             return step, rollbacks
-        reason = f"trained on steps {rollback.first} to {rollback.last}, which rollback {rollback.number} skips"
+        reason = (
+            f"the checkpoint was trained on steps {rollback.first} to {rollback.last}, which rollback "
+            f"{rollback.number} skips"
+        )
         events.append("refused", step=step, checkpoint=checkpoint.name(step), reason=reason, durable=True)
         checkpoint.refuse(run, step)
 

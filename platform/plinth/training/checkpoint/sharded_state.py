@@ -235,7 +235,7 @@ class ShardedState:
             self.header = json.loads(file.metadata()["plinth"])
             stream, places = stack.enter_context(path.open("rb", buffering=0)), tensor_file.places(path)
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is not a file with engine state", found=error) from error
+            raise CheckpointError(f"{path} is not a file with DeepSpeed engine state", found=error) from error
         if self.header["format"] != FORMAT:
             raise CheckpointError(f"{path} has another format", found=self.header["format"], expected=FORMAT)
         for group in self.header.get("groups", []):

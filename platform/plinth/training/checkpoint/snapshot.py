@@ -280,5 +280,5 @@ def require_same_run(config: RunConfig, precision: str, state: Mapping[str, Any]
             f"{name} was saved in another precision, chosen by `precision: auto` on another device",
             found=state["precision"],
             expected=precision,
-            remedy=f"continue on the original device type, or start a run with training.precision: {precision}",
+            remedy=f"continue on the original device type, or start a new run with `training.precision: {precision}`",
         )

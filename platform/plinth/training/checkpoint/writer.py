@@ -93,7 +93,7 @@ class WriterClient:
         if left is not None:
             return dict(json.loads(left))
         error = CheckpointError(
-            "the checkpoint's writer ended before the commit",
+            "the process that writes the checkpoint ended before the commit",
             found=f"exit status {self._process.returncode}",
             expected="a commit",
             remedy="training continues; the next checkpoint is written synchronously",
@@ -208,7 +208,8 @@ def wait_for_parts(plan: WritePlan, lead: Lead) -> None:
                 raise RankFailure.model_validate_json(text).error()
             if rank != plan.rank and not is_alive(plan.directory, rank) and rank in rank_part.missing(plan, lead):
                 raise CheckpointError(
-                    f"step {plan.step} was not committed: the writer of rank {rank} ended before its part was complete",
+                    f"the checkpoint of step {plan.step} was not committed: the writer of rank {rank} ended before its "
+                    "part was complete",
                     remedy="training continues; the next checkpoint is written synchronously",
                 )
         time.sleep(POLL_S)

@@ -58,7 +58,7 @@ def require_device(precision: str, device: torch.device) -> None:
     if precision == "fp16" and not get_accelerator().is_fp16_supported():
         raise TrainingError(
             f"training.precision fp16 cannot run on this {device.type}",
-            found="no FP16 arithmetic (CPUs need AVX512-FP16 or AMX-FP16)",
+            found="a device without FP16 arithmetic (CPUs need AVX512-FP16 or AMX-FP16)",
             expected="a GPU, or precision bf16, fp32 or auto",
             remedy="set training.precision: auto",
         )
@@ -72,10 +72,10 @@ def require_gradient(path: AttentionPath, device: torch.device) -> None:
     """
     if path == "flex" and device.type == "cpu":
         raise TrainingError(
-            "training.parallel.attention flex cannot train on this CPU",
+            "`training.parallel.attention: flex` cannot be used for training on this CPU",
             found="FlexAttention has no gradient on CPUs (torch 2.13)",
             expected="a GPU, or attention auto, sdpa or flash",
-            remedy="set training.parallel.attention: auto",
+            remedy="set `training.parallel.attention: auto`",
         )
 
 
@@ -129,9 +129,9 @@ def require_float8(config: RunConfig, precision: str, device: torch.device) -> N
     tokens = config.micro_batch_sequences * config.sequence_tokens
     if tokens % MULTIPLE:
         raise TrainingError(
-            f"training.float8 {kind} over micro batches of {tokens} tokens",
+            f"training.float8 {kind} does not support micro batches of {tokens} tokens",
             expected=f"a multiple of {MULTIPLE}",
-            remedy="change training.micro_batch_sequences or mixture.sequence_tokens",
+            remedy="change `training.micro_batch_sequences` or `mixture.sequence_tokens`",
         )
 
 
@@ -235,8 +235,8 @@ def _set_matmul(kind: str, device: torch.device) -> None:
         raise TrainingError(
             f"training.fp32_matmul tf32 cannot run on this {device.type}",
             found="no TF32 arithmetic",
-            expected="a GPU of compute capability 8.0 or more (Ampere), or ieee",
-            remedy="set training.fp32_matmul: ieee",
+            expected="a GPU of compute capability 8.0 or more (Ampere), or `training.fp32_matmul: ieee`",
+            remedy="set `training.fp32_matmul: ieee`",
         )
     torch.backends.cuda.matmul.fp32_precision = kind
 

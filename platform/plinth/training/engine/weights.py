@@ -149,7 +149,7 @@ class SavedInitial:
             return {tensor: self._parts[file] for tensor, file in index.items()}
         except (KeyError, ValueError, TypeError, SafetensorError) as error:
             raise CheckpointError(
-                f"initial {self._initial.digest[:12]} has no readable weights",
+                f"the initial model {self._initial.digest[:12]} has no readable weights",
                 found=f"{type(error).__name__}: {error}",
                 expected=f"{WEIGHTS}, or {INDEX} and its files",
             ) from error
@@ -167,7 +167,7 @@ class SavedInitial:
 
     def _foreign(self, found: str, expected: str) -> CheckpointError:
         return CheckpointError(
-            f"the tensors of initial {self._initial.digest[:12]} do not match the model",
+            f"the tensors of the initial model {self._initial.digest[:12]} do not match the run's model",
             found=found,
             expected=expected,
         )

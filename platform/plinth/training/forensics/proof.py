@@ -149,7 +149,10 @@ def _skeleton(evidence: Mapping[str, Any], step: int) -> Iterator[str]:
     listed = sorted({int(row["step"]) for row in evidence["steps"]} | set(skipped["replayed"]))
     expected = list(range(int(evidence["from_step"]) + 1, int(evidence["to_step"]) + 1))
     if listed != expected or not expected:
-        yield f"it lists steps {listed[:1]} to {listed[-1:]}, not {expected[:1]} to {expected[-1:]} without a gap"
+        yield (
+            f"the evidence lists steps {listed[:1]} to {listed[-1:]} instead of all steps from {expected[:1]} to "
+            f"{expected[-1:]}"
+        )
     if skipped["original"] != skipped["replayed"]:
         yield "skipped steps differ"
     if _decisions(acted["original"]) != _decisions(acted["replayed"]):
@@ -185,8 +188,8 @@ def _tolerance(evidence: Mapping[str, Any], faults: tuple[str, ...]) -> Toleranc
     bounds = {**{name: _of_steps(rows, name, least) for name in MEASURED}, "state": state}
     found = [*faults, *_undecided(evidence)]
     found += [
-        f"{name} differs by {one.difference:.3g}; two replays differ by {one.spread:.3g}, and {FACTOR:g} times that is "
-        "the bound"
+        f"{name} differs by {one.difference:.3g}, which exceeds {FACTOR:g} times the difference between two replays "
+        f"({one.spread:.3g})"
         for name, one in bounds.items()
         if not one.holds
     ]
@@ -222,14 +225,14 @@ def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
     for row in evidence["steps"]:
         exact = [name for name in COMPARED if name not in MEASURED]
         if different := [name for name in exact if row[name]["original"] != row[name]["replayed"]]:
-            yield f"step {row['step']}: {', '.join(different)} differ, which no tolerance excuses"
+            yield f"step {row['step']}: {', '.join(different)} differ, and no tolerance applies to them"
     for commit in evidence["commits"]:
         parts = commit["parts"]
         monitor = parts["monitor"]
         same = _equal(monitor) or _decisions(monitor["original"]) == _decisions(monitor["replayed"])
         different = [name for name, equal in ((GENERATORS, _equal(parts[GENERATORS])), ("monitor", same)) if not equal]
         if different:
-            yield f"state at step {commit['step']}: {', '.join(different)} differ, which no tolerance excuses"
+            yield f"state at step {commit['step']}: {', '.join(different)} differ, and no tolerance applies to them"
 
 
 def _decisions(value: Any) -> Any:
@@ -281,7 +284,7 @@ def span(config: RunConfig, start: int | None = None) -> tuple[int, list[int]]:
         raise MissingError(
             f"run {config.run_id} has nothing to replay from step {start}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            expected=f"one checkpoint at or before step {start}, and one after it",
+            expected=f"one checkpoint at or before step {start}, and another checkpoint after it",
             remedy="pass an earlier step with --from, or let the run commit another checkpoint",
         )
     return before[-1], after

@@ -80,7 +80,8 @@ def checkpoint_before(config: RunConfig, step: int, wanted: int | None = None) -
         raise MissingError(
             f"run {config.run_id} has no checkpoint {wanted if wanted is not None else f'before step {step}'}",
             found=f"checkpoints of steps {', '.join(map(str, steps)) or 'none'}",
-            remedy="select one with --checkpoint; a later checkpoint was trained on the batch, so its losses are lower"
+            remedy="select a checkpoint with --checkpoint; a later checkpoint was trained on the batch, so its losses "
+            "are lower"
             + (f". Steps after {steps[0]} do not need --checkpoint" if steps and wanted is None else ""),
         )
     checkpoint.verify(config.directory, fitting[-1])
@@ -395,8 +396,12 @@ def main() -> int:
     parser.add_argument("what", choices=("replay", "blame"))
     parser.add_argument("config", help="runs/<run_id>/config.json")
     parser.add_argument("step", type=int)
-    parser.add_argument("--checkpoint", type=int, help="committed step; by default the newest one before STEP")
-    parser.add_argument("--baseline", type=int, default=BASELINE, help="blame: number of earlier steps to compare with")
+    parser.add_argument(
+        "--checkpoint", type=int, help="committed step to load; by default the newest committed step before STEP"
+    )
+    parser.add_argument(
+        "--baseline", type=int, default=BASELINE, help="for `blame`: number of earlier steps to compare with"
+    )
     arguments = parser.parse_args()
     try:
         config = configuration.load(arguments.config)

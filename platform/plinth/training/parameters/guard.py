@@ -14,7 +14,7 @@ from plinth.records import Frozen, OneValue, internal
 Action = Literal["off", "warn", "skip", "lower_lr", "rollback", "stop"]
 
 #: Descriptions shared by several rules.
-_ACTION = "off, warn, skip (the update), lower_lr, rollback (and skip the data), or stop."
+_ACTION = "Action of the rule: off, warn, skip (skip the update), lower_lr, rollback (and skip the data), or stop."
 _CONFIRMATIONS = "Number of consecutive suspicious steps that trigger the action."
 
 
@@ -60,7 +60,8 @@ class LateRule(GuardRule):
     def _too_late(self) -> LateRule:
         if self.action == "skip":
             raise ValueError(
-                "action 'skip': this rule judges a step after its update; use warn, lower_lr, rollback or stop"
+                "action 'skip' is not possible: this rule judges a step after its update; use warn, lower_lr, rollback "
+                "or stop"
             )
         return self
 
@@ -109,7 +110,7 @@ class BatchScreening(Frozen):
         None, ge=0, le=1, description="Maximum fraction of a row's 8-grams that repeat earlier 8-grams."
     )
     top_ngram: float | None = Field(
-        None, ge=0, le=1, description="Maximum fraction of a row's 4-grams that are its most frequent 4-gram."
+        None, ge=0, le=1, description="Maximum fraction of a row's 4-grams that are equal to its most frequent 4-gram."
     )
     entropy: float | None = Field(None, ge=0, description="Minimum entropy of a row's tokens, in bits per token.")
     streams: tuple[str, ...] = Field(
@@ -142,11 +143,14 @@ class GuardParameters(Frozen):
     window_steps: int = Field(
         128,
         ge=8,
-        description="Window of the rolling statistics, in steps (OLMo-core: 128). Rules judge only after a quarter of "
-        "the window.",
+        description="Window of the rolling statistics, in steps (OLMo-core: 128). Rules apply only after a quarter of "
+        "the window is filled.",
     )
     min_steps: int = internal(
-        32, ge=4, description="Number of steps at the start that the rolling statistics do not judge (ZClip: 25)."
+        32,
+        ge=4,
+        description="Number of steps at the start of a run to which rules with rolling statistics do not apply (ZClip: "
+        "25).",
     )
     nonfinite: Nonfinite = Nonfinite()
     loss_spike: LossSpike = LossSpike()
@@ -158,11 +162,17 @@ class GuardParameters(Frozen):
     screening: BatchScreening | None = Field(
         None, description="Bounds on the text of a batch, checked before its update. By default no bounds are set."
     )
-    skip_before: int = internal(0, ge=0, description="Number of steps to skip before the first suspicious step.")
-    skip_after: int = Field(
-        0, ge=0, description="Number of steps to skip after the last suspicious step (PaLM: 200 to 500)."
+    skip_before: int = internal(
+        0, ge=0, description="Number of steps before the first suspicious step whose data a rollback skips."
     )
-    lr_factor: float = internal(0.5, gt=0, le=1, description="Factor by which lower_lr multiplies the learning rate.")
+    skip_after: int = Field(
+        0,
+        ge=0,
+        description="Number of steps after the last suspicious step whose data a rollback skips (PaLM: 200 to 500).",
+    )
+    lr_factor: float = internal(
+        0.5, gt=0, le=1, description="Factor by which the action `lower_lr` multiplies the learning rate."
+    )
     lr_steps: int = internal(
         0, ge=0, description="Number of steps with the lower learning rate. If 0, it stays until the end of the run."
     )
@@ -205,13 +215,15 @@ class Plateau(OneValue):
     """
 
     window_tokens: int = Field(
-        ge=1, description="Number of tokens in the window of the slope fit and in the window that is predicted."
+        ge=1,
+        description="Number of tokens in the window to which the slope is fitted, and in the next window, for which it "
+        "is extrapolated.",
     )
     min_improvement: float = internal(
         0.005,
         gt=0,
-        description="Minimum improvement in the next window, in nats (for slices in bits per byte). The run stops if "
-        "the upper confidence bound of the improvement is lower.",
+        description="Minimum improvement in the next window: in nats for the training loss, in bits per byte for "
+        "slices. The run stops if the upper confidence bound of the improvement is lower.",
     )
     confidence: float = internal(0.95, gt=0.5, lt=1, description="Confidence level of the slope's one-sided bound.")
     slices: tuple[str, ...] = internal(
@@ -233,7 +245,7 @@ class Regression(OneValue):
 class Stopping(Frozen):
     """Rules that end a run. The first rule that applies ends it."""
 
-    tokens: int | None = internal(None, ge=1, description="Budget in trained tokens, including repeated tokens.")
+    tokens: int | None = internal(None, ge=1, description="Budget of training tokens, including repeated tokens.")
     seconds: float | None = Field(None, gt=0, description="Budget in seconds of training, over all attempts.")
     money: float | None = Field(None, gt=0, description="Cost budget, in the currency of `price_per_rank_hour`.")
     price_per_rank_hour: float = Field(0.0, ge=0, description="Price of one rank for an hour.")
@@ -241,8 +253,9 @@ class Stopping(Frozen):
         None,
         gt=0,
         exclude_if=lambda given: given is None,
-        description="Maximum number of passes over any bucket. The run ends when the most repeated bucket reaches it. "
-        "Up to four passes, repeated text is nearly as useful as new text (Muennighoff et al., arXiv:2305.16264).",
+        description="Maximum number of passes over any bucket. The run ends when the most repeated bucket reaches this "
+        "number. Up to four passes, repeated text is nearly as useful as new text (Muennighoff et al., "
+        "arXiv:2305.16264).",
     )
     plateau: Plateau | None = Field(None, description="Stop the run when losses have stopped falling.")
     regression: Regression | None = Field(None, description="Stop the run when the score of a probe has become worse.")

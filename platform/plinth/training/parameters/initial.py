@@ -19,28 +19,34 @@ class InitialWeights(Frozen):
     """Initial weights that are not random. Set one of `release`, `checkpoint` and `folder`."""
 
     release: str | None = Field(
-        None, description="`NAME@champion` or `NAME/VERSION`. It is verified before use, as by `plinth verify`."
+        None,
+        description="Release as `NAME@champion` or `NAME/VERSION`. Before use, it is verified with the checks of "
+        "`plinth verify`.",
     )
     checkpoint: str | None = Field(
         None,
-        description="`RUN` or `RUN:STEP`: a committed and signed checkpoint of this workspace, by default of the "
-        "newest step. Or the digest of an average (`plinth run checkpoint average`) that its trainer signed.",
+        description="Committed and signed checkpoint of a run of this workspace: `RUN` (its newest step), `RUN:STEP`, "
+        "or the digest of a signed average (`plinth run checkpoint average`).",
     )
     folder: str | None = Field(
         None,
         description="Folder in Hugging Face's layout (Llama, Qwen2, Qwen3, OLMo 2), as an absolute path or relative to "
         "the input folder. Every file is hashed.",
     )
-    licence: str = Field("", description="License of a `folder`, as declared by its owner; recorded in the lineage.")
+    licence: str = Field(
+        "", description="License of the weights in `folder`, as declared by their owner. It is recorded in the lineage."
+    )
     optimizer: Literal["fresh", "kept"] = Field(
         "fresh",
-        description="`kept`: continue with the master weights and moments of the parent's checkpoint, which must be a "
-        "run of this workspace; `fresh`: start with new optimizer state. The schedule restarts in both cases.",
+        description="`kept`: continue with the master weights and optimizer moments of the parent checkpoint, which "
+        "must be from a run of this workspace. `fresh`: start with a new optimizer state. The learning rate schedule "
+        "restarts in both cases.",
     )
     vocabulary: Literal["same", "mean"] = Field(
         "same",
         description="Handling of a tokenizer that differs from the parent's. `same`: raise an error. `mean`: keep the "
-        "embedding rows of tokens with the same text, set other rows to the mean of the parent's rows (Hewitt 2021).",
+        "embedding rows of tokens with the same text, and set the other rows to the mean of the parent's rows (Hewitt "
+        "2021).",
     )
 
     replay: float = Field(

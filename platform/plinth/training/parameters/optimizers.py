@@ -48,17 +48,21 @@ class Optimizer(Frozen):
         "AdamW, or `spectral`).",
     )
     lr: float = Field(3e-3, gt=0, description="Peak learning rate.")
-    min_lr: float = Field(0.0, ge=0, description="Final learning rate; for `inverse-sqrt` the lower limit.")
+    min_lr: float = Field(
+        0.0, ge=0, description="Final learning rate. For `inverse-sqrt`, the lower limit of the learning rate."
+    )
     start_lr: float = Field(
         0.0, ge=0, description="Learning rate at the start of the warm-up. Set it above 0 to continue a trained model."
     )
     schedule: ScheduleName = Field(
         "wsd",
-        description="Shape of the decay after the warm-up. `wsd` has a warm-up, a stable phase and a linear decay; "
-        "`wsd-sqrt` decays by 1 - sqrt.",
+        description="Shape of the decay after the warm-up. `wsd` has a warm-up, a stable phase and a linear decay. "
+        "`wsd-sqrt` has the same phases, but its decay follows 1 - sqrt.",
     )
     warmup_fraction: float = Field(0.02, ge=0, le=1, description="Fraction of the run's tokens used for the warm-up.")
-    warmup_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
+    warmup_tokens: None = internal(
+        None, description="Unused. The key is kept so that runs of Plinth 0.3 can be resumed."
+    )
     decay_fraction: float = Field(0.2, ge=0, le=1, description="WSD: fraction of the run's tokens used for the decay.")
     horizons: tuple[float, ...] = Field(
         (),
@@ -66,7 +70,9 @@ class Optimizer(Frozen):
         description="WSD-S: fractions of the run's tokens at which the learning rate has decayed to its minimum. The "
         "next step returns to the peak. A checkpoint at such a point is equivalent to the end of a shorter run.",
     )
-    decay_tokens: None = internal(None, description="Unused key of 0.3, so its runs can resume.")
+    decay_tokens: None = internal(
+        None, description="Unused. The key is kept so that runs of Plinth 0.3 can be resumed."
+    )
     decay_shape: Literal["linear"] = internal("linear", description="Decay shape of the schedule `wsd`.")
     beta1: float = internal(0.9, ge=0, lt=1, description="AdamW: decay rate of the first moment.")
     beta2: float = Field(0.95, ge=0, lt=1, description="AdamW: decay rate of the second moment.")
@@ -75,7 +81,11 @@ class Optimizer(Frozen):
     embedding_weight_decay: float | None = internal(
         None, ge=0, description="Weight decay of input and output embeddings; by default the same as for matrices."
     )
-    independent_weight_decay: bool = internal(False, description="Scale weight decay by lr / peak lr instead of lr.")
+    independent_weight_decay: bool = internal(
+        False,
+        description="Scale weight decay by the ratio of the learning rate to its peak, instead of by the learning "
+        "rate.",
+    )
     embedding_lr_factor: float = internal(1.0, gt=0, description="Multiplier of the learning rate of embeddings.")
     ema_decay: float | None = Field(
         None,
@@ -89,7 +99,8 @@ class Optimizer(Frozen):
         None,
         ge=1,
         exclude_if=lambda given: given is None,
-        description="Number of tokens after which `ema_decay` applies once. If unset, it applies once per step.",
+        description="Number of training tokens per application of `ema_decay`. If unset, `ema_decay` is applied once "
+        "per step.",
     )
     grad_clip: float = Field(1.0, gt=0, description="Maximum global gradient norm; larger gradients are clipped.")
 
@@ -120,9 +131,9 @@ class Optimizer(Frozen):
         for end in (*self.horizons, 1.0):
             if end > 1 or end * (1 - self.decay_fraction) < begin or end == begin:
                 raise ValueError(
-                    f"horizons must increase and stay below 1, and the decay before each horizon, "
-                    f"{self.decay_fraction:g} of its tokens, must start after the previous horizon and the warm-up; "
-                    f"found {end:g} after {begin:g}"
+                    f"horizons must increase and stay below 1. The decay before each horizon, {self.decay_fraction:g} "
+                    "of its tokens, must start after the previous horizon and after the warm-up; found horizon "
+                    f"{end:g} after {begin:g}"
                 )
             begin = end
 
@@ -252,21 +263,21 @@ def problems_with_division(optimizer: Optimizer, parallel: Parallel, model: Mode
             "pipeline",
             f"{next(name for name, is_so in apart.items() if is_so)} has a parameter group for embeddings, which some "
             "stages lack; in FP16, and with an optimizer from a package, DeepSpeed sums the gradient norm over stages "
-            "group by group and would deadlock; expected 1 stage, or another precision",
+            "group by group and would deadlock; expected 1 pipeline stage, or another precision",
         )
     if kind.elementwise:
         return
     if parallel.tensor > 1:
         yield (
             "tensor",
-            f"the optimizer {optimizer.kind} needs whole matrices, and each of the {parallel.tensor} tensor ranks "
-            "has only a part; expected tensor 1, and ZeRO or a pipeline to divide the model",
+            f"the optimizer {optimizer.kind} needs whole matrices, but each of the {parallel.tensor} tensor ranks has "
+            "only a part; expected `tensor: 1`, with ZeRO or a pipeline to divide the model",
         )
     if parallel.offload != "none":
         yield (
             "offload",
             f"the optimizer {optimizer.kind} multiplies matrices in every update, which is too slow on the host; "
-            "expected none",
+            "expected `offload: none`",
         )
 
 
@@ -301,7 +312,9 @@ class TrainingChange(RunChange):
     def _changes_something(self) -> TrainingChange:
         rotary = self.rope_theta is not None or self.rope_scaling is not None
         if self.global_batch_sequences is None and self.sequence_tokens is None and not rotary:
-            raise ValueError("set `global_batch_sequences`, `sequence_tokens`, `rope_theta` or `rope_scaling`")
+            raise ValueError(
+                "set at least one of `global_batch_sequences`, `sequence_tokens`, `rope_theta` and `rope_scaling`"
+            )
         if rotary and self.reason:
             raise ValueError("rotary positions are part of a run's identity and cannot be amended")
         return self
@@ -325,7 +338,10 @@ def require_in_order(changes: Sequence[RotaryChange]) -> None:
     """
     for before, after in pairwise(changes):
         if after.from_step <= before.from_step:
-            raise ValueError(f"rotary positions from step {after.from_step} are listed after step {before.from_step}")
+            raise ValueError(
+                f"changes of rotary positions must be in the order of their steps; found step {after.from_step} after "
+                f"step {before.from_step}"
+            )
 
 
 def model_at(model: Model, changes: Sequence[RotaryChange], step: int) -> Model:

@@ -32,10 +32,12 @@ class LossScale(Frozen):
     arXiv:1710.03740).
     """
 
-    static: float = Field(0.0, ge=0, description="Fixed scale factor, or 0 for a dynamic factor.")
-    initial_power: int = Field(16, ge=0, le=32, description="Exponent N of the initial factor 2^N.")
-    window: int = Field(1000, ge=1, description="Number of steps without overflow until the factor doubles.")
-    hysteresis: int = Field(2, ge=1, description="Number of overflows before the factor is halved.")
+    static: float = Field(0.0, ge=0, description="Fixed loss scale, or 0 for a dynamic loss scale.")
+    initial_power: int = Field(16, ge=0, le=32, description="Exponent N of the initial loss scale 2^N.")
+    window: int = Field(
+        1000, ge=1, description="Number of steps without overflow after which the loss scale is doubled."
+    )
+    hysteresis: int = Field(2, ge=1, description="Number of overflows after which the loss scale is halved.")
     minimum: int = Field(1, ge=1, description="Minimum factor.")
 
 
@@ -51,7 +53,9 @@ class Parallel(Frozen):
     pipeline: int = Field(1, ge=1, description="Number of pipeline stages.")
     sequence: int = Field(1, ge=1, description="Degree of sequence parallelism (DeepSpeed-Ulysses, arXiv:2309.14509).")
     offload: Literal["none", "optimizer", "parameters"] = Field(
-        "none", description="State in host memory: none, optimizer state, or (ZeRO-3) optimizer state and parameters."
+        "none",
+        description="State to keep in host memory: `none`, `optimizer` (optimizer state), or `parameters` (optimizer "
+        "state and parameters; needs ZeRO-3).",
     )
     activation_checkpointing: int = Field(
         0, ge=0, description="Blocks to recompute in the backward pass: 0 for none, 1 for all, n for every n-th block."
@@ -66,8 +70,8 @@ class Parallel(Frozen):
     loss_scale: LossScale = internal(LossScale(), description="Loss scale for FP16.")
     communication_dtype: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto",
-        description="Dtype of gradients in communication. `auto` is fp32, as in accumulation. The run's own precision "
-        "halves the bytes, but sums over ranks are then rounded.",
+        description="Dtype of gradients in communication. `auto` is fp32, the dtype in which gradients are "
+        "accumulated. The run's own precision halves the bytes, but rounds the sums over ranks.",
     )
     overlap_communication: bool | None = internal(
         None, description="Reduce gradients during the backward pass; by default on GPUs if the ZeRO stage supports it."
@@ -97,7 +101,7 @@ def problems(
     if parallel.activation_checkpointing > model.layers:
         yield (
             "activation_checkpointing",
-            f"every {parallel.activation_checkpointing}th layer of {model.layers} selects no layer; "
+            f"activation_checkpointing {parallel.activation_checkpointing} selects none of the {model.layers} layers; "
             f"expected at most {model.layers}, or 0 to keep all activations",
         )
     if parallel.compile and parallel.zero_stage == 3:
@@ -186,7 +190,8 @@ def _zero(parallel: Parallel, precision: str) -> Iterator[Refusal]:
     if parallel.zero_stage == 0 and precision == "fp16":
         yield (
             "zero_stage",
-            "FP16 without ZeRO: DeepSpeed divides a gradient by the loss factor of the next step; expected 1, 2 or 3",
+            "FP16 without ZeRO: DeepSpeed divides a gradient by the loss scale of the next step; expected zero_stage "
+            "1, 2 or 3",
         )
     if parallel.pipeline > 1 and parallel.zero_stage > 1:
         yield (
@@ -239,62 +244,62 @@ Refused = tuple[tuple[str, ...], str]
 
 ZERO = "zero_optimization"
 
-_PRECISION = "training.precision, under which gradients are accumulated in FP32"
-_CHECKPOINTS = "training.checkpoints"
-_MEAN = "nothing, because gradients are the mean over the scored targets of the global batch"
-_OFFLOAD = "training.parallel.offload"
-_BUCKETS = "nothing, because `plinth run plan` counts the engine's own buckets"
+_PRECISION = "set `training.precision`; gradients are accumulated in FP32"
+_CHECKPOINTS = "set `training.checkpoints`"
+_MEAN = "remove it, because gradients are always the mean over the scored targets of the global batch"
+_OFFLOAD = "set `training.parallel.offload`"
+_BUCKETS = "remove it, because `plinth run plan` counts the engine's own buckets"
 
-#: Settings that the engine owns, and their replacement in a recipe.
+#: Settings that the engine owns, and what a recipe sets in their place.
 OWNED: Mapping[str, str] = {
-    "train_batch_size": "training.global_batch_sequences",
-    "train_micro_batch_size_per_gpu": "training.micro_batch_sequences",
-    "gradient_accumulation_steps": "training.global_batch_sequences and training.micro_batch_sequences",
-    "managed_gradient_accumulation": "training.global_batch_sequences and training.micro_batch_sequences",
-    "gradient_clipping": "training.optimizer.grad_clip",
-    "optimizer": "training.optimizer",
-    "scheduler": "training.optimizer.schedule",
-    "zero_allow_untested_optimizer": "training.optimizer.kind",
-    "zero_force_ds_cpu_optimizer": "training.optimizer.kind",
+    "train_batch_size": "set `training.global_batch_sequences`",
+    "train_micro_batch_size_per_gpu": "set `training.micro_batch_sequences`",
+    "gradient_accumulation_steps": "set `training.global_batch_sequences` and `training.micro_batch_sequences`",
+    "managed_gradient_accumulation": "set `training.global_batch_sequences` and `training.micro_batch_sequences`",
+    "gradient_clipping": "set `training.optimizer.grad_clip`",
+    "optimizer": "set `training.optimizer`",
+    "scheduler": "set `training.optimizer.schedule`",
+    "zero_allow_untested_optimizer": "set `training.optimizer.kind`",
+    "zero_force_ds_cpu_optimizer": "set `training.optimizer.kind`",
     "fp16": _PRECISION,
     "bf16": _PRECISION,
     "bfloat16": _PRECISION,
     "amp": _PRECISION,
     "torch_autocast": _PRECISION,
     "data_types": _PRECISION,
-    "communication_data_type": "training.parallel",
-    "seq_parallel_communication_data_type": "training.parallel",
+    "communication_data_type": "set `training.parallel`",
+    "seq_parallel_communication_data_type": "set `training.parallel`",
     "prescale_gradients": _MEAN,
     "gradient_predivide_factor": _MEAN,
     "gradient_allreduce_op": _MEAN,
-    "activation_checkpointing": "training.parallel.activation_checkpointing",
-    "compile": "training.parallel.compile",
-    "pipeline": "training.parallel.pipeline",
-    "tensor_parallel": "training.parallel.tensor",
-    "expert_parallel": "training.parallel",
-    "elasticity": "training.launch.ranks, because a run can resume with any number of ranks",
+    "activation_checkpointing": "set `training.parallel.activation_checkpointing`",
+    "compile": "set `training.parallel.compile`",
+    "pipeline": "set `training.parallel.pipeline`",
+    "tensor_parallel": "set `training.parallel.tensor`",
+    "expert_parallel": "set `training.parallel`",
+    "elasticity": "set `training.launch.ranks`, because a run can resume with any number of ranks",
     "checkpoint": _CHECKPOINTS,
     "datastates_ckpt": _CHECKPOINTS,
-    "data_efficiency": "mixture",
-    "curriculum_learning": "mixture.phases",
-    "dataloader_drop_last": "mixture",
-    "autotuning": "nothing; `plinth run plan` compares divisions of the model",
-    "timers": "training.telemetry",
-    f"{ZERO}.stage": "training.parallel.zero_stage",
+    "data_efficiency": "set `mixture`",
+    "curriculum_learning": "set `mixture.phases`",
+    "dataloader_drop_last": "set `mixture`",
+    "autotuning": "remove it; `plinth run plan` compares divisions of the model",
+    "timers": "set `training.telemetry`",
+    f"{ZERO}.stage": "set `training.parallel.zero_stage`",
     f"{ZERO}.offload_optimizer": _OFFLOAD,
     f"{ZERO}.offload_param": _OFFLOAD,
     f"{ZERO}.cpu_offload": _OFFLOAD,
     f"{ZERO}.cpu_offload_param": _OFFLOAD,
     f"{ZERO}.cpu_offload_use_pin_memory": _OFFLOAD,
     f"{ZERO}.zenflow": _OFFLOAD,
-    f"{ZERO}.overlap_comm": "training.parallel",
+    f"{ZERO}.overlap_comm": "set `training.parallel`",
     f"{ZERO}.reduce_bucket_size": _BUCKETS,
     f"{ZERO}.allgather_bucket_size": _BUCKETS,
-    f"{ZERO}.compute_grad_norm": "nothing, because the guard reads the norm of every step",
-    f"{ZERO}.round_robin_gradients": "nothing, because checkpoints find parameters by their order",
+    f"{ZERO}.compute_grad_norm": "remove it, because the guard reads the norm of every step",
+    f"{ZERO}.round_robin_gradients": "remove it, because checkpoints find parameters by their order",
     f"{ZERO}.elastic_checkpoint": _CHECKPOINTS,
     f"{ZERO}.load_from_fp32_weights": _CHECKPOINTS,
-    f"{ZERO}.save_muon_momentum_buffer_in_memory": "training.optimizer.kind",
+    f"{ZERO}.save_muon_momentum_buffer_in_memory": "set `training.optimizer.kind`",
 }
 
 #: Settings that do not affect any number: logging, and prefetching in ZeRO-3.
@@ -330,7 +335,7 @@ def problems_with_settings(block: Mapping[str, Any]) -> Iterator[Refused]:
             yield (name,), f"DeepSpeed has no such setting and would ignore it{hint}"
     for path in _paths(block):
         if ".".join(path) in OWNED:
-            yield path, f"the engine owns this setting; set {OWNED['.'.join(path)]}"
+            yield path, f"the engine controls this setting; {OWNED['.'.join(path)]}"
 
 
 def with_settings(own: Mapping[str, Any], block: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,14 +48,18 @@ class Checkpoints(Frozen):
     every_steps: int = Field(100, ge=1, description="Checkpoint interval in steps.")
     mode: Literal["async", "sync"] = internal(
         "async",
-        description="`async`: another process writes while training continues. `sync`: training waits for the disk.",
+        description="`async`: another process writes the checkpoint while training continues. `sync`: training waits "
+        "for the disk.",
     )
     keep_last: int = Field(2, ge=1, description="Number of newest checkpoints to keep.")
     keep_every: int = Field(
         0, ge=0, description="Also keep checkpoints at multiples of this step. If 0, no such checkpoints are kept."
     )
     keep_best: int = Field(
-        0, ge=0, description="Number of best checkpoints to keep in addition, by held-out slices or smoothed loss."
+        0,
+        ge=0,
+        description="Number of best checkpoints to keep in addition to the newest, judged by held-out slices or "
+        "smoothed loss.",
     )
     audit_steps: int = internal(
         8, ge=1, description="Number of steps at the end of the run that are replayed to prove that it can be resumed."
@@ -63,7 +67,7 @@ class Checkpoints(Frozen):
     upload: str | None = Field(
         None,
         pattern=r"^s3://[^/]+(/.*)?$",
-        description="Bucket for a copy of every committed checkpoint, to resume on other machines.",
+        description="S3 bucket for a copy of every committed checkpoint, so that other machines can resume the run.",
     )
     average: Average | None = Field(
         None,
@@ -89,8 +93,8 @@ class Validation(Frozen):
     bytes_per_slice: int = Field(
         2**18,
         ge=1,
-        description="Bytes of held-out text per slice, by smallest id. If equal to evaluation.max_bytes_per_slice, the "
-        "documents and numbers are those of the final evaluation.",
+        description="Maximum bytes of held-out text per slice; documents with the smallest IDs are used. With the "
+        "value of evaluation.max_bytes_per_slice, the documents and scores are the same as in the final evaluation.",
     )
     probes_share: float = Field(
         0.02,
@@ -111,10 +115,13 @@ class Telemetry(Frozen):
     """Measurements other than loss and speed."""
 
     layers_every: int = internal(
-        10, ge=0, description="Interval in steps for gradient norm and activations by layer; 0 means never."
+        10,
+        ge=0,
+        description="Interval in steps at which the gradient norm and activations of each layer are recorded; 0 means "
+        "never.",
     )
     stragglers_every: int = Field(
-        50, ge=0, description="Interval in steps at which the ranks' own step times are compared; 0 means never."
+        50, ge=0, description="Interval in steps at which the step times of the ranks are compared; 0 means never."
     )
     straggler_score: float = internal(
         0.75, gt=0, le=1, description="A rank below this fraction of the fastest rank's speed is a straggler."
@@ -131,7 +138,9 @@ class Telemetry(Frozen):
     @model_validator(mode="after")
     def _in_order(self) -> Telemetry:
         if self.profile_steps and not 1 <= self.profile_steps[0] <= self.profile_steps[1]:
-            raise ValueError(f"profile_steps {list(self.profile_steps)}: expected first (from 1) and last step")
+            raise ValueError(
+                f"profile_steps {list(self.profile_steps)}: expected the first step (1 or more) and the last step"
+            )
         return self
 
 
@@ -256,7 +265,10 @@ class Training(Frozen):
             return self
         for name in not_with(self.parallel, float8=True)[:1]:
             found = f"parallel.{name} {getattr(self.parallel, name)}"
-            raise ValueError(f"float8 {self.float8} with {found}: needs whole layers; use ZeRO up to 2 or pipelines")
+            raise ValueError(
+                f"float8 {self.float8} cannot be combined with {found}, because FP8 needs whole layers; use ZeRO stage "
+                "0 to 2, or a pipeline"
+            )
         if self.precision not in ("bf16", "auto"):
             raise ValueError(f"float8 {self.float8} with precision {self.precision}: FP8 requires precision bf16")
         return self

@@ -275,7 +275,7 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
     try:
         relay.wait(LAST_S)
     except subprocess.TimeoutExpired:
-        what = "the relay to the sinks does not end in time; the next job sends the remaining numbers"
+        what = "the relay to the sinks did not finish in time; the next job sends the remaining metrics"
         print(what, file=sys.stderr, flush=True)
         relay.kill()
         relay.wait()

@@ -107,12 +107,14 @@ STEP: Final = {
     "tokens_per_s": _of_step("plinth_tokens_per_second", "Tokens per second of the last step, over all ranks."),
     "step_s": _of_step("plinth_step_duration_seconds", "Duration of the last step.", "seconds"),
     "host_memory_bytes": _of_step("plinth_host_memory_bytes", "Peak host memory of the leading rank.", "bytes"),
-    "slowest/score": _of_step("plinth_slowest_rank_score", "Relative speed of the slowest rank; the fastest is 1."),
+    "slowest/score": _of_step(
+        "plinth_slowest_rank_score", "Relative speed of the slowest rank; the fastest rank has 1."
+    ),
 }
 
 #: Prefixes of metric names that contain a slash. The part after the slash becomes the last label.
 NESTED: Final = {
-    "parts": _of_step("plinth_step_seconds", "Seconds of the last step by part.", "seconds", "part"),
+    "parts": _of_step("plinth_step_seconds", "Seconds spent in each part of the last step.", "seconds", "part"),
     "besides": _of_step("plinth_between_steps_seconds", "Seconds between the last two steps.", "seconds", "what"),
     "device_memory": _of_step("plinth_device_memory_bytes", "Memory of the leading rank's device.", "bytes", "what"),
     "heldout": Metric(
@@ -155,7 +157,7 @@ _STATE = {
         name="plinth_run_active",
         labels=_OF,
         meaning="1 while a job runs; 0 after it has ended or lost its processes.",
-        source="events `job_started` to `finished`, `failed`, `stopped`; the launcher",
+        source="the events `job_started`, `finished`, `failed` and `stopped`; the launcher",
     ),
     "failed": Metric(
         name="plinth_run_failed",
@@ -219,14 +221,15 @@ _STATE = {
         name="plinth_event_timestamp_seconds",
         unit="seconds",
         labels=(*_OF, "kind"),
-        meaning="Time of the last event of a kind.",
+        meaning="Time of the last event of each kind.",
         source="timeline",
     ),
     "events": Metric(
         name="plinth_events_total",
         kind="counter",
         labels=(*_OF, "kind"),
-        meaning="Number of events of a kind. A `device_error` whose XID a program caused counts as `program_error`.",
+        meaning="Number of events of each kind. A `device_error` whose XID was caused by a program counts as "
+        "`program_error`.",
         source="timeline",
     ),
 }

@@ -103,7 +103,7 @@ def disk(folder: Path, wanted: HostChecks) -> HostCheck:
     rate = count / max(time.monotonic() - begun, 1e-9)
     found = f"{count:,} bytes written and read at {rate:,.0f} bytes/s, {free:,} free"
     if not same:
-        return _check("disk", "fail", f"bytes read back from {folder} differ")
+        return _check("disk", "fail", f"the bytes read back from {folder} differ from the bytes written")
     slow = rate < wanted.disk_bytes_per_s
     found += f", {wanted.disk_bytes_per_s:,} required" if slow else ""
     return _check("disk", "fail" if slow else "pass", found)

@@ -148,8 +148,8 @@ class AllowanceWatch:
         if not self.reason and taken + self._config.supervision.grace_s * ranks >= self.granted.rank_s:
             price = self.granted.price_per_rank_hour / 3600
             self.reason = (
-                f"the allowance is spent: {taken * price:,.2f} of {self.granted.rank_s * price:,.2f}, "
-                f"the rest is reserved for the stop"
+                f"the granted budget is spent: {taken * price:,.2f} of {self.granted.rank_s * price:,.2f}; the "
+                "rest is reserved for stopping the run"
             )
             self._emit("allowance_spent", taken)
         return bool(self.reason)

@@ -50,7 +50,9 @@ class DeviceSpeed(Frozen):
     index: int = Field(0, ge=0)
     name: str
     flops: Mapping[str, float] = Field(description="FLOP/s by precision: fp32, bf16; on GPUs also tf32 and fp16.")
-    bytes_per_s: float = Field(gt=0, description="Bytes per second read and written by a copy in device memory.")
+    bytes_per_s: float = Field(
+        gt=0, description="Bandwidth of a copy in device memory, in bytes read and written per second."
+    )
 
 
 class MachineSpeed(Frozen):

@@ -59,8 +59,8 @@ def submit(config: RunConfig, done: int, first: int, last: int, ranks: tuple[int
             f"steps {first} to {last} of run {config.run_id} cannot be traced, because they are in the past",
             found=f"{done} of {config.total_steps} steps done",
             expected=f"steps from {done + 1} on",
-            remedy="steps are traced while they train; `plinth run replay RUN STEP` scores the batch of a step "
-            "without training"
+            remedy="a step can be traced only while it is trained; `plinth run replay RUN STEP` scores the batch of a "
+            "step without training"
             + ("" if done < config.total_steps else "; set training.telemetry.profile_steps for the next run"),
         )
     number = latest(run)

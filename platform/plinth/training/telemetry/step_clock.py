@@ -211,7 +211,7 @@ class SlowRank(Frozen):
         if self.part is not None:
             beside = "" if self.rank == 0 else f", rank 0 {self.leading_s:.4g} s"
             why = f": {self.part} {self.part_s:.4g} s{beside}"
-        return f"rank {self.rank}{where} is slow, own time {self.own_s:.4g} s per step{why}"
+        return f"rank {self.rank}{where} is slow (own time {self.own_s:.4g} s per step){why}"
 
 
 class MeanStep(Frozen):

@@ -311,7 +311,7 @@ def _named(config: RunConfig) -> str:
         raise TrainingError(
             f"run {config.run_id} has validation but no held-out text",
             found="training.validation in a configuration without `heldout`",
-            expected="the digest from the run's preparation",
+            expected="the digest of the held-out text that the run's preparation has written",
             remedy="submit the run again: `plinth run --select run`",
         )
     return config.heldout

@@ -82,9 +82,9 @@ def test_groups_of_canaries_stand_by_repetitions_and_a_device_that_is_too_small_
     stats = {"groups": {"1": group, "16": group, "4": group}, "out": {"canaries": 0}, "planted": 15, "references": 4096}
     stats |= {"p_value": 0.5, "audit": {"right": 1, "guesses": 2, "epsilon": 0.0}}
     section = canaries.section("", stats)
-    assert "p-value under no memorization, all planted canaries together: 0.5." in section.lead
+    assert "p-value under no memorization, over all planted canaries: 0.5." in section.lead
     assert "p-value under no memorization, canaries planted 4 times: 0.023;" in section.lead
-    assert "Membership inference: 1/2 correct" in section.lead
+    assert "Membership inference: 1/2 guesses correct" in section.lead
     (shown,) = section.groups
     assert [one.name for one in shown.measures] == ["1 time", "4 times", "16 times"]
     none = dict.fromkeys(("first_token_s", "tokens_per_s", "tokens_per_s_full"))

@@ -92,10 +92,10 @@ def test_the_chain_has_the_parents_shards_and_calls_them_the_parents(ctx: Contex
 
 def test_what_cannot_be_replayed_is_refused_by_name(ctx: Context, parent: Any, made: SimpleNamespace) -> None:
     other, _, _ = made.pipeline(ctx, {"web": [made.texts(9, 60)]})
-    with pytest.raises(RecipeError, match="code has another tokenizer"):
+    with pytest.raises(RecipeError, match="code was encoded with another tokenizer"):
         beginning.of_parent(ctx, parent.initial, other)
     outside = saved(ctx, "initial", weights=saved(ctx, "weights"))
-    with pytest.raises(RecipeError, match="needs the weights of a run"):
+    with pytest.raises(RecipeError, match="needs initial weights that were trained by a run"):
         beginning.of_parent(ctx, outside, parent.tokenizer)
     few = recipe(web=1).model_copy(update={"max_epochs": 0.001})
     found = beginning.of_parent(ctx, parent.initial, parent.tokenizer)

@@ -78,7 +78,7 @@ def test_torn_missing_and_unknown_files(run: RunDirectory) -> None:
         checkpoint.verify(run, 1)
     assert str(error.value.found).startswith("343 bytes")
     (folder / "engine/state/model.pt").rename(folder / "other.pt")
-    with pytest.raises(CheckpointError, match="lacks files of its manifest") as error:
+    with pytest.raises(CheckpointError, match="lacks files that its manifest lists") as error:
         checkpoint.verify(run, 1)
     assert error.value.found == "missing ['engine/state/model.pt'], unknown ['other.pt']"
 

@@ -85,7 +85,7 @@ DAMAGE: dict[Damage, str] = {
     missing_branch: r"ranks/rank-00003\.json is missing",
     branch_of_another_step: r"ranks/rank-00001\.json has changed",
     branch_of_another_rank: r"ranks/rank-00001\.json has changed",
-    missing_file: "lacks files of its manifest",
+    missing_file: "lacks files that its manifest lists",
     share_of_another_step: r"ranks/rank-00002\.json has changed",
     file_of_another_step: r"engine/rank-00001\.safetensors has changed",
     torn_file: r"engine/rank-00000\.safetensors has changed",
@@ -143,7 +143,7 @@ def test_an_earlier_form_is_refused_by_name(run: RunDirectory) -> None:
     at(run, "manifest.json").write_bytes(data)
     digest = hashlib.sha256(data).hexdigest()
     checkpoint.record_path(run, 2).write_bytes(commit_record.seal(run, 2, digest, 2)[1])
-    with pytest.raises(CheckpointError, match="the format of another version") as error:
+    with pytest.raises(CheckpointError, match="the checkpoint format of another Plinth version") as error:
         checkpoint.verify(run, 2)
     assert (error.value.found, "version that wrote it" in str(error.value.remedy)) == ("format 1", True)
 
@@ -168,7 +168,7 @@ def test_a_file_of_two_branches_and_a_rank_left_out_are_refused(run: RunDirector
     with pytest.raises(CheckpointError, match="duplicate file"):
         digest_tree.every_file(root, [*ranks, ranks[0]], "it")
     left_out = root.model_copy(update={"ranks": (root.ranks[0], root.ranks[2])})
-    with pytest.raises(CheckpointError, match="not the root of a checkpoint"):
+    with pytest.raises(CheckpointError, match="not a valid root manifest of a checkpoint"):
         digest_tree.read_root(digest_tree.root_bytes(left_out), "it")
 
 

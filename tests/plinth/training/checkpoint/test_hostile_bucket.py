@@ -217,7 +217,7 @@ def test_a_record_that_no_trainer_signed_for_this_step_commits_nothing(
     checkpoint.record_path(run, 7).write_bytes(data)
     step, refused = checkpoint.newest_valid(run)
     assert step == 3
-    assert [(number, "is void" in error.what) for number, error in refused] == [(7, True)]
+    assert [(number, "is invalid: no trainer key" in error.what) for number, error in refused] == [(7, True)]
 
 
 def test_without_a_root_nothing_is_refused_and_nothing_commits(

@@ -191,10 +191,10 @@ def test_files_that_are_no_state_are_refused(tmp_path: Path) -> None:
         ShardedState(stack, tmp_path)
     path = tmp_path / file_name(0)
     path.write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
-    with ExitStack() as stack, pytest.raises(CheckpointError, match="not a file with engine state"):
+    with ExitStack() as stack, pytest.raises(CheckpointError, match="not a file with DeepSpeed engine state"):
         ShardedState(stack, tmp_path)
     save_file({"w": torch.zeros(1)}, path)
-    with ExitStack() as stack, pytest.raises(CheckpointError, match="not a file with engine state"):
+    with ExitStack() as stack, pytest.raises(CheckpointError, match="not a file with DeepSpeed engine state"):
         ShardedState(stack, tmp_path)
     save(tmp_path, [share("w", torch.zeros(1))])
     save_file(load_file(path), path, metadata={"plinth": '{"format": 9}'})

@@ -112,7 +112,7 @@ def test_what_changed_on_either_side_is_found(config: RunConfig, bucket: Bucket,
     key = f"{here.prefix}/step-00000002/engine/rank-00000.safetensors"
     bucket.put(key, BIG[:99_999] + b"\x07")  # the last byte is another
     moved = elsewhere(config, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="differs from its manifest") as error:
+    with pytest.raises(CheckpointError, match="differs from the checkpoint's manifest") as error:
         here.download(moved.directory, 2)
     assert blake3(BIG[:99_999] + b"\x07").hexdigest() in str(error.value.found)
     assert checkpoint.committed(moved.directory) == []

@@ -26,7 +26,7 @@ def open_only(config: RunConfig) -> None:
     [
         ({"fp32_matmul": "tf32"}, "training.fp32_matmul tf32 cannot run on this cpu"),
         ({"float8": "rowwise"}, "training.float8 rowwise cannot run on this cpu"),
-        ({"parallel": Parallel(attention="flex")}, "training.parallel.attention flex cannot train on this CPU"),
+        ({"parallel": Parallel(attention="flex")}, "attention: flex` cannot be used for training on this CPU"),
     ],
 )
 def test_what_the_cpu_lacks_is_refused(make: Callable[..., RunConfig], changes: dict[str, Any], says: str) -> None:

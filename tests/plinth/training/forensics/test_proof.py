@@ -41,9 +41,9 @@ def test_an_equal_replay_of_this_checkpoint_is_a_proof() -> None:
         (("commits", 0, "parts", PARAMETERS), {"original": "e" * 64, "replayed": "e" * 64}, "other parameters"),
         (("skipped_steps", "replayed"), [], "skipped steps differ"),
         (("interventions", "replayed"), [1], "interventions differ"),
-        (("from_step",), 0, "without a gap"),
-        (("to_step",), 6, "without a gap"),
-        (("steps",), [], "without a gap"),
+        (("from_step",), 0, "instead of all steps from"),
+        (("to_step",), 6, "instead of all steps from"),
+        (("steps",), [], "instead of all steps from"),
         (("commits",), [], "lists no replay"),
         (("steps",), None, "lists no replay"),
     ],
@@ -114,7 +114,7 @@ def test_more_than_the_bound_is_none() -> None:
         found = examined(changed, step=5, parameters_sha256=DIGEST)
         assert found.classes == ()
         assert found.tolerance is not None
-        assert any("8 times that is the bound" in fault for fault in found.tolerance.faults)
+        assert any("exceeds 8 times the difference between two replays" in fault for fault in found.tolerance.faults)
     without = close()
     del without["tolerance"]
     assert examined(without, step=5, parameters_sha256=DIGEST).classes == ()
@@ -123,12 +123,12 @@ def test_more_than_the_bound_is_none() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "fault"),
     [
-        (("steps", 0, "batch", "replayed"), 2, "step 3: batch differ, which no tolerance excuses"),
-        (("steps", 0, "lr", "replayed"), 1.0000001, "step 3: lr differ, which no tolerance excuses"),
-        (("steps", 1, "vetoed", "replayed"), 0, "step 5: vetoed differ, which no tolerance excuses"),
+        (("steps", 0, "batch", "replayed"), 2, "step 3: batch differ, and no tolerance applies to them"),
+        (("steps", 0, "lr", "replayed"), 1.0000001, "step 3: lr differ, and no tolerance applies to them"),
+        (("steps", 1, "vetoed", "replayed"), 0, "step 5: vetoed differ, and no tolerance applies to them"),
         (("steps", 1, "loss", "replayed"), float("nan"), "loss differs by 2"),
-        (("commits", 0, "parts", GENERATORS, "replayed"), ["h"], "rng_sha256 differ, which no tolerance excuses"),
-        (("commits", 0, "parts", "monitor", "replayed", "guard", "rollbacks"), [], "monitor differ, which no"),
+        (("commits", 0, "parts", GENERATORS, "replayed"), ["h"], "rng_sha256 differ, and no tolerance applies to them"),
+        (("commits", 0, "parts", "monitor", "replayed", "guard", "rollbacks"), [], "monitor differ, and no"),
         (("commits", 0, "parts", PARAMETERS, "original"), OTHER, "other parameters (original)"),
         (("skipped_steps", "replayed"), [], "skipped steps differ"),
         (("tolerance", "state", "original"), 1e-3, "state differs by 0.001"),

@@ -53,7 +53,7 @@ def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
         ({"pipeline": 2, "zero_stage": 2}, "zero_stage", "expected zero_stage 0 or 1 with pipeline"),
         ({"pipeline": 2, "zero_stage": 3}, "zero_stage", "expected zero_stage 0 or 1 with pipeline"),
         ({"tensor": 2, "zero_stage": 3}, "zero_stage", "expected zero_stage 0, 1 or 2"),
-        ({"precision": "fp16", "zero_stage": 0}, "zero_stage", "expected 1, 2 or 3"),
+        ({"precision": "fp16", "zero_stage": 0}, "zero_stage", "expected zero_stage 1, 2 or 3"),
         ({"offload": "parameters", "zero_stage": 2}, "offload", "requires ZeRO-3; found zero_stage 2"),
         ({"offload": "optimizer", "zero_stage": 0}, "offload", "expected zero_stage 1, 2 or 3"),
         (
@@ -62,7 +62,7 @@ def test_what_can_run_is_not_refused(block: dict[str, Any]) -> None:
             "does not work with tensor; expected none",
         ),
         ({"offload": "parameters", "zero_stage": 1, "compile": True}, "offload", "optimizer, or no compile"),
-        ({"activation_checkpointing": 5}, "activation_checkpointing", "every 5th layer of 4 selects no layer"),
+        ({"activation_checkpointing": 5}, "activation_checkpointing", "5 selects none of the 4 layers"),
         ({"compile": True, "zero_stage": 3}, "compile", "expected false, or zero_stage 0, 1 or 2"),
         ({"communication_dtype": "bf16"}, "communication_dtype", "expected auto or fp32"),
         ({"communication_dtype": "fp16", "precision": "bf16"}, "communication_dtype", "expected auto or fp32"),

@@ -47,7 +47,7 @@ def test_a_step_has_the_positions_of_the_last_change_before_it() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ([{"from_step": 5, "rope_theta": 2e4}, {"from_step": 5, "rope_theta": 3e4}], "listed after step 5"),
+        ([{"from_step": 5, "rope_theta": 2e4}, {"from_step": 5, "rope_theta": 3e4}], "found step 5 after step 5"),
         ([{"from_step": 5, "rope_theta": 2e4, "reason": "late"}], "cannot be amended"),
         ([{"from_step": 5}], "rope_theta"),
     ],

@@ -72,7 +72,7 @@ def test_a_slice_that_still_falls_keeps_a_run_going_though_nobody_named_it() -> 
     falling = judge(rules, Signals(losses=curve(0.0), slices={"web": few, "code": curve(0.1, 0.001)[::20]}))
     assert not falling.stop
     assert [state.rule for state in falling.states] == ["plateau", "plateau of code"]
-    assert "bits per byte better in 20,000 tokens" in falling.states[1].reason
+    assert "bits per byte in 20,000 tokens" in falling.states[1].reason
     assert judge(rules, Signals(losses=curve(0.0), slices={"code": curve(0.0, 0.001)[::20]})).stop
 
 

@@ -55,7 +55,7 @@ def test_it_is_spent_when_only_the_time_to_leave_is_left(make: Make, clock: list
         clock[0] = 1000.0 + second
         said.append(watch.spent())
     assert said == [False] * 6 + [True] * 2
-    assert watch.reason == "the allowance is spent: 0.88 of 1.00, the rest is reserved for the stop"
+    assert watch.reason == "the granted budget is spent: 0.88 of 1.00; the rest is reserved for stopping the run"
     events = timeline(config.directory.events)
     assert [event["share"] for event in events.of("allowance")] == [0.5, 0.8]
     (spent,) = events.of("allowance_spent")
@@ -103,7 +103,7 @@ def test_a_real_job_leaves_at_a_committed_step_and_goes_on_with_more(make: Make,
         assert under_way.result() == 0  # no scheduler starts it again
     result = json.loads(config.directory.result.read_text())
     assert result["status"] == "stopped"
-    assert result["reason"].startswith("the allowance is spent")
+    assert result["reason"].startswith("the granted budget is spent")
     story = timeline(config.directory.events)
     assert 0 < max(story.steps) < config.total_steps
     assert checkpoint.committed(config.directory)[-1] == max(story.steps) == result["step"]  # nothing is lost

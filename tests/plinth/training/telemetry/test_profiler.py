@@ -92,5 +92,5 @@ def test_steps_that_are_taken_cannot_be_traced(make: Any) -> None:
 def test_a_recipe_names_steps_in_their_order() -> None:
     given = {"telemetry": {"stragglers_every": 20, "profile_steps": [100, 103]}}
     assert Training.model_validate_json(json.dumps(given), strict=True).telemetry.profile_steps == (100, 103)
-    with pytest.raises(ValueError, match="expected first"):
+    with pytest.raises(ValueError, match="expected the first step"):
         Telemetry(profile_steps=(103, 100))

@@ -43,7 +43,7 @@ def test_only_steps_that_follow_each_other_count() -> None:
     assert found.wall_s == pytest.approx((1 + 3 + 1) / 3)
     assert found.unaccounted == pytest.approx(0, abs=1e-12)
     assert (found.device, found.precision) == ("cuda", "bf16")
-    assert [one.words() for one in found.slow_ranks] == ["rank 3 is slow, own time 0 s per step"]
+    assert [one.words() for one in found.slow_ranks] == ["rank 3 is slow (own time 0 s per step)"]
     assert found.waited_s == 0  # events of earlier versions record no delay
 
 
@@ -82,14 +82,14 @@ def test_waiting_for_a_slower_rank_is_told_from_communication() -> None:
     assert found.waited_s == pytest.approx(4 * 1.5 / 5)  # 0.5 of each 2.0 is not the other rank's
     (one,) = found.slow_ranks
     assert one.words() == (
-        f"rank 1 on node-a is slow, own time 2 s per step: input 1.6 s, rank 0 {found.seconds['input']:.4g} s"
+        f"rank 1 on node-a is slow (own time 2 s per step): input 1.6 s, rank 0 {found.seconds['input']:.4g} s"
     )
     later = [*events, straggling(9, 24.0, 2), step(7, 20.0, waiting), step(8, 23.0, waiting)]
     again = mean_step(later)
     assert again.slow_ranks == ()
     assert again.waited_s == pytest.approx(4 * 1.5 / 7)
     own = mean_step([*events, straggling(7, 20.0, 1, r0={"input": 0.1, "host": 0.0, "compute": 0.4})])
-    assert own.slow_ranks[0].words() == "rank 0 on node-a is slow, own time 0.5 s per step: compute 0.4 s"
+    assert own.slow_ranks[0].words() == "rank 0 on node-a is slow (own time 0.5 s per step): compute 0.4 s"
 
 
 @given(
