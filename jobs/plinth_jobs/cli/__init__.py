@@ -35,6 +35,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import shell_complete
 
 from plinth import private
 from plinth.errors import EXTRAS, PlinthError, not_installed
@@ -45,6 +46,8 @@ from plinth_jobs.cli.options import Commands, PackagedFile, Settings, WorkspaceP
 SOFTWARE_ERROR = 70  # as in sysexits.h
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+#: Variable that a shell sets to get completions, or its script: `eval "$(_PLINTH_COMPLETE=bash_source plinth)"`.
+COMPLETION = "_PLINTH_COMPLETE"
 
 
 class Plinth(Commands):
@@ -119,6 +122,8 @@ def main(args: list[str] | None = None) -> None:
         private.apply_mask()
     except PlinthError as error:
         sys.exit(_failed(error, debug=False))
+    if instruction := os.environ.get(COMPLETION):  # set by the script that a shell sources
+        sys.exit(shell_complete(cli, {}, "plinth", COMPLETION, instruction))
     code = call(sys.argv[1:] if args is None else args)
     gc.freeze()  # saves a second of interpreter shutdown after a run
     sys.exit(code)

@@ -289,10 +289,14 @@ def remove(settings: Settings, person: str) -> None:
 
 @people.command("list")
 @shared
-def list_people(settings: Settings) -> None:
+@json_option
+def list_people(settings: Settings, as_json: bool) -> None:
     """List all accounts."""
     from plinth.storage.workspace import Workspace
     from plinth_registry.mlflow import connection
 
-    for person in connection.people(Workspace(settings.workspace)):
+    found = list(connection.people(Workspace(settings.workspace)))
+    if as_json:
+        output.emit_json(found)
+    for person in () if as_json else found:
         output.say(output.plain_markup(person))

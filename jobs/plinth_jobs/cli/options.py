@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from plinth import processes
 from plinth.errors import MissingError
@@ -212,6 +213,21 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def with_shared_options(command: click.Command) -> click.Command:
+    """Let a command accept `--workspace` and `--recipe` even if it needs neither, so that one set of options fits every
+    command. Added options are not listed in its help.
+    """
+    taken = {option for parameter in command.params for option in parameter.opts}
+    kinds: dict[tuple[str, str], click.ParamType] = {
+        ("-w", "--workspace"): WorkspacePlace(),
+        ("-r", "--recipe"): PackagedFile("recipes"),
+    }
+    for options, kind in kinds.items():
+        if not taken & set(options):
+            command.params.append(click.Option(options, type=kind, expose_value=False, callback=_store, hidden=True))
+    return command
+
+
 class Further(Mapping[str, click.Command]):
     """Mapping from names to subcommands, which are imported when called."""
 
@@ -232,7 +248,15 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         found = super().get_command(ctx, name)
-        return found if found or self.further is None else self.further.get(name)
+        found = found if found or self.further is None else self.further.get(name)
+        runs = not isinstance(found, click.Group) or found.invoke_without_command
+        return with_shared_options(found) if found and runs else found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands from their help lines, so that no command is imported."""
+        lines = self.lines(ctx).items()
+        names = [CompletionItem(name, help=line) for name, line in lines if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def paths(self, ctx: click.Context) -> dict[str, str]:
         """Return the names that may be suggested after a typo, mapped to the words of each command."""

@@ -47,6 +47,7 @@ def test_a_login_is_asked_for_and_not_any_more(workspace: Workspace) -> None:
     assert authenticator(workspace) == "mlflow.server.auth:authenticate_request_basic_auth"  # which reads no header
     assert (settings.password(workspace), settings.proxy_secret(workspace)) == (password, secret)
     assert run(workspace, "list").output == ""
+    assert run(workspace, "list", "--json").output == "[]\n"
     assert run(workspace, "login", "--off").output == "MLflow authentication is now disabled\n"
     assert settings.load(workspace) is None
 
