@@ -218,7 +218,7 @@ def with_shared_options(command: click.Command) -> click.Command:
     command. Added options are not listed in its help.
     """
     taken = {option for parameter in command.params for option in parameter.opts}
-    kinds: dict[tuple[str, str], click.ParamType] = {
+    kinds: dict[tuple[str, str], click.ParamType[Any]] = {
         ("-w", "--workspace"): WorkspacePlace(),
         ("-r", "--recipe"): PackagedFile("recipes"),
     }
