@@ -146,7 +146,7 @@ def test_the_reader_cannot_write(tmp_path: Path) -> None:
     with interruptible():
         made = dg.materialize([own], resources={"reader": ArrowReader(workspace=str(tmp_path))}, raise_on_error=False)
     assert not made.success
-    assert "read-only" in str(made.failure_data_for_node("own"))
+    assert "can only read" in str(made.failure_data_for_node("own"))
 
 
 def data_folder(root: Path) -> Path:

@@ -341,7 +341,7 @@ def _with_made_arms(lined: Lined) -> Lined:
         mark, arms = lined.mark((kind,), Position("", 1)), made.arms()
         problems = list(lined.problems)
         if "arms" in lined.data:
-            problems.append(Problem(mark, "arms", f"the {kind} already defines the arms; remove `arms` or the {kind}"))
+            problems.append(Problem(mark, "arms", f"`{kind}` already defines the arms; remove `arms` or `{kind}`"))
         data = {"base": made.base(), **lined.data, "arms": arms}
         if isinstance(made, ConfirmationQuestion):
             data |= {"base": made.base()}

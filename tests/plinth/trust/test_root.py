@@ -193,7 +193,7 @@ def test_without_the_root_key_nothing_is_enrolled(workspace: Workspace, trust: T
 
 
 def test_a_second_root_needs_a_word(workspace: Workspace, trust: Trust, tmp_path: Path) -> None:
-    with pytest.raises(SignatureError, match="is pinned"):
+    with pytest.raises(SignatureError, match="is already pinned"):
         enrolment.initialise(workspace, "again", [])
     other = trust.root.model_copy(update={"name": "other"})
     path = tmp_path / "other.json"

@@ -160,7 +160,7 @@ def test_what_was_shown_is_what_is_signed(shared: Workspace, on: Machine, tmp_pa
     enrolment.renew(shared, 100, propose=Proposing(file=shown))
     enrolment.renew(shared, 200, propose=Proposing(file=file, instead=True))
     on("ben")
-    with pytest.raises(SignatureError, match="has changed since it was shown"):
+    with pytest.raises(SignatureError, match="was changed after it was shown for review"):
         versions.sign(shared, file, expected=versions.read(Trust.of(shared), shown).record)
     assert len(versions.read(Trust.of(shared), file).signed_old) == 1
 

@@ -56,7 +56,7 @@ def test_a_file_becomes_runs(tmp_path: Path, key: str, values: str, found: Calla
 
 
 def test_wrong_sweeps_are_named_with_their_line(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="a sweep already defines the arms"):
+    with pytest.raises(RecipeError, match="`sweep` already defines the arms"):
         load(tmp_path, "seeds:", "sweep: {key: training.optimizer.lr, low: 1e-3, high: 1e-2}\nseeds:")
     with pytest.raises(RecipeError, match=r"words.yaml:10.*sweep"):
         load(tmp_path, ARMS, "sweep: {key: training.optimizer.lr, low: 1.0}\n")

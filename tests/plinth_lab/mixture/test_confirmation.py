@@ -124,7 +124,7 @@ def test_a_planted_gain_holds_and_both_pages_say_so(ctx: Context, swarm: Swarm) 
     page = answer.page(ctx, *own, ctx.refs.current("experiment/planted-confirm/effects"))
     assert 'Proposal: <span class="better">holds</span>' in page
     assert 'New runs: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
-    assert "# Proposed by experiment planted: confirmed by new runs: +" in proposals.recipe(
+    assert "# Proposed by experiment planted: confirmed by new runs: the proposal gained +" in proposals.recipe(
         experiment, path, proposal, answer.confirmation_of(ctx, experiment, made)
     )
 
@@ -147,7 +147,7 @@ def test_a_proposal_that_is_worse_is_refuted(ctx: Context, swarm: Swarm) -> None
     assert found.status == REFUTED
     assert found.high is not None
     assert found.high < 0
-    assert found.reason.startswith("the prior is better: -")
+    assert found.reason.startswith("the prior is better: the proposal gained -")
 
 
 def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -> None:
@@ -157,7 +157,7 @@ def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -
     runs[-1] = measure.kept(own[1][-1], "failed", "diverged at step 3", {}, [])
     found = answer.of(ctx, *own, runs).stats["confirmation"]
     assert found["status"] == NOT_CONFIRMED
-    assert found["reason"].startswith("some runs have no scores (proposed, seed 4: failed: diverged at step 3): +")
+    assert found["reason"].startswith("some runs have no scores (proposed, seed 4: failed: diverged at step 3): the proposal gained +")
     none = [measure.kept(one, "failed", "no disk", {}, []) for one in own[1]]
     found = answer.of(ctx, *own, none).stats["confirmation"]
     assert (found["status"], found["gain"], found["trained"]) == (NOT_CONFIRMED, None, {})
@@ -167,7 +167,7 @@ def test_one_seed_and_a_failed_run_confirm_nothing(ctx: Context, swarm: Swarm) -
     ("changed", "said"),
     [
         ({"seeds": [1, 2, 3]}, "for the proposal; expected other seeds"),
-        ({"arms": {"prior": {}, "proposed": {}}}, "a confirms already defines the arms"),
+        ({"arms": {"prior": {}, "proposed": {}}}, "`confirms` already defines the arms"),
     ],
 )
 def test_a_file_that_would_confirm_by_itself_is_refused(swarm: Swarm, changed: dict[str, object], said: str) -> None:

@@ -113,7 +113,7 @@ def test_a_stored_prediction_is_compared_with_the_truth() -> None:
     assert not above.inside
     with pytest.raises(RequestError, match="no probe other"):
         made.compare(2.0, {"other": 1.0})
-    with pytest.raises(RequestError, match="has no relative error"):
+    with pytest.raises(RequestError, match="a relative error is not defined for loss"):
         made.compare(math.nan)
 
 

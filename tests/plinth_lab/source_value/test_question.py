@@ -77,7 +77,7 @@ def test_both_arms_anneal_in_the_last_phase_from_the_checkpoint(tmp_path: Path) 
         ("price: 20000", "price: .inf", r"source\.price: .*valid number"),
         ("share: 0.2", "share: 1", r"source\.share: .*less than 1"),
         ("seeds: [3]", "seeds: [3]\nsizes: {anneal: {}}", r"sizes\.anneal: the section `source` defines a size"),
-        ("seeds: [3]", "seeds: [3]\narms: {a: {}}", r"the source already defines the arms"),
+        ("seeds: [3]", "seeds: [3]\narms: {a: {}}", r"`source` already defines the arms"),
         ("  share: 0.2", "  share: 0.2\n  policy: gone", r"gone"),
         ("{total_tokens: 10240}", "{phases: [{name: a, fraction: 1, weights: natural}]}", r"(?s)phase a.*\*"),
         ("{total_tokens: 10240}", "{phases: [{name: a, fraction: 1, weights: {web: 1}, epochs: {prose: 1}}]}",

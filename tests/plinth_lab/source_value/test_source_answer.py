@@ -120,7 +120,7 @@ def test_the_command_line_writes_an_experiment(tmp_path: Path) -> None:
     assert asked.source is not None
     assert (asked.source.price, asked.source.currency, asked.source.text_field) == (20000, "EUR", "body")
     assert runs[1].recipe.corpus.buckets["new"].sources[0].text_field == "body"
-    with pytest.raises(RequestError, match="without --price and --share and --test"):
+    with pytest.raises(RequestError, match="requires --price and --share and --test"):
         source_question.write(*where, None, {}, 2)
     with pytest.raises(MissingError, match="no training run has evaluated the source other"):
         source_question.asked(tmp_path, "other")

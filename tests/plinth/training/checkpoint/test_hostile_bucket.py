@@ -205,7 +205,7 @@ def test_a_record_that_no_trainer_signed_for_this_step_commits_nothing(
     prefix = f"{str(config.checkpoints.upload).removeprefix(f's3://{bucket.name}/')}/{config.run_id}"
     data = record(config, tmp_path)
     bucket.put(f"{prefix}/step-00000007.json", data)
-    with pytest.raises(CheckpointError, match=r"step-00000007\.json is void"):
+    with pytest.raises(CheckpointError, match=r"step-00000007\.json is invalid"):
         upload.restore(config)
     assert checkpoint.committed(config.directory) == []
 
