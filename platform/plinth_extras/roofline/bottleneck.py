@@ -49,8 +49,8 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 #: Remedies by cause.
 HELP: dict[Cause, str] = {
     "compute": "more ranks, faster devices, a lower precision (training.precision, float8), less recomputation",
-    "memory": "the matrices are small or have few tokens: larger training.micro_batch_sequences, a wider model, "
-    "training.parallel.compile",
+    "memory": "larger training.micro_batch_sequences, a wider model or training.parallel.compile, because the "
+    "matrices are small or have few tokens",
     "communication": "a larger global batch, fewer ranks that divide the model, training.parallel.communication_dtype, "
     "a lower ZeRO stage, faster links",
     "slow rank": "check the disk, processors and device of that rank (`plinth run timeline`), or replace its node",

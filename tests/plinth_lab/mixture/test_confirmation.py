@@ -123,7 +123,7 @@ def test_a_planted_gain_holds_and_both_pages_say_so(ctx: Context, swarm: Swarm) 
     assert f"predicted {proposal.gain:+.3g}" in found.reason
     page = answer.page(ctx, *own, ctx.refs.current("experiment/planted-confirm/effects"))
     assert 'Proposal: <span class="better">holds</span>' in page
-    assert 'New runs: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
+    assert 'confirmation runs: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
     assert "# Proposed by experiment planted: confirmed by new runs: +" in proposals.recipe(
         experiment, path, proposal, answer.confirmation_of(ctx, experiment, made)
     )
@@ -136,7 +136,7 @@ def test_a_gain_that_new_runs_do_not_show_is_marked_and_not_written(ctx: Context
     assert found.reason.startswith("the interval of its gain includes 0 (minimum detectable effect ")
     assert "minimum detectable effect" in found.reason
     page = answer.page(ctx, experiment, runs, made)
-    assert 'New runs: <span class="">not confirmed</span>' in page
+    assert 'confirmation runs: <span class="">not confirmed</span>' in page
     outcome = answer.confirmation_of(ctx, experiment, made)
     with pytest.raises(StageError, match="the proposal of planted is not confirmed"):
         proposals.recipe(experiment, path, proposal, outcome)

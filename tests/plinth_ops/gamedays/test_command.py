@@ -42,7 +42,7 @@ def test_a_game_day_is_played_signed_and_listed(capsys: pytest.CaptureFixture[st
     assert "toy: passed" in said
     assert "record 1 of gamedays/, SHA-256 " in said
     assert "signed by evaluator" in said
-    assert "Passed: 1 of 1 instants" in (tmp_path / "workspace/reports/gameday-toy.html").read_text()
+    assert "Passed: 1 of 1 fault injections" in (tmp_path / "workspace/reports/gameday-toy.html").read_text()
     listed = {row["name"]: row for row in json.loads(shown(capsys, "list", "--json"))}
     assert listed["toy"]["last"]["passed"] is True
     assert listed["lacks"]["missing"] == "no server"
