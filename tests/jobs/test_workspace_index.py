@@ -41,7 +41,7 @@ def tiles(ctx: Context, recipe: object = None) -> dict[str, StateTile]:
 def test_an_empty_workspace_has_an_index(ctx: Context) -> None:
     written = workspace_index.write(ctx, None)
     assert written == ctx.workspace.reports / "index.html"
-    assert "None yet." in written.read_text()
+    assert "No training run has been started yet." in written.read_text()
     of_operation = {"Incidents", "Checks", "Game days", "Source values"}
     assert set(tiles(ctx)) == {"Alerts, last 24 hours", "Budgets", "Service levels", *of_operation}
 

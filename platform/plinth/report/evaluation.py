@@ -103,7 +103,7 @@ class Section(Frozen):
             lower = group.better == "lower"
             better = sum(one.high < other if lower else one.low > other for one, other in known)
             reference = "zero" if group.reference_name == "none" else group.reference_name
-            return f"{self.title}: {better} of {len(known)} significantly better than {reference}"
+            return f"{self.title}: {better} of {len(known)} values significantly better than {reference}"
         if group and group.measures:
             one = group.measures[0]
             return f"{self.title}: {one.name} {one.value:.3g} {group.unit} ({one.low:.3g} to {one.high:.3g})"
@@ -301,10 +301,10 @@ def verdict(wholes: Sequence[Difference]) -> str:
     unknown = sum(line.better == NONE and line.smallest is None for line in wholes)
     shown = [line for line in wholes if line.kind == "slices"]
     text = [f"{line.measure}: {result_text(line)} ({line.difference.value:+.3g})" for line in shown]
-    words = f"Of {counted(len(wholes), 'measure')}, A is better in {count['a']}, B in {count['b']}; "
-    words += f"{count[NONE] - unknown} without a significant difference"
-    words += f", {unknown} unknown" if unknown else ""
-    return f"{words}. Held-out text, {'; '.join(text)}." if text else f"{words}."
+    words = f"Of {counted(len(wholes), 'measure')}, A is better in {count['a']} and B is better in {count['b']}; "
+    words += f"the number without a significant difference is {count[NONE] - unknown}"
+    words += f", and {unknown} could not be decided" if unknown else ""
+    return f"{words}. Result on held-out text: {'; '.join(text)}." if text else f"{words}."
 
 
 def heading(name: str, lines: Sequence[Difference]) -> str:
@@ -345,9 +345,9 @@ def section(stats: Mapping[str, Any], against: str) -> Section:
     return Section(
         key="comparison",
         title=f"Compared with {against}",
-        lead="Differences are paired by item. A finding is significant if it passes Holm's correction over all "
-        "measures of the same kind.",
-        tables=(TextTable(title="All items of each measure", header=header, rows=tuple(rows)),),
+        lead="Differences are paired by item. A finding means that the difference is significant after Holm's "
+        "correction over all measures of the same kind.",
+        tables=(TextTable(title="Differences over all items, by measure", header=header, rows=tuple(rows)),),
     )
 
 

@@ -154,7 +154,7 @@ def _findings(data: ReportData) -> dict[str, str]:
     found = {}
     if data.gates:
         passed = sum(gate.tone == "pass" for gate in data.gates)
-        found["gates"] = f"{passed} of {counted(len(data.gates), 'release gate')} passed"
+        found["gates"] = f"The candidate passed {passed} of {counted(len(data.gates), 'release gate')}"
     if data.slices:
         fewest = sum(row["model"] <= min(row["trigram"], row["gzip"]) for row in data.slices.values())
         found["slices"] = (
@@ -204,10 +204,10 @@ def _factors(funnel: Mapping[str, Any]) -> list[tuple[str, str]]:
     effective = funnel["total"].get("effective", {})
     shown = {
         "nominal_bytes": ("nominal text of the sources", style.size),
-        "rho_parse": ("share parsed", style.percent),
-        "rho_quality": ("share kept by the policy", style.percent),
-        "r_dup": ("share of duplicates", style.percent),
-        "rho_rest": ("share for training, after held-out text is removed and texts are cut", style.percent),
+        "rho_parse": ("share of records that parse", style.percent),
+        "rho_quality": ("share of text that the policy keeps", style.percent),
+        "r_dup": ("share of kept text that is duplicated", style.percent),
+        "rho_rest": ("share left for training, after removal of held-out text and cuts", style.percent),
         "r_pad": ("padding ratio", style.percent),
         "effective_bytes": ("effective text", style.size),
         "effective_tokens": ("effective tokens", style.count),

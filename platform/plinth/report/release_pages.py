@@ -232,7 +232,7 @@ class ImpactData(Frozen):
 
 def impact_page(data: ImpactData) -> str:
     """Return the impact page as HTML. The same data gives the same bytes."""
-    title = f"Derived from {data.kind} {data.target}"
+    title = f"Artifacts derived from {data.kind} {data.target}"
     plot = svg(impact_figure, data.boxes, data.arrows, title=title) if data.boxes else ""
     shown, links = grouped(data.boxes, data.arrows)
     across = 1 + max(columns(shown, links).values(), default=0)

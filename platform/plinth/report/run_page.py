@@ -104,7 +104,7 @@ def _verdict(measured: RunMetrics, about: About) -> str:
     found = timeline.of_events(measured.events).rounded()
     loss = f", loss {found['final_loss']}" if "final_loss" in found else ""
     rest = f"{counted(measured.cost.restarts, 'restart')}, {counted(measured.cost.interventions, 'intervention')}"
-    return f"{state.get(_end(measured), 'Not ended,')} at step {measured.last_step:,}{of}{loss}; {rest}."
+    return f"{state.get(_end(measured), 'Not ended yet,')} at step {measured.last_step:,}{of}{loss}; {rest}."
 
 
 def _end(measured: RunMetrics) -> str:
@@ -120,9 +120,9 @@ def _findings(measured: RunMetrics, about: About, ledger: GoodputLedger) -> dict
     return {
         "cost": f"{style.percent(ledger.goodput)} of the rank-seconds were spent on kept steps",
         "metrics": style.change("Training loss", losses[0], last, measured.last_step) if losses else "",
-        "probes": f"{sum(one.decides for one in probes)} of {counted(len(probes), 'probe')} measured above noise",
-        "interventions": f"{counted(cost.interventions, 'intervention')} by the guard",
-        "events": f"{counted(cost.restarts, 'restart')} in {counted(cost.jobs, 'job')}",
+        "probes": f"Probes with a signal above noise: {sum(one.decides for one in probes)} of {len(probes)}",
+        "interventions": f"The guard made {counted(cost.interventions, 'intervention')}",
+        "events": f"The run had {counted(cost.restarts, 'restart')} in {counted(cost.jobs, 'job')}",
     }
 
 
@@ -238,19 +238,19 @@ def _facts(measured: RunMetrics, about: About) -> list[dict[str, str]]:
     quoted = figures.rounded()
     lost_s = ledger.rank_s["redone work"] + ledger.rank_s["guard"]
     facts = [
-        ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,}" if about.total_steps else ""),
+        ("steps", f"{measured.last_step:,}", f"of {about.total_steps:,} planned steps" if about.total_steps else ""),
         (LABELS["final_loss"], quoted.get("final_loss", "–"), "nats per token"),
         ("tokens", style.count(cost.tokens), f"of {style.count(about.total_tokens)}" if about.total_tokens else ""),
-        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "over all kept steps"),
-        (LABELS["median_tokens_per_s"], quoted.get("median_tokens_per_s", "–"), "all ranks"),
+        (LABELS["median_step_s"], quoted.get("median_step_s", "–"), "median over all kept steps"),
+        (LABELS["median_tokens_per_s"], quoted.get("median_tokens_per_s", "–"), "sum of all ranks"),
         ("utilization", style.percent(flops / about.peak_flops), "of the device's peak")
         if about.peak_flops
         else ("FLOP/s of a rank", style.count(flops), "peak FLOP/s unknown"),
         ("goodput", style.percent(ledger.goodput), "rank-seconds spent on kept steps"),
-        ("lost", seconds(lost_s), f"over all ranks; {counted(cost.lost_steps, 'step')} repeated or rolled back"),
+        ("lost", seconds(lost_s), f"sum of all ranks; {counted(cost.lost_steps, 'step')} repeated or rolled back"),
         ("restarts", str(cost.restarts), f"within {counted(cost.jobs, 'job')}"),
         ("interventions", str(cost.interventions), f"by the guard; {counted(cost.skipped_steps, 'skipped step')}"),
-        ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "from a job's start to its end"),
+        ("rank hours", f"{ledger.held_rank_s / 3600:,.2f}", "sum over jobs, from start to end"),
     ]
     if about.price_per_rank_hour is not None:
         money = ledger.held_rank_s / 3600 * about.price_per_rank_hour

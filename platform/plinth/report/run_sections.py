@@ -227,7 +227,8 @@ def share(measured: RunMetrics) -> str:
     looks = sum(bool(event.get("probes")) for event in measured.events)
     if held <= 0:
         return ""
-    return f"{counted(looks, 'evaluation')} took {spent:.3g} s, {style.percent(spent / held)} of the run's time."
+    took = f"{spent:.3g} s, {style.percent(spent / held)} of the run's time"
+    return f"{counted(looks, 'probe evaluation')} took {took}."
 
 
 def _probe_row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, Any]:
@@ -249,6 +250,6 @@ def _probe_row(name: str, scores: Mapping[str, Any], worth: Worth) -> dict[str, 
 
 def _words(worth: Worth) -> str:
     if worth.decides:
-        return "above noise"
-    found = "no signal" if worth.signal <= 0 else "noise unknown" if worth.snr is None else "within its noise"
-    return f"{found}; not used to stop the run or to decide a gate"
+        return "signal above noise"
+    found = "no signal" if worth.signal <= 0 else "unknown noise" if worth.snr is None else "signal within its noise"
+    return f"{found}; the probe can neither stop the run nor decide a gate"

@@ -61,8 +61,8 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     total, looked = sum(one["hits"] for one in facts["corpus"]), sum(one["documents"] for one in facts["corpus"])
     yield ReportTable(
         "Current corpus",
-        f"{counted(looked, 'published document')} checked against every rule, including near duplicates: "
-        f"{counted(total, 'hit')}.",
+        f"Every exclusion rule, including rules for near duplicates, was checked against "
+        f"{counted(looked, 'published document')}: {counted(total, 'hit')}.",
         ("bucket", "parts", "documents", "hits", "rejected by entry", "manifest"),
         [_bucket(one) for one in facts["corpus"]],
     )
@@ -74,14 +74,14 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
     )
     yield ReportTable(
         "Remaining copies",
-        "Removing text from a corpus does not remove it from models that were trained on it. These are all known "
-        "copies:",
+        "Removing text from a corpus does not remove it from models trained on it. The table lists all known "
+        "copies.",
         ("what", "state", "where", "until"),
         [(one["what"], one["state"], one["where"], one["until"]) for one in facts["remains"]],
     )
     yield ReportTable(
         "Extraction and exposure by model",
-        "Extraction and exposure of the removed text, with intervals."
+        "The table shows extraction and exposure of the removed text for each checkpoint, with intervals."
         if facts["measured"]
         else "Not measured: no checkpoint was named, or the removed text is no longer in the store.",
         ("checkpoint", "run, step", "read text", "documents", "extracted", "held-out control", "exposure, bits", "p"),
@@ -90,8 +90,8 @@ def _sections(facts: Mapping[str, Any]) -> Iterator[ReportTable]:
 
 
 def _removed(documents: Mapping[str, Any]) -> str:
-    least = "" if documents["complete"] else "At least "
-    return f"{least}{counted(documents['count'], 'document')} removed that came from saved earlier snapshots."
+    least = "" if documents["complete"] else "at least "
+    return f"Removed documents, which are now only in saved earlier snapshots: {least}{documents['count']:,}."
 
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
@@ -100,8 +100,8 @@ def _rebuilt(facts: Mapping[str, Any]) -> str:
     """
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
-    fresh = f"Up to date: {len(assets) - len(late):,} of {counted(len(assets), 'asset')} that read documents"
-    return f"{fresh}; not up to date: {', '.join(late)}." if late else f"{fresh}."
+    fresh = f"Assets that read documents and are up to date: {len(assets) - len(late):,} of {len(assets):,}."
+    return f"{fresh} Not up to date: {', '.join(late)}." if late else fresh
 
 
 def _bucket(one: Mapping[str, Any]) -> tuple[object, ...]:

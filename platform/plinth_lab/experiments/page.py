@@ -13,7 +13,6 @@ from plinth.evaluation.statistics import DEGENERATE
 from plinth.records import Frozen
 from plinth.report.page import template
 from plinth.report.style import ACCENT, FAINT, MUTED, SOFT_INK, WARNING, WIDTH_INCHES, count, svg, tone
-from plinth.text import counted
 from plinth_lab.experiments.arms import SweepOptimum
 from plinth_lab.experiments.effects import ARM, BASE, WHOLE, ArmScores, Effect, StopDecision
 from plinth_lab.experiments.measure import NoiseScale
@@ -94,8 +93,8 @@ def _verdict(wholes: Sequence[Effect], value: SourceVerdict | None, confirmation
     if confirmation is not None:
         return f"Proposal: {confirmation.status}."
     better, worse = (sum(line.better == who for line in wholes) for who in (ARM, BASE))
-    rest = f"{worse} worse, {len(wholes) - better - worse} without a significant difference"
-    return f"Compared with the base: {counted(better, 'effect')} better, {rest}." if wholes else ""
+    rest = f"{worse} worse, {len(wholes) - better - worse} not significantly different"
+    return f"Effects compared with the base: {better} better, {rest}." if wholes else ""
 
 
 def _facts(

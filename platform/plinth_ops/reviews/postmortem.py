@@ -48,11 +48,11 @@ def page(data: IncidentData) -> str:
 def markdown(data: IncidentData) -> str:
     """Render the postmortem as Markdown."""
     lines = [f"# Incident {data.number}: {_cell(data.title)}", "", data.state, ""]
-    lines += [f"- Could not be read: {_cell(gap)}" for gap in data.gaps]
+    lines += [f"- A source could not be read: {_cell(gap)}" for gap in data.gaps]
     for one in data.tables:
-        lines += ["", f"## {one.title}", "", f"From {one.source}.", ""]
+        lines += ["", f"## {one.title}", "", f"Source: {one.source}.", ""]
         if not one.rows:
-            lines.append("None.")
+            lines.append("No entries were found.")
             continue
         lines += [f"| {' | '.join(one.columns)} |", f"|{'---|' * len(one.columns)}"]
         lines += [f"| {' | '.join(map(_cell, row))} |" for row in one.rows]
@@ -124,7 +124,7 @@ def _state(incident: Incident, ended: float) -> str:
     begun = f"Opened {incident.opened}, signed by {signer}."
     if incident.closed:
         return f"{begun} Closed {incident.closed}, after {minutes:,.0f} minutes."
-    return f"{begun} Open for {minutes:,.0f} minutes; promotions are frozen."
+    return f"{begun} The incident has been open for {minutes:,.0f} minutes; promotions are frozen."
 
 
 def _runs(ctx: Context, incident: Incident) -> Iterator[tuple[str, Callable[[], RunConfig]]]:

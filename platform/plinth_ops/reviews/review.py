@@ -241,7 +241,7 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
     return section(
         "Service levels", not spent if rows else None, verdict,
         ("indicator", "good", "objective", "budget spent"), rows,
-        lead=f"State at the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
+        lead=f"Values at the end of the {span.length}, over the window of the objectives.", numbers=(1, 2, 3),
     )  # fmt: skip
 
 
@@ -267,14 +267,14 @@ def provenance(ctx: Context, span: Period) -> PeriodSection:
         from plinth_registry import releases
 
         try:
-            proved = f"; audit log with {releases.prove_log(ctx).entries} decisions verified"
+            proved = f". The audit log is verified; decisions in it: {releases.prove_log(ctx).entries}"
         except PlinthError as error:
             rows.append(("audit log", first_line(error)))
     rows = sorted(set(rows))
     whole = f"{len(ends)} of {len(ends)} complete" if ends else "nothing is published"
     verdict = f"{len(rows)} broken" if rows else whole
-    walked = f"{counted(links, 'manifest')} from {counted(len(ends), 'end')}"
-    lead = f"{walked} of the pipeline were traced down to the sources by digest{proved}."
+    walked = f"{links:,} manifests of {counted(len(ends), 'asset')}"
+    lead = f"Manifests traced by digest, from final assets down to the sources: {walked}{proved}."
     return section("Provenance", not rows if refs else None, verdict, ("asset", "first broken link"), rows, lead)
 
 

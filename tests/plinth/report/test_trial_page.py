@@ -60,6 +60,6 @@ def test_the_page_says_what_was_found_rejected_and_missing_and_loads_nothing() -
 )
 def test_a_page_without_observations_says_so(decision: str, shown: str) -> None:
     found = trial_page(trial(decision=decision))
-    assert "No pairs were observed yet" in found
+    assert "No pairs have been observed yet" in found
     assert shown in found
     assert 'id="feeds"' not in found

@@ -86,7 +86,7 @@ def test_pages_are_projections_and_foreign_text_is_no_markup(removed: tuple[Corp
     assert "a &lt;b&gt;letter" in html
     for shown in (text, html):
         assert "0 hits" in shown
-        assert "2 documents removed that came from saved earlier snapshots." in shown
+        assert "Removed documents, which are now only in saved earlier snapshots: 2." in shown
         assert "demo root" in shown
         assert "Not measured" in shown
     assert "http" not in html.replace("https://h", "")
@@ -171,10 +171,10 @@ def test_models_that_are_not_retrained_are_listed_with_their_marks(removed: tupl
     trained = [one for one in proof.remains if one.model and run.run_id in one.what]
     assert {one.state for one in trained} == {TAINTED}
     text = page.markdown(report.facts(corpus.ctx, proof))
-    assert "Up to date: 3 of 4 assets that read documents; not up to date: checkpoint (stale)." in text
+    assert "Assets that read documents and are up to date: 3 of 4. Not up to date: checkpoint (stale)." in text
     assert "trained on the text: tainted" in text
     alone = report.prove(corpus.ctx, (), states[:1])
-    assert "Up to date: 1 of 1 asset that read documents." in page.markdown(report.facts(corpus.ctx, alone))
+    assert "documents and are up to date: 1 of 1." in page.markdown(report.facts(corpus.ctx, alone))
 
 
 def test_raw_sources_stay_on_the_list_when_earlier_snapshots_are_deleted(corpus: Corpus) -> None:
@@ -188,7 +188,7 @@ def test_raw_sources_stay_on_the_list_when_earlier_snapshots_are_deleted(corpus:
     assert (proof.removed, proof.entries[0].found) == ([], 2)
     assert proof.remains[0].what == "the raw sources of web"
     text = page.markdown(report.facts(corpus.ctx, proof))
-    assert "0 documents removed that came from saved earlier snapshots." in text
+    assert "Removed documents, which are now only in saved earlier snapshots: 0." in text
     assert "not searched: the removed text is no longer in the store" in text
     assert "| 1 | url | h0.example.org/0 | 2 |" in text
 

@@ -40,7 +40,8 @@ def test_it_says_everything_that_was_given(shown: str) -> None:
     for said in (
         "Which filter?", "worse by 0.", "diverged: loss is nan at step 7", "lr: 9.5", "dedup: null", "Budget: 8 rank",
         'id="effects"', 'id="curves"', 'id="stopping"', 'id="failures"', "Runs saved: 4", "10 M", "2e+13",
-        '<td data-label="steps computed" class="n">40</td>', "not measured: hot, seed 0", "slices of the text",
+        '<td data-label="pipeline steps computed" class="n">40</td>', "not measured: hot, seed 0",
+        "by slice of the test text",
     ):  # fmt: skip
         assert said in shown, said
 

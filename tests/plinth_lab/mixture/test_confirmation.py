@@ -136,7 +136,7 @@ def test_a_gain_that_new_runs_do_not_show_is_marked_and_not_written(ctx: Context
     assert found.reason.startswith("the interval of the proposal's gain includes 0 (minimum detectable effect ")
     assert "minimum detectable effect" in found.reason
     page = answer.page(ctx, experiment, runs, made)
-    assert 'New runs: <span class="">not confirmed</span>' in page
+    assert 'confirmation runs: <span class="">not confirmed</span>' in page
     outcome = answer.confirmation_of(ctx, experiment, made)
     with pytest.raises(StageError, match="the proposal of planted is not confirmed"):
         proposals.recipe(experiment, path, proposal, outcome)

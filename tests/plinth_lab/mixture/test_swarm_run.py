@@ -97,8 +97,8 @@ def test_twenty_runs_find_the_planted_bucket(tmp_path: Path) -> None:
     assert found["low"] > 0
     assert len(found["runs"]) == 21
     page = (workspace / "reports" / "experiment-planted.html").read_text()
-    assert "bits per byte fewer than with the prior mixture" in page
-    assert 'New runs: <span class="better">holds</span>' in page
+    assert "bits per byte lower than with the prior mixture" in page
+    assert 'confirmation runs: <span class="better">holds</span>' in page
     plinth(workspace, "recipe", "check", better)
     assert better.read_text().startswith("# Proposed by experiment planted: confirmed by new runs: +")
     assert held["status"] == "holds"

@@ -301,10 +301,13 @@ def test_the_page_says_it_all(ctx: Context, models: tuple[MeasuredModel, Measure
     assert "+60.25" in text
     assert "<b>one</b>" not in text  # a name is text
     for said_ in ("B is better", "language de", "quiz: acc", "Contaminated items", "mixture: phases[0].weights.web",
-                  "plinth explain", "no significant difference", "Seed 0", "The tokenizers differ"):  # fmt: skip
+                  "plinth explain", "no significant difference", "bootstrap: 0.", "The tokenizers differ"):  # fmt: skip
         assert said_ in text, said_
     assert "http" not in text.replace("http://www.w3.org", "")  # nothing is loaded
-    verdict = "Of 4 measures, A is better in 1, B in 2; 0 without a significant difference, 1 unknown. Held-out text,"
+    verdict = (
+        "Of 4 measures, A is better in 1 and B is better in 2; the number without a significant difference is 0, "
+        "and 1 could not be decided. Result on held-out text:"
+    )
     assert f'id="verdict">{verdict} bits per byte: B is better (+' in text
     for link in re.findall(r'<a href="#([^"]+)"', text):
         assert f'id="{link}"' in text  # the list of contents leads somewhere

@@ -160,7 +160,7 @@ def test_what_only_one_model_has_is_counted(ctx: Context) -> None:
     assert compared.stats["unpaired"]["tasks: left: acc"] == [20, 0]
     text = comparison_page(compared, "one", "two")
     assert "Only A has fairness." in text
-    assert "tasks: right: acc: 0 items of A and 20 of B have no pair." in text
+    assert "tasks: right: acc: 0 items of A and 20 items of B have no counterpart" in text
 
 
 def test_an_item_that_occurs_twice_is_two_pairs_of_one_cluster(ctx: Context) -> None:

@@ -184,7 +184,7 @@ def test_a_page_begins_with_its_verdict_and_its_contents(timeline: list[dict[str
     for link in re.findall(r'<a href="#([^"]+)"', text):
         assert f'id="{link}"' in text
     under_way = run_page.page(timeline[:12], ABOUT)
-    assert "Not ended, at step 6 of 10" in under_way
+    assert "Not ended yet, at step 6 of 10" in under_way
 
 
 def test_events_are_sentences_and_not_values_of_a_program() -> None:
@@ -346,18 +346,18 @@ def test_probes_are_shown_with_their_noise_and_what_they_may_decide() -> None:
     assert (row["score"], row["control"], row["signal"], row["accuracy"]) == ("0.7", "1.5", "0.8", "25%")
     assert row["noise"] == f"{noise:.4g} over 5 evaluations"
     assert row["ratio"] == f"{0.8 / noise:.3g}"
-    assert row["words"] == "above noise"
+    assert row["words"] == "signal above noise"
     (seeded,) = sections.rows(measured, {"maths": (0.7, 2.9)})
     assert (seeded["noise"], seeded["weight"]) == ("1.556 over 2 seeds", "soft")
-    assert seeded["words"].startswith("within its noise")
-    for more, words in (({"control": 0.5}, "no signal"), ({"probe_set": "b"}, "noise unknown")):
+    assert seeded["words"].startswith("signal within its noise")
+    for more, words in (({"control": 0.5}, "no signal"), ({"probe_set": "b"}, "unknown noise")):
         last = {**story.events[-2], "step": 6, "seq": 99, **look(0.7, control=more.get("control", 1.5)), **more}
         (other,) = sections.rows(run_metrics([*story.events, last]), {})
         assert other["words"].startswith(words)
     line, control = sections.panel(measured, {}).lines
     assert line.band == pytest.approx(noise)
     assert (control.faint, control.band) == (True, 0.0)
-    assert "5 evaluations took 1.25 s, 25% of the run" in sections.share(measured)
+    assert "5 probe evaluations took 1.25 s, 25% of the run" in sections.share(measured)
     text = run_page.page(story.events, ABOUT.model_copy(update={"over_seeds": {"maths": (0.7, 2.9)}}))
     assert "1.556 over 2 seeds" in text
     assert 'id="probes"' not in run_page.page(story.events[:3], ABOUT)
