@@ -57,9 +57,7 @@ def history(settings: Settings, as_json: bool) -> None:
 @click.option("--events", type=click.IntRange(min=0), default=20, show_default=True, help="Number of last events.")
 @shared
 @json_option
-def show(
-    settings: Settings, run: str, first: int, last: int | None, rows: int, events: int, as_json: bool
-) -> None:
+def show(settings: Settings, run: str, first: int, last: int | None, rows: int, events: int, as_json: bool) -> None:
     """Show the figures, metrics by step and last events of RUN (`latest`, a run ID or a prefix of it).
 
     If there are more steps than --rows, each row is the step with the highest loss of its group, so that no spike is
@@ -103,5 +101,5 @@ def peaks(steps: Sequence[Event], rows: int) -> list[Event]:
 
 
 def _loss(step: Event) -> float:
-    loss = float(step["loss"])  # NaN and infinity are text in the timeline
+    loss = float(step.get("loss", -math.inf))  # NaN and infinity are text in the timeline
     return math.inf if math.isnan(loss) else loss

@@ -1,7 +1,8 @@
 """Read-only tools for agents over the Model Context Protocol (MCP): the command `plinth mcp`.
 
-    tools    the table of tools, each a read-only command; their schemas; a call in this process, as JSON
-    server   the protocol: lists the tools, validates arguments, returns results and errors
+    tools       the table of tools, each a read-only command; their schemas; a call in this process, as JSON
+    server      the protocol: lists the tools, validates arguments, returns results and errors
+    read_only   refusal of every write below the workspace, for the process of the server
 
 A tool is a command of the command line with `--json`, so a tool and its command always return the same. Commands that
 write, and options that write, are not in the table. A new read-only command becomes a tool with one row.
@@ -33,7 +34,10 @@ def mcp(settings: Settings) -> None:
     approvals, taints and takedowns need the commands and keys of their roles.
     """
     require("mcp", "mcp")
+    from plinth_extras.mcp_server.read_only import forbid_writes
     from plinth_extras.mcp_server.server import serve
 
-    settings.context(waits=True)  # fails now if there is no workspace
+    workspace = settings.context(waits=True).workspace  # fails now if there is no workspace
+    if not workspace.uri:  # the folder of a shared workspace is a cache of its bucket
+        forbid_writes(workspace.root)
     serve(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final
@@ -106,7 +107,9 @@ def answer(name: str, arguments: Mapping[str, Any], settings: Settings) -> CallT
     try:
         _require_valid(name, input_schema(tool), arguments)
         found = call(tool, arguments, settings)
-    except Exception as error:  # as on the command line, no failure of a command ends the server
+    except Exception as error:  # no failure of a command ends the server
+        if settings.debug:
+            traceback.print_exception(error)  # on standard error, which is the log of the server
         return _result({"command": f"plinth {tool.command}", "note": UNTRUSTED, "error": _facts(error)}, failed=True)
     return _result({"command": f"plinth {tool.command}", "note": UNTRUSTED, "result": found})
 
@@ -137,6 +140,4 @@ def _facts(error: Exception) -> dict[str, Any]:
 
 def _result(content: dict[str, Any], *, failed: bool = False) -> CallToolResult:
     text = escaped(json.dumps(content, ensure_ascii=False, indent=1))
-    return CallToolResult(
-        content=[TextContent(type="text", text=text)], structured_content=content, is_error=failed
-    )
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=content, is_error=failed)
