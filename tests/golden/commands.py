@@ -130,7 +130,7 @@ NOT_CALLED = {
     "canary": "no canary is on trial: tests/jobs/cli/test_canary.py",
     "drift": "the champion has not drifted: tests/plinth_audit/drift",
     "experiment check": "trains arms: tests/plinth_lab/experiments/test_run.py",
-    "experiment list": "trains arms: tests/plinth_lab/experiments/test_run.py",
+    "experiment list": "no experiments: tests/plinth_lab/experiments/test_list.py",
     "experiment propose": "trains arms: tests/plinth_lab/mixture/test_swarm_run.py",
     "experiment run": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "experiment show": "trains arms: tests/plinth_lab/experiments/test_run.py",

@@ -70,7 +70,8 @@ def test_every_tool_answers_as_its_command_does_and_nothing_changes(
     document = found["explain"]["id"]
     lines = {
         "batch": ("run", "batch", "latest", 1), "explain": ("explain", document), "status": ("status", *recipe),
-        "gates": ("gates", "verdict", *recipe), "funnel": ("corpus", "funnel", "--bucket", "web"), "runs": ("run", "history"),
+        "gates": ("gates", "verdict", *recipe), "funnel": ("corpus", "funnel", "--bucket", "web"),
+        "runs": ("run", "history"),
         "run": ("run", "show", "latest", "--from", 10, "--rows", 4, "--events", 2),
         "goodput": ("run", "goodput", "latest"), "experiments": ("experiment", "list"),
         "impact": ("release", "impact", "web"), "verify": ("verify", "web/shards"),
@@ -106,6 +107,8 @@ def test_refusals_are_results_with_a_remedy_and_data_is_marked(tmp_path: Path, c
             assert "less than the minimum of 1" in (await refused("run", run="run-1", rows=0))["found"]
             assert "required" in (await refused("explain"))["found"]
             assert "-r demo" in (await refused("status"))["remedy"]  # no recipe was run here
+            unknown = await refused("impact", target="nothing")  # the command would save its index
+            assert unknown["what"] == "nothing is derived from 'nothing'"
             with pytest.raises(MCPError, match="no tool 'approve'"):
                 await agent.call_tool("approve", {"version": "1"})
 

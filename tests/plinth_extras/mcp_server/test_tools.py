@@ -4,8 +4,10 @@ write."""
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,8 @@ CHANGES = {
     "rename out of": "(w / 'old').rename(w.parent / 'other')",
     "truncate": "os.truncate(w / 'old', 0)",
     "link into": "os.symlink('/', w / 'link')",
+    "create a database": "sqlite3.connect(w / 'new.sqlite')",
+    "write a database": "sqlite3.connect(f'file:{w}/kept.sqlite?mode=rw', uri=True)",
     "through a link": "(w.parent / 'way' / 'new').write_text('x')",
 }
 
@@ -92,10 +96,12 @@ def test_a_process_that_may_not_write_reads_and_writes_elsewhere(tmp_path: Path)
     workspace = tmp_path / "w"
     workspace.mkdir()
     (workspace / "old").write_text("kept")
+    with closing(sqlite3.connect(workspace / "kept.sqlite")) as database:
+        database.execute("create table one (value)")
     (tmp_path / "free").write_text("free")
     (tmp_path / "way").symlink_to(workspace)
     script = f"""
-import json, os, sys
+import json, os, sqlite3
 from pathlib import Path
 from plinth_extras.mcp_server.read_only import forbid_writes
 w = Path({str(workspace)!r})
@@ -104,13 +110,14 @@ refused = []
 for name, change in {CHANGES!r}.items():
     try:
         eval(change)
-    except PermissionError:
+    except (PermissionError, sqlite3.OperationalError):
         refused.append(name)
 w.mkdir(exist_ok=True)
+sqlite3.connect(f"file:{{w}}/kept.sqlite?mode=ro", uri=True).execute("select * from one")
 (w.parent / "elsewhere").write_text((w / "old").read_text())
 print(json.dumps(refused))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == list(CHANGES)
     assert (tmp_path / "elsewhere").read_text() == "kept"
-    assert sorted(path.name for path in workspace.iterdir()) == ["old"]
+    assert sorted(path.name for path in workspace.iterdir()) == ["kept.sqlite", "old"]
