@@ -56,6 +56,8 @@ def _database(name: Any) -> Iterator[str]:
     """Yield the path of a database that may be written."""
     text = os.fsdecode(name)
     address = urlsplit(text)
+    if text in ("", ":memory:"):
+        return
     if address.scheme != "file":
         yield text
     elif "mode=ro" not in address.query.split("&"):
