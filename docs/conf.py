@@ -10,6 +10,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
+import llms_txt  # noqa: E402
 import reference_pages  # noqa: E402
 
 project = "Plinth"
@@ -39,7 +40,14 @@ def _rewrite(_: Any, name: str, text: list[str]) -> None:
     text[0] = text[0].replace("](examples/plinth-example)", "](/examples/plinth-example/README.md)")
 
 
+def _write_llms_txt(app: Any, error: Exception | None) -> None:
+    """Write the index for language models next to the pages."""
+    if error is None:
+        (Path(app.outdir) / "llms.txt").write_text(llms_txt.text(OUTSIDE), encoding="utf-8")
+
+
 def setup(app: Any) -> None:
     """Write the reference pages before the site is read."""
     reference_pages.write(HERE / "reference")
     app.connect("source-read", _rewrite)
+    app.connect("build-finished", _write_llms_txt)

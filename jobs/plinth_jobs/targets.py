@@ -32,7 +32,7 @@ def find_run(ctx: Context, run: str) -> RunConfig:
     """
     known = configurations(ctx)
     if run == LATEST:
-        matching = sorted(known, key=lambda name: (_started(known[name]), name))[-1:]
+        matching = list(newest_runs(ctx))[:1]
     else:
         matching = [run] if run in known else [name for name in known if name.startswith(run)]
     if len(matching) != 1:
@@ -60,6 +60,12 @@ def _started(path: Path) -> float:
 def configurations(ctx: Context) -> dict[str, Path]:
     """Return the path of every run's configuration file, by run ID."""
     return {path.parent.name: path for path in ctx.workspace.runs.glob("*/config.json")}
+
+
+def newest_runs(ctx: Context) -> dict[str, Path]:
+    """Return the path of every run's configuration file, by run ID, the run that started last first."""
+    known = configurations(ctx)
+    return dict(sorted(known.items(), key=lambda item: (_started(item[1]), item[0]), reverse=True))
 
 
 ALIASES = {"release": "champion", "champion": "champion", "canary": "canary"}

@@ -53,6 +53,8 @@ corpus takedown find --text {text}
 tokens tokenizer
 tokens packing
 tokens mixture
+run history
+run show latest
 run job status latest
 run timeline latest
 run goodput latest
@@ -74,6 +76,7 @@ ops alerts list
 ops retrospective
 keys show
 gates show
+gates verdict 1
 gates check {gates}
 gates waive 1 stability --until 2030-01-01 --reason "asked for by the tests"
 verify release
@@ -127,6 +130,7 @@ NOT_CALLED = {
     "canary": "no canary is on trial: tests/jobs/cli/test_canary.py",
     "drift": "the champion has not drifted: tests/plinth_audit/drift",
     "experiment check": "trains arms: tests/plinth_lab/experiments/test_run.py",
+    "experiment list": "no experiments: tests/plinth_lab/experiments/test_list.py",
     "experiment propose": "trains arms: tests/plinth_lab/mixture/test_swarm_run.py",
     "experiment run": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "experiment show": "trains arms: tests/plinth_lab/experiments/test_run.py",

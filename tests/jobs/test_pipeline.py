@@ -54,8 +54,10 @@ def test_golden_model_commands_answer_with_the_same_keys(copy, tmp_path):
 #: Commands of pages that only read; of a workspace of the tiny recipe they ask things that it has, or has not.
 READING = re.compile(
     r"plinth (status|doctor|corpus (funnel|card|sample|near|review summary)|tokens \w+|recipe (check|show|schema)"
-    r"|run (goodput|batch|checkpoint (list|verify)|job status|plan)|model (evaluation|probes (list|explain))|keys show"
-    r"|gates (show|check default)|release (log|consumer list|papers --show|impact web)|verify (champion|release)$"
+    r"|run (goodput|history|show|batch|checkpoint (list|verify)|job status|plan)|keys show"
+    r"|model (evaluation|probes (list|explain))"
+    r"|gates (show|verdict|check default)|release (log|consumer list|papers --show|impact web)"
+    r"|verify (champion|release)$"
     r"|ops (gc|gc pins|sli|cost (show|limits|corpus)|alerts list|metrics list|gameday list|check list))\b"
 )
 _ELSEWHERE = re.compile(

@@ -35,7 +35,7 @@ def step(ctx: Context, evidence: Evidence) -> str:
     [
         ({"cost": None, "stability": None}, "blocked by stability, cost: fix the cause and rerun, or"),
         ({"cost": None}, "`plinth gates waive 3 cost --until DATE --reason TEXT`"),
-        ({"approvals": ()}, "blocked by approvals: approve the version with `plinth approve 3 --by PERSON --reason TEXT`"),
+        ({"approvals": ()}, "blocked by approvals: approve the version with `plinth approve 3 --by PERSON"),
         ({"approvals": (), "taints": ("bad",)}, "taint cannot be waived"),
         ({"approvals": (person("ada"), person("ben", "rejected"))}, "approvals cannot be waived"),
         (

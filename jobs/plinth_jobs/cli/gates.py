@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plinth_registry.policy import PolicyChange
 
 
-# `plinth gates`: check, sign and show the gate policy; waive a gate for one candidate.
+# `plinth gates`: check, sign and show the gate policy; evaluate the gates of a candidate; waive one of them.
 
 file_argument = click.argument("file", type=PackagedFile("policies", exists=True))
 owner_option = click.option("--owner", help="Owner of the signing key, if this machine has several signing keys.")
@@ -30,6 +30,7 @@ owner_option = click.option("--owner", help="Owner of the signing key, if this m
         "plinth gates check default",
         "plinth gates sign my-policy.yaml",
         "plinth gates show",
+        "plinth gates verdict",
         "plinth gates waive 3 stability --until 2027-01-31 --reason 'the restarts were a planned move'",
     )
 )
@@ -137,6 +138,23 @@ def show(settings: Settings, release: str | None, as_json: bool) -> None:
     output.heading(f"policy {signed.title}")
     output.facts({"signed": f"{signed.at} by {', '.join(signed.signers)}", **_lines(signed.policy)})
     return None
+
+
+@gates.command(epilog=examples("plinth gates verdict", "plinth gates verdict 3 --json | jq '.gates[] | {name, state}'"))
+@click.argument("version", default="latest")
+@shared
+@recipe_option
+@json_option
+def verdict(settings: Settings, version: str, as_json: bool) -> None:
+    """Evaluate every gate for candidate VERSION (default: the newest), also after its release; nothing is signed."""
+    from plinth_jobs.cli.release import show_candidates
+    from plinth_registry import decisions
+
+    status = decisions.status(settings.context(), settings.load_recipe(), None if version == "latest" else version)
+    if as_json:
+        output.emit_json(status)
+    else:
+        show_candidates((status,))
 
 
 @gates.command(

@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "verify": ("provenance", "Verify every link from a model or asset to its sources."),
         "up": ("run", "Serve Dagster, MLflow and the pages of the workspace."),
         "down": ("run", "Stop the servers that Plinth started."),
+        "mcp": (GROUP, "Serve read-only tools to agents (Model Context Protocol)."),
     },
     "Command groups": {
         "corpus": ("", "Text: funnel, samples, labels, policies, takedowns."),
@@ -70,6 +71,8 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "mixture": ("tokens", "Show the shares and epochs of every stream by phase."),
     },
     "run": {
+        "history": ("run_facts", "List all runs with state, loss and goodput."),
+        "show": ("run_facts", "Show the figures, metrics and last events of a run."),
         "batch": ("steps", "List the documents of a training step."),
         "timeline": ("runs", "Write the page of a run: metrics, events, cost."),
         "goodput": ("runs", "Show where every rank-second of a run went."),

@@ -76,7 +76,7 @@ def approve(settings: Settings, version: str, by: str | None, reason: str | None
     ctx, recipe = settings.context(), settings.load_recipe()
     if by is None:
         waiting = decisions.pending(ctx, recipe)
-        return output.emit_json(waiting) if as_json else _show(waiting)
+        return output.emit_json(waiting) if as_json else show_candidates(waiting)
     decision: Literal["approved", "rejected"] = "rejected" if reject else "approved"
     path = decisions.approve(ctx, recipe, _version(version), by, reason or "", decision)
     status = decisions.status(ctx, recipe, _version(version))
@@ -163,7 +163,8 @@ def rollback(settings: Settings, by: str, reason: str, withdraw: bool, as_json: 
         output.say(f"{made.model} is rolled back to version {made.version} (before: version {made.previous})")
 
 
-def _show(candidates: tuple[CandidateStatus, ...]) -> None:
+def show_candidates(candidates: tuple[CandidateStatus, ...]) -> None:
+    """Print candidates with the state and reason of every gate."""
     from plinth_registry.gates import summary
 
     if not candidates:

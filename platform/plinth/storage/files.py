@@ -154,7 +154,7 @@ class DigestMemory:
     """Cache of digests, keyed by address, cutter, size and change mark. If the cache is lost, files are hashed again.
 
     Args:
-        path: database file, created on first use; if it cannot be created, no digest is cached.
+        path: database file, created on first use; if it cannot be written, it is only read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -187,9 +187,15 @@ class DigestMemory:
                 )
                 return connection
             except sqlite3.OperationalError:
-                return None
+                return self._connect_to_read()
             except sqlite3.DatabaseError:  # a damaged cache is recreated
                 self.forget()
+        return None
+
+    def _connect_to_read(self) -> sqlite3.Connection | None:
+        """Open the cache where it cannot be written, so that unchanged files are not hashed again."""
+        with suppress(sqlite3.Error):
+            return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)
         return None
 
 

@@ -32,6 +32,7 @@ file_argument = click.argument("file", type=click.Path(path_type=Path))
     epilog=examples(
         "plinth experiment check filters",
         "plinth experiment run filters",
+        "plinth experiment list",
         "plinth experiment show filters --json | jq '.effects[] | {arm, finding}'",
         "plinth experiment propose swarm.yaml --write better.yaml --confirm confirm.yaml",
     )
@@ -142,6 +143,25 @@ def show(settings: Settings, file: Path, as_json: bool) -> None:
         ends = f"{told['value']:.4f} ({told['low']:.4f} to {told['high']:.4f})"
         output.say(f"{one['run']['tokens']:,.0f} tokens: predicted {ends}, measured {own['truth']:.4f}, {side}")
     output.facts({"page": page.absolute().as_uri()})
+
+
+@experiment.command("list")
+@shared
+@json_option
+def list_(settings: Settings, as_json: bool) -> None:
+    """List the experiments of the workspace that have results, with the published effects; nothing is recomputed."""
+    from plinth_jobs.cli import output
+    from plinth_lab.experiments.answer import published
+
+    found = published(settings.context())
+    if as_json:
+        output.emit_json(found)
+        return
+    for one in found:
+        output.heading(one["name"])
+        _effects(one["effects"])
+    if not found:
+        output.say("No experiments have results.")
 
 
 @experiment.command()

@@ -123,6 +123,14 @@ def of(
     return context.manifest(f"{PREFIX}/{experiment.name}/effects", step, made, [], stats)
 
 
+def published(ctx: Context) -> list[dict[str, Any]]:
+    """Return the name, the digest of the effects and the statistics of every experiment with results, by name."""
+    refs = (ref for ref in ctx.refs.all(PREFIX) if ref.asset.endswith("/effects") and ref.asset.count("/") == 2)
+    return [
+        {"name": ref.asset.split("/")[1], "digest": ref.digest, **ctx.refs.load(ref.digest).stats} for ref in refs
+    ]
+
+
 def _measured_pairs(ctx: Context, arms: Sequence[Arm], runs: Sequence[Manifest]) -> list[MeasuredPair]:
     """Return the measurements of both arms (with and without the source) for each size and seed that both finished."""
     ended = {

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,25 @@ def test_a_damaged_memory_and_none_cost_only_time(folder: Path, memory: DigestMe
     memory.path.write_bytes(b"this is no database" * 100)
     assert listing.inventory("in", folder, memory=memory) == expected
     assert listing.inventory("in", folder, memory=DigestMemory(folder / "no/such/folder.sqlite")) == expected
+
+
+def test_a_memory_that_cannot_be_written_is_read(
+    folder: Path, memory: DigestMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing.inventory("in", folder, memory=memory)
+    before, connect, seen = memory.path.read_bytes(), sqlite3.connect, reads(monkeypatch)
+
+    def without_rights(path: object, **options: Any) -> sqlite3.Connection:  # root, as whom tests may run, has them
+        if "mode=ro" not in str(path):
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect(path, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", without_rights)
+    settled(folder / "in/b.txt", b"changed")
+    for _ in range(2):
+        assert listing.inventory("in", folder, memory=memory) == listing.inventory("in", folder)
+    assert sorted(seen) == ["a.txt", "a.txt", "b.txt", "b.txt", "b.txt", "b.txt"]  # with the memory, only b.txt
+    assert memory.path.read_bytes() == before
 
 
 def test_a_listing_tells_of_every_change(folder: Path) -> None:

@@ -1,0 +1,36 @@
+"""A workspace with a candidate, run once for all tests, and a client over stdio."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth.storage.workspace import TRUST_VARIABLE
+from tests.jobs.conftest import ROOT, pending
+
+__all__ = ["pending"]
+
+
+@pytest.fixture
+def client(trust_folder: Path, tmp_path: Path) -> Callable[..., Any]:
+    """`client(workspace, *options)`: the official client, connected to `plinth mcp` in another process."""
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    @asynccontextmanager
+    async def connect(workspace: Path, *options: str) -> AsyncIterator[Any]:
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "plinth_jobs.cli", "mcp", "-w", str(workspace), *options],
+            env={TRUST_VARIABLE: str(trust_folder)},
+            cwd=ROOT,
+        )
+        with (tmp_path / "server.log").open("w") as log:
+            async with Client(stdio_client(server, errlog=log)) as connected:
+                yield connected
+
+    return connect
