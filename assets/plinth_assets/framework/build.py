@@ -340,7 +340,7 @@ def _code_reference(stage: Stage) -> dict[str, Any]:
 
 @cache
 def _place(function: FunctionType) -> tuple[str | None, int]:
-    """Return file and line; many stages share a function."""
+    """Return the file and line of a function. Results are cached, because many stages share a function."""
     return inspect.getsourcefile(function), function.__code__.co_firstlineno
 
 

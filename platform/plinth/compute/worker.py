@@ -250,7 +250,7 @@ class ItemStream:
     """Stream of items to a worker, and of answers back. Use it as a context manager.
 
     Args:
-        program: program of the worker; its handler sets the limits of an item.
+        program: program that the worker runs; its handler sets the time and memory limits of an item.
     """
 
     def __init__(self, program: Program) -> None:

@@ -287,7 +287,7 @@ def measurement_of(asset: str) -> Measurement | None:
     first.
 
     Raises:
-        ExtensionError: the measurement of this name cannot be used.
+        ExtensionError: the measurement cannot be loaded from its package.
     """
     names = (asset.replace("/", "_"), asset.partition("/")[0])
     for name in sorted(names, key=lambda name: name not in MEASUREMENTS.built_in):

@@ -378,7 +378,7 @@ def _sources(config: RunConfig) -> set[str]:
 RELEASE: Final = GameDay(
     name="bad-release",
     hypothesis="Signed measurements show that a bad champion is worse than its predecessor. This champion is "
-    "tainted and rolled back, and the cause is traced to the bad source. The gate that the policy omitted blocks the "
+    "tainted and rolled back, and the cause is traced to the bad source. If the omitted gate is applied, it blocks the "
     "bad model, but no good model.",
     fault="A release under a policy without comparison; its training run read random letters together with its text.",
     blast_radius=f"{OWN} It also starts a separate MLflow server on loopback.",

@@ -392,7 +392,7 @@ def _steps(made: Served, name: str) -> list[tuple[int, float]]:
 MLFLOW: Final = GameDay(
     name="mlflow-away",
     hypothesis="A run continues during an MLflow outage. Events that could not be relayed are reported, kept, and "
-    "relayed once MLflow is back, every step once.",
+    "relayed when MLflow is back, and every step arrives once.",
     fault="The connection to the MLflow server is down from one event of the timeline to another.",
     blast_radius=f"{OWN} It also starts a separate MLflow server on loopback.",
     protection="events wait until MLflow accepts them, and markers prevent duplicates",

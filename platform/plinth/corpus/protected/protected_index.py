@@ -142,7 +142,7 @@ class ProtectedIndex:
         return values[self.starts[1:]] - values[self.starts[:-1]]
 
     def evident_words(self) -> I64:
-        """Return for each item the number of its words that count as evidence."""
+        """Return for each item the number of its words that count as evidence of a copy."""
         return self.of_item(self.evident)
 
     def without_evidence(self) -> Bools:
