@@ -29,7 +29,9 @@ class Average(Frozen):
 
     last: int = Field(1, ge=1, description="Number of checkpoints to average, from the newest.")
     steps: tuple[int, ...] = Field(
-        (), description="Steps whose checkpoints are averaged. If empty, the newest checkpoints are averaged; `last` sets their number."
+        (),
+        description="Steps whose checkpoints are averaged. If empty, the newest checkpoints are averaged; `last` sets "
+        "their number.",
     )
     ema: bool = Field(
         False, description="Average the EMA weights (`training.optimizer.ema_decay`) instead of the weights."
