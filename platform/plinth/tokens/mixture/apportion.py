@@ -83,9 +83,9 @@ def floor_sum(n: int, modulus: int, slope: int, offset: int) -> int:
 def even_stride(modulus: int) -> int:
     """Return a number g coprime to the modulus K, such that the first multiples of g are spread evenly modulo K.
 
-    Candidates are the integers near K / φ, where φ is the golden ratio. The result is the candidate whose fraction g / K
-    has the smallest sum of partial quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992, "Random
-    Number Generation and Quasi-Monte Carlo Methods", chapter 3).
+    Candidates are the integers near K / φ (golden ratio). The result is the candidate whose fraction g / K
+    has the smallest sum of partial quotients. This sum bounds the discrepancy of the multiples (Niederreiter 1992,
+    "Random Number Generation and Quasi-Monte Carlo Methods", chapter 3).
     """
     golden = modulus * GOLDEN_64 >> 64
     near = range(max(1, golden - STRIDE_REACH), max(2, min(modulus, golden + STRIDE_REACH)))
