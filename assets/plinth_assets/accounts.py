@@ -60,8 +60,7 @@ def funnel_stages(recipe: Recipe) -> list[Stage]:
 
 def _deps(recipe: Recipe) -> tuple[str, ...]:
     """Return the input assets of the funnel. If the recipe has a mixture, they include the shards and the mixture, so
-    that tokens and padding are counted.
-    """
+    that tokens and padding are counted."""
     corpus = each(recipe, "sources", "documents", "verdicts", "curated")
     return corpus if recipe.mixture is None else (*corpus, *each(recipe, "shards"), "mixture")
 
@@ -75,8 +74,7 @@ def _make_funnel(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
     """Check that no document is lost: each stage's output is the next stage's input, and the difference between input
-    and output is the number of removed documents.
-    """
+    and output is the number of removed documents."""
     rows = []
     for bucket, account in made.stats["buckets"].items():
         stages_ = account["stages"]
@@ -106,8 +104,7 @@ def _suite_funnel(made: Manifest, inputs: Inputs) -> Suite:
 
 def _emptied(bucket: str, account: Mapping[str, Any]) -> str:
     """Return a message with the stages and rules that removed all documents of a bucket, sorted by the number of
-    documents that each removed.
-    """
+    documents that each removed."""
     found = account["stages"][0]["documents_in"]
     reasons = sorted(
         (
@@ -221,8 +218,7 @@ def _make_ledger(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Mani
 
 def _suite_ledger(made: Manifest, inputs: Inputs) -> Suite:
     """Check that every document has a row, and that every training document is in the shards, or in the curated text if
-    there are no shards.
-    """
+    there are no shards."""
     documents = [one for key, one in inputs.items() if key.endswith("/documents")]
     last = "/shards" if "mixture" in inputs else "/curated"
     places = [one for key, one in inputs.items() if key.endswith(last) and not key.startswith(f"{CANARIES}/")]

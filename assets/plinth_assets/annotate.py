@@ -89,8 +89,7 @@ def annotation_stages(recipe: Recipe) -> list[Stage]:
 
 def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Return the parameters of the recipe's annotators by name. The license gate gets the corpus's own list of
-    licenses.
-    """
+    licenses."""
     params = {name: dict(given) for name, given in recipe.corpus.annotate.items()}
     if "licence" in params:
         own = recipe.corpus.rights().licences.model_dump(mode="json", exclude_none=True)
@@ -100,8 +99,7 @@ def annotator_parameters(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 def _stage_annotate(bucket: str, owner: str, name: str, annotators: Mapping[str, Mapping[str, Any]]) -> Stage:
     """Return the stage of an annotator on a bucket. The first annotator to run reads the bucket's text for all
-    annotators whose inputs are ready.
-    """
+    annotators whose inputs are ready."""
     annotator, params = annotate.annotator(name), annotators[name]
     resources = annotator.needs(annotate.parameters(name, params))
     return Stage(
@@ -220,8 +218,7 @@ def _learnt(recipe: Recipe, ctx: Context, keys: tuple[str, ...], inputs: Inputs)
 
 def _suite_slices(params: GateSlices, made: Manifest, inputs: Inputs) -> Suite:
     """Check the error rates over all documents and over every slice with at least `min_documents` documents. The user's
-    lists must have enough good and bad documents to be informative.
-    """
+    lists must have enough good and bad documents to be informative."""
     rows = [
         {
             "slice": name,

@@ -122,8 +122,7 @@ def _screenings(recipe: Recipe, inputs: Inputs) -> Iterator[Screening]:
 
 def _card_items(inputs: Inputs) -> Iterator[str]:
     """Yield one line per protected set, with the number of its items by contamination status and the names of its items
-    that are common text.
-    """
+    that are common text."""
     made = inputs.get(protected.ASSET)
     for name, own in made.stats["sets"].items() if made is not None else ():
         counts = ", ".join(f"{own[status]} {status}" for status in comparison.STATUSES)
@@ -140,8 +139,7 @@ def _rules(policy: Policy, annotators: tuple[str, ...], named: tuple[str, ...]) 
 
 def _card_evidence(recipe: Recipe, inputs: Inputs, annotator: str) -> Iterator[str]:
     """Yield the data card's evidence for an annotator: error rates on labeled text, digests of pretrained models, and
-    removal rates on trusted text.
-    """
+    removal rates on trusted text."""
     gates = [gate.name for gate in MEASURED_GATES.values() if gate.annotator == annotator]
     for gate in gates:
         made = inputs.get(f"slices/{gate}")
@@ -206,8 +204,7 @@ def show_page(ctx: Context, recipe: Recipe, made: Manifest) -> Path:
 
 def _measured(recipe: Recipe) -> Iterator[tuple[str, Callable[[str, Stats], Any]]]:
     """Yield each measurement asset that has a section on the evaluation page, with the function that builds the
-    section.
-    """
+    section."""
     for one in measurements(recipe):
         if one.section:
             yield from ((stage.asset, one.section) for stage in one.stages(recipe) if one.has(stage.asset))
@@ -270,8 +267,7 @@ def _curves(looks: Sequence[Mapping[str, Any]], worth: Mapping[str, Worth]) -> I
 
 def _curve(name: str, points: Sequence[tuple[int, float | None]], noise: float | None = None) -> StepCurve:
     """Return the curve of a slice or a probe over training steps. Points without a value are left out, so the curve may
-    be empty.
-    """
+    be empty."""
     known = [(step, value) for step, value in points if value is not None]
     steps, values = tuple(step for step, _ in known), tuple(value for _, value in known)
     return StepCurve(name=name, steps=steps, values=values, noise=noise)
@@ -383,8 +379,7 @@ def _scored(recipe: Recipe) -> tuple[str, ...]:
 
 def _history(recipe: Recipe, ctx: Context) -> str:
     """Return the digest of all promotions. A promotion or rollback by another process changes the digest and makes the
-    asset stale.
-    """
+    asset stale."""
     return fingerprint.digest([record.model_dump(mode="json") for record in api.history(ctx, recipe)])
 
 

@@ -175,8 +175,7 @@ def _folder(ctx: Context, given: str) -> Path:
 
 def _outside(params: InitialWeights, ctx: Context) -> str:
     """Return a value that changes if the name refers to other weights, or if the taints change. The stage's `make`
-    verifies the weights.
-    """
+    verifies the weights."""
     return fingerprint.digest([_meant(params, ctx), [mark.target for mark in taint.records(ctx)]])
 
 
@@ -211,8 +210,7 @@ def sampled_stages(recipe: Recipe) -> list[Stage]:
 
 def written(name: str, bucket: Bucket) -> tuple[str, ...]:
     """Return the key of the asset with a bucket's sampled text. The result is empty if the bucket's source is not a
-    model.
-    """
+    model."""
     return (f"{name}/{STAGE}",) if bucket.sources[0].kind == files.KIND else ()
 
 

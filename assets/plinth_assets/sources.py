@@ -74,8 +74,7 @@ def _outside_sources(bucket: Bucket, ctx: Context) -> str:
 
 def listed(bucket: Bucket, ctx: Context, inputs: Inputs) -> Inventory:
     """Return the inventory of a bucket: the files that its sources name, or the files with text that was sampled from a
-    model.
-    """
+    model."""
     for key, made in inputs.items():
         if key.endswith(f"/{STAGE}"):
             return sampled_text.inventory(ctx.store, made)
@@ -105,8 +104,7 @@ def _make_sources(name: str, bucket: Bucket, ctx: Context, inputs: Inputs, say: 
 
 def note_arrival(ctx: Context, name: str, bucket: Bucket) -> None:
     """Log the arrival time of a bucket's newest file, if its sources state a time. The freshness of its documents is
-    measured from this time.
-    """
+    measured from this time."""
     outside = [source for source in bucket.sources if source.kind != KIND]
     times = [listing.newest(one.path, ctx.workspace.input, wanted_suffixes(one), one.hidden) for one in outside]
     if known := [time for time in times if time is not None]:
@@ -248,8 +246,7 @@ def _present_documents(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 def _quarantine(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of records that the illegal-content gate stopped, by list and by kind of match. `plinth corpus
-    quarantine` lists these records.
-    """
+    quarantine` lists these records."""
     rows = [["list", name, count] for name, count in counts["lists"].items()]
     rows += [["kind", name, count] for name, count in counts["kinds"].items()]
     return {

@@ -53,8 +53,7 @@ KEPT_TOKENIZERS = {"initial": "the initial weights", "teacher": "the teacher"}
 
 def tokenizer_stages(recipe: Recipe) -> list[Stage]:
     """Return the stage that trains the tokenizer on curated text, and the stage that audits it. Later stages depend on
-    the audit.
-    """
+    the audit."""
     params, owner = recipe.tokenizer, shared_owner(recipe)
     return [
         _kept_tokenizer(params.kind, owner) if params.kind in KEPT_TOKENIZERS else _trained_tokenizer(recipe, owner),
@@ -178,8 +177,7 @@ def _make_shards(name: str, params: Shards, ctx: Context, inputs: Inputs, say: S
 
 def _sides(name: str, params: Shards) -> dict[str, str]:
     """Return the sidecars by which a bucket is divided into streams, as stage -> asset. The result is empty if the
-    recipe names no axes.
-    """
+    recipe names no axes."""
     return {side: f"{name}/{side}" for side in sidecars_of(params.axes)}
 
 
@@ -203,8 +201,7 @@ def _suite_shards(made: Manifest, inputs: Inputs) -> Suite:
 
 def _shard_rows(made: Manifest, stream: Stream, width: int) -> list[dict[str, int]]:
     """Return one row per shard of a stream. `even` is the number of bytes by which the shard exceeds the smallest
-    shard.
-    """
+    shard."""
     sizes = [part.blob.bytes for part in made.named(f"{stream.folder}shard-")]
     return [
         {"bytes": size, "width": width, "tokens": size // width, "remainder": size % width, "even": size - min(sizes)}
@@ -223,8 +220,7 @@ MOST_PADDING = 0.01
 
 def packing_stages(recipe: Recipe) -> list[Stage]:
     """Return one packing stage per bucket. The result is empty if documents are concatenated, because positions are
-    then computed without an index.
-    """
+    then computed without an index."""
     if recipe.mixture is None or recipe.mixture.packing == "concatenate":
         return []
     return [packing_of(name, recipe, bucket.owner) for name, bucket in recipe.corpus.buckets.items()]
@@ -277,8 +273,7 @@ def _present_packing(ctx: Context, made: Manifest) -> dict[str, Any]:
 
 def canary_stages(recipe: Recipe) -> list[Stage]:
     """Return the stages that generate the canary texts and tokenize them. The result is empty if the recipe has no
-    canaries.
-    """
+    canaries."""
     if recipe.corpus.canaries is None:
         return []
     owner = shared_owner(recipe)

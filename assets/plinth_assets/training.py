@@ -90,16 +90,14 @@ def stages(recipe: Recipe) -> list[Stage]:
 
 def _has_last_checkpoint(ctx: Context, run: Manifest) -> bool:
     """Return False if a run lost its last checkpoint and must be resumed. A run without a folder was discarded on
-    purpose and counts as intact.
-    """
+    purpose and counts as intact."""
     directory = RunDirectory(ctx.workspace.runs / str(run.stats["run_id"]))
     return not directory.root.exists() or int(run.stats["steps"]) in checkpoint.kept(directory)
 
 
 def _average(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe's settings for averaging checkpoints, as parameters of the asset `checkpoint`. The result is
-    empty if the recipe averages nothing.
-    """
+    empty if the recipe averages nothing."""
     average = recipe.training.checkpoints.average
     return {} if average is None else {"average": average.model_dump(mode="json")}
 
@@ -197,8 +195,7 @@ def run_params(prepared: RunConfig) -> dict[str, Any]:
 
 def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, str]:
     """Return the tags that MLflow shows on a run: the user, the source with its commit, and a description that defines
-    the metrics.
-    """
+    the metrics."""
     hosts = [host for one in attempts.known(prepared.directory) for host in
              attempts.stated(one, prepared.run_id).hosts if host.commit]  # fmt: skip
     figures = "\n".join(f"- `{name}`: {label}" for name, label in LABELS.items())
@@ -214,8 +211,7 @@ def _run_tags(ctx: Context, recipe: Recipe, prepared: RunConfig) -> dict[str, st
 
 class TimelineRelay:
     """Thread that sends timeline events to MLflow in batches. A slow or absent server delays the metrics, but neither
-    the training nor its log.
-    """
+    the training nor its log."""
 
     def __init__(
         self, ctx: Context, recipe: Recipe, run_id: str, say: Say, interval_s: float = RELAY_INTERVAL_S
@@ -258,8 +254,7 @@ class TimelineRelay:
 
     def drain(self) -> None:
         """Wait until the current batch of events is sent. Expected errors are only logged, because the next batch sends
-        the events again.
-        """
+        the events again."""
         if self._under_way is None:
             return
         (thread, errors, count), self._under_way = self._under_way, None
@@ -352,8 +347,7 @@ def _present_cost(ctx: Context, prepared: RunConfig) -> dict[str, Any]:
 
 def _present_probes(prepared: RunConfig) -> dict[str, Any]:
     """Return a table with the last evaluation of each probe, and whether the probe may stop the run or decide a gate.
-    The result is empty if there are no probes.
-    """
+    The result is empty if there are no probes."""
     from plinth.report import run_sections as sections
     from plinth.report.run_metrics import run_metrics
 

@@ -62,8 +62,7 @@ def reference_of(recipe: Recipe) -> tuple[str, ...]:
 
 def removal_stages(recipe: Recipe) -> list[Stage]:
     """Return the stage that measures the removal rates of rules based on models. The result is empty if there are no
-    such rules.
-    """
+    such rules."""
     rules = rules_in_use(recipe)
     if not rules:
         return []
@@ -223,8 +222,7 @@ def _make_contamination(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) 
 
 def protected_stages(recipe: Recipe) -> list[Stage]:
     """Return one stage per protected set, and the stage that compares the sets with training text. The result is empty
-    if there are no sets.
-    """
+    if there are no sets."""
     given = recipe.corpus.protected.sets
     compared = [_comparison(recipe)] if compares(recipe) else []
     return [*(_set(recipe, name, one) for name, one in given.items()), *compared]

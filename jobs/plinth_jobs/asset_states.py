@@ -16,8 +16,7 @@ from plinth_registry import api
 
 def elsewhere(count: int) -> str:
     """Return a message with the number of assets that this workspace did not seal, which happens if the workspace is
-    moved without its trust folder.
-    """
+    moved without its trust folder."""
     return (
         f"{counted(count, 'asset')} {'was' if count == 1 else 'were'} published under another seal or without a seal, "
         "so the next run rebuilds them; if this workspace was moved or copied, first copy `seal` from its trust folder "
@@ -27,8 +26,7 @@ def elsewhere(count: int) -> str:
 
 def status(ctx: Context, recipe: Recipe) -> list[dict[str, Any]]:
     """Return a row for every asset of the recipe, with its state. `own` is False if another workspace sealed the asset.
-    `error` is the reason if the published manifest cannot be read.
-    """
+    `error` is the reason if the published manifest cannot be read."""
     catalog = stages(recipe)
     try:
         todo = decide(ctx, catalog)

@@ -68,8 +68,7 @@ class RequestGuard:
 
 def _query_refusal(method: str, headers: dict[bytes, str]) -> str:
     """Return the reason to reject a GraphQL query, or an empty string if the query is valid. Browsers send simple
-    requests to any site, and Dagster would execute the mutations in them.
-    """
+    requests to any site, and Dagster would execute the mutations in them."""
     if method == "POST":
         kind = headers.get(b"content-type", "").partition(";")[0].strip()
         return "" if kind in QUERIES else f"queries must be sent as {' or '.join(QUERIES)}"

@@ -58,8 +58,7 @@ class WatchedRunLauncher(DefaultRunLauncher):
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """Check that the process that reported the run's start is alive. A process that was created later does not
-        count, because it only reuses the process ID.
-        """
+        count, because it only reuses the process ID."""
         if run.tags.get(HOST) != host():
             return CheckRunHealthResult(WorkerStatus.RUNNING, "not checked: the process is on another machine")
         found = self._instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_START, limit=1).records
@@ -97,8 +96,7 @@ class _Kept:
 @contextmanager
 def kept_connections() -> Iterator[None]:
     """Keep database connections open during a run, because SQLite checkpoints its log whenever the last connection
-    closes.
-    """
+    closes."""
     if _Kept.engines is not None:  # another thread keeps the connections open
         yield
         return

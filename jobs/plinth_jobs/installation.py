@@ -57,8 +57,7 @@ class Certificate(NamedTuple):
 
 def make_certificate(folder: Path) -> Certificate:
     """Create a certificate authority and a `localhost` certificate signed by it, both valid for 30 days. The
-    authority's key is discarded.
-    """
+    authority's key is discarded."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Plinth trial")])
     authority = (

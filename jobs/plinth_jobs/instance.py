@@ -40,8 +40,7 @@ def record_failure(workspace: Path, run_id: str, job: str, message: str | None) 
 
 def settings_file() -> Path:
     """Return the path of `dagster.yaml`: the file named in PLINTH_DAGSTER_YAML. If the variable is not set, return the
-    file in the checkout or installed package.
-    """
+    file in the checkout or installed package."""
     if named := os.environ.get("PLINTH_DAGSTER_YAML"):
         return Path(named)
     here = Path(__file__).parent
@@ -64,8 +63,7 @@ def home(workspace: Workspace) -> Path:
 
 def _settings(databases: Path) -> dict[str, Any]:
     """Return the settings of the Dagster instance. Missing settings get Dagster's defaults, with storage in the
-    workspace.
-    """
+    workspace."""
     given: dict[str, Any] = yaml.safe_load(settings_file().read_bytes()) or {}
     own = {
         "local_artifact_storage": _local("dagster._core.storage.root", "LocalArtifactStorage", databases),

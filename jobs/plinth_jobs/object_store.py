@@ -104,8 +104,7 @@ WsgiApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 def atomic_conditions(app: WsgiApp) -> WsgiApp:
     """Wrap the server's app so that conditional writes run one at a time, because S3 compares and writes in one atomic
-    step.
-    """
+    step."""
     lock = threading.Lock()
 
     def serialised(environment: dict[str, Any], respond: Any) -> Iterable[bytes]:

@@ -51,8 +51,7 @@ SHOWN = (
 
 class Subject(NamedTuple):
     """Subject of a results page: a candidate, a checkpoint or a corpus. `name` is used in the file name and `title` on
-    the page. `version` is the version of a candidate.
-    """
+    the page. `version` is the version of a candidate."""
 
     name: str
     title: str
@@ -113,8 +112,7 @@ def current(ctx: Context, recipe: Recipe) -> Path | None:
 
 def renew(ctx: Context, recipe: Recipe) -> tuple[Path, ...]:
     """Rewrite the results page of each candidate that was promoted, rolled back or withdrawn after the page was
-    written. Return the paths of these pages, in the order of version numbers.
-    """
+    written. Return the paths of these pages, in the order of version numbers."""
     if recipe.release is None:
         return ()
     history = api.history(ctx, recipe)
@@ -220,8 +218,7 @@ def _shown(value: object) -> str:
 
 def _ancestors(ctx: Context, evaluation: Manifest) -> tuple[report.Ancestor, ...]:
     """Return the lineage of an evaluation by kind of manifest. A kind with one manifest shows its digest, and any other
-    kind shows the number of manifests.
-    """
+    kind shows the number of manifests."""
     kinds: Counter[str] = Counter()
     digests: dict[str, str] = {}
     for link in lineage.walk(ctx, evaluation.digest).links:

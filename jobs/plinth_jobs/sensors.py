@@ -35,8 +35,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Request the release job for each approved candidate, or if the asset `release` does not show the last
-        promotion or rollback.
-        """
+        promotion or rollback."""
         try:
             keys = requests(Context(Workspace(workspace)), recipe)
         except PlinthError as error:
@@ -50,8 +49,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
 
 def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     """Build the sensor that syncs MLflow from the signed history. The sensor undoes manual changes of aliases and
-    raises an alert.
-    """
+    raises an alert."""
 
     @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
@@ -78,8 +76,7 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
 
 def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     """Build the sensor that compares a canary with the champion and rolls back a worse canary. It requests the
-    promotion if the policy does not require a person. The feed sensor raises the alert about a rollback.
-    """
+    promotion if the policy does not require a person. The feed sensor raises the alert about a rollback."""
 
     @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
     def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -131,8 +128,7 @@ def _alarm_once(
     context: dg.SensorEvaluationContext, workspace: Path, name: str, found: list[str], seen: str, before: str
 ) -> None:
     """Raise an alert if the findings have changed since the last tick. The sensor's cursor stores `seen` and the digest
-    of the findings.
-    """
+    of the findings."""
     now = fingerprint.digest(found) if found else ""
     if found and now != before:
         record_failure(workspace, "", name, "; ".join(found))
@@ -146,8 +142,7 @@ ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     """Build the sensor that adds taints and release changes to the signed feed, delivers the feed, raises alerts and
-    shows entries on the assets. The sensor rolls back a tainted champion if the release's policy requires this.
-    """
+    shows entries on the assets. The sensor rolls back a tainted champion if the release's policy requires this."""
 
     @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -238,16 +233,14 @@ def arrival(recipe: Recipe, workspace: Path, job: Any, name: str = "arrival") ->
 
 def _changed(recipe: Recipe, ctx: Context) -> list[str]:
     """Return the stale assets that read data from outside the workspace. The assets of sources are named by their
-    bucket.
-    """
+    bucket."""
     roots = [stage for stage in stages(recipe) if stage.outside and not stage.deps]
     return [asset.removesuffix("/sources") for asset in decide(ctx, roots).stale]
 
 
 def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     """Return the names, sizes and times of source files. Reading these every minute has a low cost; content is hashed
-    only when they change.
-    """
+    only when they change."""
     corpus, folder = recipe.corpus, ctx.workspace.input
     named = {f"lists/{name}": location for name, location in corpus.lists.items()}
     named |= {f"protected/{name}": given.path for name, given in corpus.protected.sets.items()}
@@ -295,8 +288,7 @@ def failure(workspace: Path) -> dg.SensorDefinition:
 def automation(all_stages: Iterable[Stage]) -> dg.AutomationConditionSensorDefinition:
     """Build the sensor of automation conditions. The sensor starts an asset when the asset's inputs are new and their
     blocking checks passed. The sensor covers only Plinth's assets; Dagster's default sensor covers the other assets of
-    a project.
-    """
+    a project."""
     own = dg.AssetSelection.assets(*(asset_key(stage.asset) for stage in all_stages))
     return dg.AutomationConditionSensorDefinition(
         "automation", target=own, default_status=RUNNING, minimum_interval_seconds=60

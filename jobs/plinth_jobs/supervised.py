@@ -129,8 +129,7 @@ class PartSupervisor:
 
     def check(self) -> None:
         """Report each part that has exited since the last check, and restart the parts for which the restart delay is
-        over.
-        """
+        over."""
         for each in self._parts:
             if each.process is not None and (code := each.process.poll()) is not None:
                 self._note_end(each, _words(code))
@@ -189,8 +188,7 @@ class SharedProcess:
 
     def poll(self) -> int | None:
         """Return None while the process runs, and -1 after it has ended. Only the parent process can read its exit
-        status.
-        """
+        status."""
         try:
             alive = self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
@@ -211,8 +209,7 @@ def record_path(workspace: Workspace) -> Path:
 
 def read(workspace: Workspace) -> UpRecord | None:
     """Return the record of `plinth up`, or None if `plinth up` was never started or was stopped. If `plinth up` was
-    killed, its record remains.
-    """
+    killed, its record remains."""
     try:
         return UpRecord.model_validate_json(record_path(workspace).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -258,8 +255,7 @@ def started(workspace: Workspace) -> list[StartedServer]:
 
 def ended(workspace: Workspace) -> list[PartState]:
     """Return the parts of `plinth up` that have exited since its start, including restarted parts. If `plinth up`
-    itself was killed, return only one entry for it.
-    """
+    itself was killed, return only one entry for it."""
     record = read(workspace)
     if record is None:
         return []

@@ -50,8 +50,7 @@ def find_run(ctx: Context, run: str) -> RunConfig:
 
 def _started(path: Path) -> float:
     """Return the Unix time of the first event in a run's timeline. If there are no events, return the time of its
-    configuration file.
-    """
+    configuration file."""
     with suppress(OSError, ValueError, KeyError, TypeError), path.with_name("events.jsonl").open("rb") as stream:
         return float(json.loads(stream.readline())["time"])
     return path.stat().st_mtime

@@ -125,8 +125,7 @@ def _servers(ctx: Context) -> Iterator[ServerLink]:
 
 def refresh(workspace: Workspace, warn: Callable[[str], object], watch: RunWatch | None = None) -> None:
     """Rewrite the pages of candidates with a changed release state, and the index for the recipe last run in the
-    workspace. Failures become warnings.
-    """
+    workspace. Failures become warnings."""
     try:
         recipe = load(recall(workspace.root))
     except PlinthError:
@@ -181,8 +180,7 @@ def _kind(ctx: Context, path: Path) -> str:
 
 def _order(path: Path) -> tuple[int, float]:
     """Return the sort key of a page. Pages are sorted newest first, but pages of candidates by version, because they
-    are rewritten.
-    """
+    are rewritten."""
     found = RESULTS.fullmatch(path.name)
     return -int(found["version"] or 0) if found else 0, -path.stat().st_mtime
 
@@ -201,8 +199,7 @@ def utc(seconds: float) -> str:
 
 def run_states(ctx: Context, runs: Iterable[str]) -> list[tuple[str, str]]:
     """Return the name and state of each unfinished run. The state must be checked, because a killed job changes no
-    file.
-    """
+    file."""
     found = []
     for run in runs:
         with suppress(PlinthError):

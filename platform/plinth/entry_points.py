@@ -39,8 +39,7 @@ class Entry(NamedTuple):
 
 def entries() -> tuple[Entry, ...]:
     """Return every entry point of installed packages in groups that begin with `plinth.`, except entry points of ring
-    packages that are not installed.
-    """
+    packages that are not installed."""
     return _usable(tuple(sys.path))
 
 
@@ -62,8 +61,7 @@ def not_here(what: str, package: str) -> RecipeError:
 
 def name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
     """Return name and version of an installed distribution from the first lines of its metadata. The standard library
-    would parse all metadata, including the package's whole description.
-    """
+    would parse all metadata, including the package's whole description."""
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     head = dict(line.partition(": ")[::2] for line in text.partition("\n\n")[0].splitlines() if line[:1].isalpha())
     try:

@@ -100,8 +100,7 @@ def start(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING
 
 def run(command: Sequence[str], *needs: str, own: Mapping[str, str] = _NOTHING, **options: Any) -> Any:
     """Call `subprocess.run` in an empty private folder, with the arguments of `start`; the caller checks the exit
-    status.
-    """
+    status."""
     options = {"cwd": elsewhere(), "env": _of(command, needs, own), "check": False, **options}
     return subprocess.run(list(command), **options)
 
@@ -113,8 +112,7 @@ def elsewhere() -> Path:
 
 def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str]:
     """Return the environment of a child: `BASE`, the groups in `needs`, the variables in `PLINTH_PASS_ENVIRONMENT`, and
-    the variables in `own`.
-    """
+    the variables in `own`."""
     wanted = (*BASE, *needs, *os.environ.get(PASS_VARIABLE, "").split())
     withheld = [name for name in _WITHHELD if name not in needs] if needs != ALL else []
     found = {
@@ -127,8 +125,7 @@ def environment(*needs: str, own: Mapping[str, str] = _NOTHING) -> dict[str, str
 
 def heap() -> dict[str, str]:
     """Return the variables with which a process that computes with torch keeps freed buffers, unless the operator has
-    set them.
-    """
+    set them."""
     return {name: os.environ.get(name, value) for name, value in _HEAP.items()}
 
 

@@ -70,8 +70,7 @@ def is_spelling(field: FieldInfo) -> bool:
 
 class OneValue(Frozen):
     """Section with a single field that recipes set. A recipe can write its value without a key, as in `mup: 256`; in
-    the dump it is a section.
-    """
+    the dump it is a section."""
 
     @classmethod
     def key(cls) -> str:
@@ -153,8 +152,7 @@ class Manifest(Frozen):
     @property
     def misplaced(self) -> str:
         """Return the first numbered Parquet part (`part-00000.parquet`) whose number differs from its position. Return
-        an empty string if there is none.
-        """
+        an empty string if there is none."""
         numbers = Counter[str]()
         for part in self.parts:
             if found := _NUMBERED.fullmatch(part.name):

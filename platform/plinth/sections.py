@@ -58,8 +58,7 @@ class RecipeSection:
 
 class Sections(Catalogue[RecipeSection]):
     """Registry of installed sections. It remembers the models that were extended, and the sections that could not be
-    added to a model.
-    """
+    added to a model."""
 
     def __init__(self) -> None:
         super().__init__("plinth.sections", "section", RecipeSection, {})
@@ -136,8 +135,7 @@ def of(section: Frozen, name: str, model: type[M]) -> M | None:
 
 def refusal(key: str) -> str:
     """Return the reason why a dotted key is unknown although a package defines it, or an empty string if no package
-    defines it.
-    """
+    defines it."""
     if needed := absent(SECTIONS.group).get(key):
         return not_here(f"`{key}`", needed).brief
     try:

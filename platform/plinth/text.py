@@ -135,8 +135,7 @@ def domain(line: str) -> str:
 
 def domains(name: str) -> list[str]:
     """Return a host and every domain above it that has a dot, longest first. For an IP address, return only the
-    address.
-    """
+    address."""
     if is_ip(name):
         return [name]
     labels = name.split(".")

@@ -152,15 +152,13 @@ def describe_run(
 @connection.named("link the pages")
 def link_pages(ctx: Context, recipe: Recipe, url: str) -> tuple[str, ...]:
     """Add a link to the workspace's pages to MLflow's experiment and models. Return the names of changed experiments
-    and models.
-    """
+    and models."""
     return registration.link_to_pages(connection.connect(ctx.workspace), recipe, url)
 
 
 def promote_if_approved(ctx: Context, recipe: Recipe, by: str = "approval sensor") -> tuple[ReleaseRecord, ...]:
     """Promote every candidate that no gate blocks, one at a time: to champion, or to canary if the policy requires a
-    canary. Also promote a canary that is within the margin of the champion. The sensors' job calls this function.
-    """
+    canary. Also promote a canary that is within the margin of the champion. The sensors' job calls this function."""
     proved = promote_if_proved(ctx, recipe)
     stage, waiting = decisions.next_stage(ctx, recipe), ready(ctx, recipe)
     chosen = waiting[:1] if stage == CANARY else waiting
@@ -173,8 +171,7 @@ def _promote_ready(ctx: Context, recipe: Recipe, one: CandidateStatus, by: str, 
 
 def promote_if_proved(ctx: Context, recipe: Recipe, by: str = CANARY_SENSOR) -> tuple[ReleaseRecord, ...]:
     """Promote the canary to champion, if the policy allows this without a person, the canary is within the margin of
-    the champion, and every gate passes again.
-    """
+    the champion, and every gate passes again."""
     try:
         seen = observe(ctx, recipe)
     except GateError:  # no policy is signed

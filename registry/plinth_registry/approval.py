@@ -176,8 +176,7 @@ def collect(
 
 def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iterator[Approval | str]:
     """Yield the decisions of logged-in people, then the decisions that exist only as tags, and messages about invalid
-    tags.
-    """
+    tags."""
     stated = login_decisions(ctx, candidate)
     yield from stated
     known = {(one.by, one.decision) for one in stated}
@@ -189,8 +188,7 @@ def _tagged(ctx: Context, candidate: Candidate, tags: Mapping[str, Any]) -> Iter
 
 def _outdated(found: Approval, policy: str, after: int) -> str:
     """Return the reason why an approval does not count for this promotion under the current policy. If the approval
-    counts, return an empty string. The result is also empty for an unsigned tag, because the gate rejects it.
-    """
+    counts, return an empty string. The result is also empty for an unsigned tag, because the gate rejects it."""
     if found.decision != "approved" or (found.how == "tag" and not found.proxy):
         return ""
     if found.policy != policy:
@@ -201,8 +199,7 @@ def _outdated(found: Approval, policy: str, after: int) -> str:
 
 def _require_newest(ctx: Context, candidate: Candidate, deciders: set[str]) -> None:
     """Check that each person's newest decision is at least as new as the newest decision of this person that the
-    machine has seen.
-    """
+    machine has seen."""
     trust = Trust.of(ctx.workspace)
     for person in sorted({key.owner for key in trust.authority(APPROVER).keys.values() if key.revoked_from is None}):
         counted = _counted(ctx, candidate, person)
@@ -232,8 +229,7 @@ def _counted(ctx: Context, candidate: Candidate, person: str) -> tuple[str, ...]
 
 def _from_tag(tag: str, tags: Mapping[str, Any]) -> Approval | str | None:
     """Return the decision that three related tags express. Return a message if the tags are invalid, or None if the
-    decision tag is empty.
-    """
+    decision tag is empty."""
     value = str(tags[tag]).strip().lower()
     by, reason = (str(tags.get(f"{tag}.{field}", "")).strip() for field in ("by", "reason"))
     if not value:

@@ -132,8 +132,7 @@ def _known(trust: Trust, path: Path, checkpoint: str) -> Attestation | None:
 
 def _order(path: Path) -> tuple[str, ...]:
     """Return the two names under which this machine tracks attestation numbers: for the path with links resolved, and
-    for the path as given.
-    """
+    for the path as given."""
     workspace = path.parents[2]
     real = Path(os.path.realpath(workspace), path.relative_to(workspace))
     return tuple(dict.fromkeys((f"attestations {real}", f"attestations {path}")))

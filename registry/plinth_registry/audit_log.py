@@ -139,8 +139,7 @@ class AuditEntry(Frozen):
 
 class AuditProof(Frozen):
     """Result of verifying the audit log: the number of entries, the SHA-256 of the newest entry, and the signed objects
-    that name an entry.
-    """
+    that name an entry."""
 
     entries: int
     sha256: str | None
@@ -233,8 +232,7 @@ def _acting(ctx: Context, asked: AuditedAction) -> tuple[Signer, str]:
 
 def _signing(ctx: Context, asked: AuditedAction) -> tuple[Signer | None, str]:
     """Return the signer and the actor of an audit entry about a refusal. If the actor has no key on this machine, the
-    signer is the first role with a key here. The signer is None if there is no key.
-    """
+    signer is the first role with a key here. The signer is None if there is no key."""
     try:
         trust = Trust.of(ctx.workspace)
     except SignatureError:

@@ -100,8 +100,7 @@ class Candidate(Frozen):
 
 def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
     """Return the digests of the manifests that measure a checkpoint: manifests given as `known`, attested manifests,
-    and published manifests.
-    """
+    and published manifests."""
     measured = [*known, *(one.manifest for one in attestations.about(ctx, checkpoint).valid.values() if one.manifest)]
     for ref in ctx.refs.all():
         if is_measured(ref.asset) and ctx.refs.load(ref.digest).inputs.get("checkpoint") == checkpoint:
@@ -111,8 +110,7 @@ def evidence_of(ctx: Context, checkpoint: str, *known: str) -> tuple[str, ...]:
 
 def model_name(recipe: Recipe) -> str:
     """Return the name of the MLflow model to which trainers register. Only the promoter writes the MLflow model of the
-    release.
-    """
+    release."""
     return f"{recipe.required_release().name}{SUFFIX}"
 
 
@@ -195,8 +193,7 @@ def attest(
 def resume_facts(checkpoint: Manifest, directory: Path) -> dict[str, Any] | None:
     """Return the conclusion of the proof that training can be resumed, from a signed directory. Return None if there is
     no proof, or if its file does not match the manifest. For an averaged checkpoint, the proof is about the last
-    checkpoint of its run.
-    """
+    checkpoint of its run."""
     try:
         proof = dsse.bytes_of(directory / RESUME_FILE)
         if hashlib.sha256(proof).hexdigest() not in {part.blob.sha256 for part in checkpoint.named(RESUME_FILE)}:

@@ -43,8 +43,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 class Consumer(Frozen):
     """Service (`model`, `place`) or derived model (`child`, `parent`) that uses a release. `after` is the number of
-    feed entries when the consumer was enrolled.
-    """
+    feed entries when the consumer was enrolled."""
 
     name: Name
     owner: str = Field(min_length=3, pattern=r"^[^\s@]+@[^\s@]+$")
@@ -145,8 +144,7 @@ def require_canary(ctx: Context, release: str, name: str) -> Consumer:
 
 def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str]) -> tuple[Consumer, ...]:
     """Return the services that use these models, and the models derived from these checkpoints, directly or through
-    other derived models. The result is sorted by name.
-    """
+    other derived models. The result is sorted by name."""
     everybody, names, known = enrolled(ctx), set(models), set(checkpoints)
     found = {one.name: one for one in everybody if one.model in names}
     while more := [one for one in everybody if one.parent in known and one.name not in found]:
@@ -157,8 +155,7 @@ def concerned(ctx: Context, checkpoints: Collection[str], models: Iterable[str])
 
 def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
     """Return the seconds from the release of a derived model's parent to the model's registration. Return None for a
-    service, or if the parent was not released.
-    """
+    service, or if the parent was not released."""
     if consumer.made is None:
         return None
     for record in releases.history(ctx):
@@ -169,8 +166,7 @@ def seconds_after_release(ctx: Context, consumer: Consumer) -> float | None:
 
 def versions_now(ctx: Context, consumer: Consumer) -> tuple[str, ...]:
     """Return the versions that a service may use according to the signed history. The last version is the version under
-    the service's alias. If the service opted in and there is a canary, the canary comes first.
-    """
+    the service's alias. If the service opted in and there is a canary, the canary comes first."""
     if consumer.model is None:
         return ()
     places = releases.history(ctx, consumer.model).standing.aliases
@@ -273,8 +269,7 @@ def _child(ctx: Context, child: str) -> dict[str, Any]:
 
 class Impact(Frozen):
     """Everything derived from a target, including versions that were only measured with it. `gaps` lists the parts of
-    the workspace that could not be searched. If `gaps` is empty, the other lists are complete.
-    """
+    the workspace that could not be searched. If `gaps` is empty, the other lists are complete."""
 
     origin: ImpactOrigin
     manifests: tuple[Descendant, ...]
@@ -315,16 +310,14 @@ def impact(ctx: Context, target: str) -> Impact:
 
 def measured(ctx: Context, manifests: Iterable[Descendant]) -> frozenset[str]:
     """Return the checkpoints that these manifests measure. The gates of these checkpoints read the manifests as
-    evidence.
-    """
+    evidence."""
     wanted = (each for each in manifests if is_measured(each.asset) and each.state != "deleted")
     return frozenset(ctx.refs.load(each.digest).inputs.get("checkpoint", "") for each in wanted) - {""}
 
 
 def affected_versions(ctx: Context, checkpoints: Collection[str]) -> tuple[tuple[VersionRow, ...], tuple[str, ...]]:
     """Return the model versions derived from these checkpoints, sorted by model and number, and the reasons why the
-    search may be incomplete.
-    """
+    search may be incomplete."""
     released = {
         (record.model, record.version): record.candidate["checkpoint"]
         for record in releases.history(ctx)
@@ -383,8 +376,7 @@ def _registered(
     ctx: Context, checkpoints: Collection[str], released: dict[tuple[str, str], str]
 ) -> dict[tuple[str, str], VersionRow]:
     """Return the versions of these checkpoints in MLflow, with their aliases. Releases are identified by signed
-    records, because tags are not trusted.
-    """
+    records, because tags are not trusted."""
     client = connection.connect(ctx.workspace)
     found: dict[tuple[str, str], VersionRow] = {}
     for model in connection.models(client):

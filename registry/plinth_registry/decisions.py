@@ -169,8 +169,7 @@ def ready(ctx: Context, recipe: Recipe) -> tuple[CandidateStatus, ...]:
 
 def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
     """Describe the next step for a candidate, with a command: the gate that blocks it, the event for which it waits, or
-    the person who promotes it.
-    """
+    the person who promotes it."""
     if status.error is not None:
         return "find the first broken link with `plinth verify candidate`"
     history = releases.history(ctx, recipe.required_release().name)
@@ -191,8 +190,7 @@ def next_step(ctx: Context, recipe: Recipe, status: CandidateStatus) -> str:
 
 def next_stage(ctx: Context, recipe: Recipe) -> Stage | None:
     """Return the stage to which an approved candidate is promoted next, or None while the trial of another canary is
-    running.
-    """
+    running."""
     name = recipe.required_release().name
     try:
         governing = policy.current(ctx, name)
@@ -212,8 +210,7 @@ def _unsettled(ctx: Context, client: Any, recipe: Recipe) -> list[Any]:
 
 def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> bool:
     """Return True if approvals do not block a candidate version. If the version has approval tags that do not count,
-    write the reason on it.
-    """
+    write the reason on it."""
     try:
         found, governing = candidate.read(ctx, version), policy.current(ctx, recipe.required_release().name)
         decisions, faults = approval.collect(ctx, found, version.tags, governing.digest)
@@ -228,8 +225,7 @@ def _is_approved(ctx: Context, client: Any, recipe: Recipe, version: Any) -> boo
 
 def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evidence) -> str:
     """Return a text with the reason why a version's approval tags do not count, and the command to use. If all tags
-    count, return an empty string.
-    """
+    count, return an empty string."""
     wanted = {value.strip().lower() for tag, value in version.tags.items() if approval.TAG.fullmatch(tag)} - {""}
     uncounted = not_counted(asked, known)
     if not (wanted and uncounted):
@@ -247,8 +243,7 @@ def _how_to_decide(ctx: Context, version: Any, asked: ApprovalPolicy, known: Evi
 
 def _answer(client: Any, version: Any, text: str) -> None:
     """Show the reason why approval tags do not count on a version in MLflow. If all tags count, remove the text.
-    Nothing is written if the text is unchanged.
-    """
+    Nothing is written if the text is unchanged."""
     if version.tags.get(ANSWER, "") == text:
         return
     if text:
@@ -261,8 +256,7 @@ def _answer(client: Any, version: Any, text: str) -> None:
 
 def _status(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, whole: bool = False) -> CandidateStatus:
     """Return the status of a candidate version. If the version cannot be read, its status contains the error, so that
-    other versions are still shown.
-    """
+    other versions are still shown."""
     checkpoint = str(version.tags.get("checkpoint", ""))
     try:
         judged = judgement.judge(ctx, client, recipe, version, whole=whole)

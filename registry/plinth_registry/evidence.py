@@ -78,8 +78,7 @@ def gather(
 
 def _trained_on(ancestry: Chain | None) -> frozenset[str] | None:
     """Return the digests of the curated text that a checkpoint was trained on. Canary texts are left out because they
-    are generated. The text behind the initial weights is left out because it is judged with those weights.
-    """
+    are generated. The text behind the initial weights is left out because it is judged with those weights."""
     if ancestry is None:
         return None
     links = (link for link in ancestry.own if link.asset.endswith("/curated"))
@@ -94,8 +93,7 @@ def _miscounted(
     chain: Chain | None,
 ) -> dict[str, tuple[str, ...]]:
     """Return the numbers that differ from their tables, by kind of evidence. Numbers about training text are checked
-    only if `chain` is given.
-    """
+    only if `chain` is given."""
     wrong = miscounted_measurements(ctx, found)
     if chain is not None:
         wrong |= miscounted_text(ctx, stated, chain)
@@ -108,8 +106,7 @@ def _miscounted(
 
 def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
     """Yield the facts that the responsible role signed about the run and its data. Facts that cannot be read are
-    skipped.
-    """
+    skipped."""
     made: dict[str, Callable[..., Any]] = {
         "contamination": ContaminationFacts,
         "licences": LicenceFacts,
@@ -126,8 +123,7 @@ def _facts(attested: Mapping[str, Attestation]) -> Iterator[tuple[str, Any]]:
 
 def _with_faults(found: CheckResult, faults: tuple[str, ...]) -> CheckResult:
     """Return the check's result, changed to failed if attestations about the checkpoint are invalid. An invalid
-    attestation counts like a changed file of the candidate.
-    """
+    attestation counts like a changed file of the candidate."""
     return CheckResult(holds=False, detail="; ".join((found.detail, *faults))) if faults else found
 
 
@@ -157,8 +153,7 @@ def _champion(ctx: Context, release: str, own: str) -> str | None:
 
 def _own(ctx: Context, release: str) -> dict[str, Any]:
     """Return the evidence that gates look up themselves, by gate. Evidence is left out if the policy or the evidence's
-    source cannot be read.
-    """
+    source cannot be read."""
     found: dict[str, Any] = {}
     with suppress(PlinthError):
         governing = policy.current(ctx, release).policy
@@ -172,8 +167,7 @@ def _own(ctx: Context, release: str) -> dict[str, Any]:
 
 def _parent(chain: Chain | None) -> str | None:
     """Return the digest of the checkpoint that the run started from. Return an empty string for random weights, and
-    None if the chain does not verify.
-    """
+    None if the chain does not verify."""
     if chain is None:
         return None
     return next((digest for link in chain.own if link.asset == INITIAL for digest in link.inputs.values()), "")
@@ -330,8 +324,7 @@ def miscounted_text(ctx: Context, stated: Mapping[str, Attestation], chain: Chai
 
 def _of_this_ancestry(one: Attestation, chain: Chain) -> tuple[str, ...]:
     """Return errors in the materials of an attestation: materials with another version in the checkpoint's ancestry,
-    and training text that the materials lack.
-    """
+    and training text that the materials lack."""
     versions = chain.data_versions
     other = [name for name, digest in sorted(one.materials.items()) if versions.get(name, digest) != digest]
     trained = (name for name in versions if name.endswith("/curated") and name != f"{CANARIES}/curated")
@@ -383,8 +376,7 @@ def _by_bucket(ctx: Context, one: Attestation, stage: str) -> dict[str, Manifest
 
 def _once(key: tuple[str, ...], count: Callable[[], Any]) -> Any:
     """Compute a value once per process, and return the cached value in later calls. Caching is safe because manifests
-    name their files by digest.
-    """
+    name their files by digest."""
     if key not in _COUNTED_TEXT:
         _COUNTED_TEXT[key] = count()
     return _COUNTED_TEXT[key]

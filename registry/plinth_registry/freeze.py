@@ -49,8 +49,7 @@ ASSETS = 50
 
 class FeedEntry(Frozen):
     """Verified entry of the consumers' feed. `of` is the log with the reported record (`taint` or `releases`), and
-    `record` is the number of the record.
-    """
+    `record` is the number of the record."""
 
     number: int
     sha256: str
@@ -198,8 +197,7 @@ SEQUENCE, KEY, SIGNATURE = "X-Plinth-Sequence", "Idempotency-Key", "X-Plinth-Sig
 
 class Delivery(Frozen):
     """Result of delivering the feed to one consumer. `error` is the reason why the remaining entries were not
-    delivered.
-    """
+    delivered."""
 
     consumer: str
     sent: int
@@ -308,8 +306,7 @@ TAG = "taint"
 
 class Tainted(Frozen):
     """Taints with the affected manifests, runs, versions and aliases. `gaps` lists what could not be checked or
-    delivered.
-    """
+    delivered."""
 
     marks: tuple[taint.Taint, ...]
     manifests: tuple[str, ...]
@@ -394,8 +391,7 @@ def _targets(ctx: Context, target: str) -> tuple[str, ...]:
 
 def _checkpoints(ctx: Context, mark: taint.Taint) -> frozenset[str]:
     """Return the digests that a taint freezes: the tainted manifests, everything derived from them, and the checkpoints
-    that were measured with any of these.
-    """
+    that were measured with any of these."""
     found = taint.affected(ctx, mark)
     return frozenset(each.digest for each in found) | consumers.measured(ctx, found)
 
@@ -438,8 +434,7 @@ def _show(ctx: Context, versions: Iterable[VersionRow], words: str) -> None:
 
 def _tell(ctx: Context) -> tuple[str, ...]:
     """Add entries to the feed, deliver the feed, and update the head of the release history. Return the failed
-    deliveries with their reasons.
-    """
+    deliveries with their reasons."""
     catch_up_feed(ctx)
     with suppress(SignatureError), locked(ctx):  # without the promoter's key, the sensor of its machine signs the head
         releases.refresh(ctx)

@@ -160,8 +160,7 @@ def _unfit(found: Waiver, policy: SignedPolicy, candidate: str, at: datetime) ->
 
 def _replaced(ctx: Context, trust: Trust, found: Waiver) -> str:
     """Return a message if this machine has seen a later waiver of the same gate and candidate, or an empty string if
-    not.
-    """
+    not."""
     if _second(found) < trust.seen(*_counted(ctx, found)):
         return "replaced by a later waiver"
     trust.remember(_counted(ctx, found)[0], _second(found))

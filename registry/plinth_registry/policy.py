@@ -67,8 +67,7 @@ def load(path: Path) -> GatePolicy:
 
 def digest(policy: GatePolicy) -> str:
     """Return the SHA-256 of a policy with its defaults filled in. Comments and the order of keys do not affect the
-    digest.
-    """
+    digest."""
     return fingerprint.digest(policy.model_dump(mode="json"))
 
 
@@ -134,8 +133,7 @@ def current(ctx: Context, release: str) -> SignedPolicy:
 
 def governing(ctx: Context, release: str) -> str:
     """Return the digest of the current policy of a release. If no policy verifies, nothing can be released, and the
-    result is an empty string.
-    """
+    result is an empty string."""
     try:
         return current(ctx, release).digest
     except TrustError:
@@ -144,8 +142,7 @@ def governing(ctx: Context, release: str) -> str:
 
 def unmeasured(policy: GatePolicy, recipe: Recipe) -> tuple[str, ...]:
     """Return the gates that must fail because the recipe produces no evidence for them, each with the recipe key that
-    is missing.
-    """
+    is missing."""
     gates = {name: gate for name, gate in release_gates().items() if name not in policy.without}
     made = {name: MEASUREMENTS[name] for gate in gates.values() for name in gate.counted if name in MEASUREMENTS}
     lacking = {name: one.key for name, one in made.items() if one.key and not one.stages(recipe)}
@@ -253,8 +250,7 @@ def changes(before: GatePolicy, after: GatePolicy) -> tuple[PolicyChange, ...]:
 
 def direction(key: str, before: Any, after: Any) -> Direction:
     """Return the direction of a change of a setting: `weaker`, `stronger` or `changed`. A value of None means that
-    there is no limit or list.
-    """
+    there is no limit or list."""
     if _NEUTRAL.match(key):
         return "changed"
     if key in _CHOICES:

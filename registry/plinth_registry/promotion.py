@@ -165,8 +165,7 @@ def _given_away(ctx: Context, found: Candidate, recipe: Recipe) -> frozenset[str
 
 def _ensure_copy(client: Any, recipe: Recipe, found: Candidate, taken: frozenset[str]) -> str:
     """Return the release version that is a copy of a candidate version. If there is no copy, create one. Version
-    numbers in `taken` are skipped.
-    """
+    numbers in `taken` are skipped."""
     name, source = recipe.required_release().name, source_of(found.model, found.version)
     connection.ensure_model(
         client, name, f"{(recipe.description or name).rstrip('.')}. Versions are added by promotion only."
@@ -248,8 +247,7 @@ def missing_in_mlflow(ctx: Context, client: Any, name: str) -> tuple[str, ...]:
 
 def note(client: Any, name: str, version: str | None, tag: str, value: str) -> None:
     """Show a note for people on a version in MLflow. If the version was deleted, do nothing, because only the signed
-    record counts.
-    """
+    record counts."""
     connection.optional(lambda: client.set_model_version_tag(name, version, tag, value))
 
 
@@ -274,8 +272,7 @@ def _foreign(
     client: Any, name: str, there: Mapping[str, Any], released: Container[tuple[str | None, str]]
 ) -> list[str]:
     """Tag the versions of the release's model in MLflow that the promoter never released. Return a message for each
-    version that was not tagged before.
-    """
+    version that was not tagged before."""
     found = []
     for version in there.values():
         if (str(version.version), version.source) in released:

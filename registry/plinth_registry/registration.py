@@ -93,16 +93,14 @@ def ensure_version(
 
 def lineage_file(key: str) -> str:
     """Return the name of the artifact that lists the digests of a candidate's ancestors. The name contains the
-    candidate's key.
-    """
+    candidate's key."""
     return f"lineage-{key[:12]}.json"
 
 
 def datasets(ctx: Context, chain: Chain, evaluation: Manifest) -> list[Any]:
     """Return the dataset inputs of a candidate for MLflow: the shards of every bucket, and the tables that the
     evaluation read. The name of an input is its asset with a prefix of its manifest's digest; its source is
-    `plinth:///manifests/<digest>`.
-    """
+    `plinth:///manifests/<digest>`."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     shards = {link.asset: link.digest for link in chain.own if link.asset.endswith("/shards")}
@@ -197,8 +195,7 @@ def _log_scores(client: Any, run: Any, model: Any, evaluation: Manifest, facts: 
 
 def _child_of(chain: Chain, checkpoint: Manifest) -> dict[str, str]:
     """Return the tags of a model that started from another checkpoint. The tags allow it to be enrolled as a child of
-    that checkpoint.
-    """
+    that checkpoint."""
     parents = [link.inputs.get("checkpoint") for link in chain.own if link.asset == INITIAL]
     return {PARENT: parents[0], DIGEST: checkpoint.digest} if parents and parents[0] else {}
 
@@ -321,8 +318,7 @@ def _gates(tags: Mapping[str, str]) -> Iterable[str]:
 
 def _row(name: str, text: str) -> Iterable[str]:
     """Yield the table row of a gate, built from the gate's tag. If the policy does not require the gate, or the tag was
-    changed, yield nothing.
-    """
+    changed, yield nothing."""
     state, _, detail = text.partition(": ")
     if state in get_args(GateState):
         shown = f"**{state}**" if state in BLOCKING else state
@@ -340,8 +336,7 @@ _LINK = re.compile(r"\s*\[State and pages of this workspace\]\([^)]*\)")
 
 def link_to_pages(client: Any, recipe: Recipe, url: str) -> tuple[str, ...]:
     """Write the link to the workspace's pages to the recipe's experiment and models in MLflow. Return the names of the
-    experiments and models that were changed.
-    """
+    experiments and models that were changed."""
     changed = []
     experiment = client.get_experiment_by_name(recipe.name)
     if experiment is not None:

@@ -102,8 +102,7 @@ class Standing(Frozen):
 
 def names_place(target: str) -> bool:
     """Return True if a target has the form `NAME@PLACE`. Such a target never names a folder, even if a folder has that
-    name.
-    """
+    name."""
     return _HELD.fullmatch(target) is not None
 
 

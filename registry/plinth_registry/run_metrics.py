@@ -63,8 +63,7 @@ def relay(client: Any, experiment: str, run_id: str, events: Iterable[Mapping[st
 
 def keep(client: Any, experiment: str, run_id: str, paths: Iterable[Path]) -> None:
     """Store files, such as a run's page and its timeline, as artifacts of the MLflow run. Existing artifacts are
-    replaced.
-    """
+    replaced."""
     run = ensure_run(client, experiment, run_id)
     for path in paths:
         client.log_artifact(run.info.run_id, str(path))
@@ -130,8 +129,7 @@ class _Mark:
 
 def _marked(tags: Mapping[str, str]) -> tuple[int, int, dict[str, int]] | None:
     """Return the last step, the last event and the number of events by kind from the tags. If the tags were changed,
-    return None. Everything is then relayed again, and MLflow deduplicates equal metrics.
-    """
+    return None. Everything is then relayed again, and MLflow deduplicates equal metrics."""
     try:
         counts = {str(kind): int(count) for kind, count in json.loads(tags.get(COUNT_TAG, "{}")).items()}
         return int(tags.get(STEP_TAG, -1)), int(tags.get(SEQ_TAG, 0)), counts
@@ -145,8 +143,7 @@ def _is_step(event: Mapping[str, Any]) -> bool:
 
 def _scores(event: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of held-out slices and probes in an event. A probe's score has the probe's name; names of
-    related values start with the probe's name.
-    """
+    related values start with the probe's name."""
     found = {f"heldout/{name}": value for name, value in event.get("slices", {}).items()}
     for name, scores in event.get("probes", {}).items():
         found |= {f"probe/{name}" + ("" if key == "score" else f"/{key}"): value for key, value in scores.items()}
@@ -164,8 +161,7 @@ def _metric(run: Any, event: Mapping[str, Any], last: int, key: str, value: floa
 
 def _flush(client: Any, run: Any, batch: list[Any], tags: Mapping[str, str]) -> None:
     """Write metrics and the position in the timeline in one request. If the request is repeated, MLflow deduplicates
-    the equal metrics.
-    """
+    the equal metrics."""
     from mlflow.entities import RunTag
 
     client.log_batch(run.info.run_id, metrics=batch, tags=[RunTag(key, value) for key, value in tags.items()])
@@ -251,8 +247,7 @@ def scores_of(made: Manifest) -> Iterator[LoggedScore]:
 
 def speeds_of(record: Mapping[str, Any]) -> Iterator[LoggedScore]:
     """Yield the speeds and the memory use in a serving record. The machine and the prompt are logged as data, so that
-    the speeds of different machines stay separate.
-    """
+    the speeds of different machines stay separate."""
     numbers = {name: record[name] for name in ("first_token_s", "kv_bytes_per_token", "peak_memory_bytes")}
     numbers |= {f"tokens_per_s/{sequences}": found for sequences, found in record["tokens_per_s"].items()}
     digest = fingerprint.digest({name: record[name] for name in record if name not in (*numbers, "tokens_per_s")})

@@ -48,8 +48,7 @@ def slsa_path(directory: Path) -> Path:
 
 def is_signed(directory: Path) -> bool:
     """Return True if a directory has its provenance, signature and statement, so that its signing was finished. Nothing
-    is verified.
-    """
+    is verified."""
     return all(
         path.is_file() for path in (directory / PROVENANCE_FILE, signature_path(directory), slsa_path(directory))
     )
@@ -173,8 +172,7 @@ class _ModelKey:
 
 def _model_signer(signer: Signer) -> Any:
     """Return a signer of the model-signing library that uses our key, because the library itself reads keys only from
-    files.
-    """
+    files."""
     from model_signing._signing.sign_ec_key import Signer as ModelSigner
 
     made = ModelSigner.__new__(ModelSigner)
@@ -192,8 +190,7 @@ def _model_verifier(public: str) -> Any:
 
 def _named_key(signature: Path, authority: Authority, at: str | None) -> str:
     """Return the PEM of the role's key that a signature bundle names by SHA-256. A bundle can select only a key of the
-    role.
-    """
+    role."""
     content = json.loads(dsse.bytes_of(signature))
     hint = content["verificationMaterial"]["publicKey"]["hint"]
     for key in authority.keys.values():
@@ -218,8 +215,7 @@ def _loaded(public: str) -> Any:
 
 def _hashing() -> Any:
     """Return a hashing configuration that covers every file. By default, the model-signing library skips Git's own
-    files, and an additional file could stay unnoticed.
-    """
+    files, and an additional file could stay unnoticed."""
     from model_signing.hashing import Config
 
     config = Config()  # type: ignore[no-untyped-call]

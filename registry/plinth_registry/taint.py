@@ -43,8 +43,7 @@ DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 class Taint(Frozen):
     """Taint with target, person, reason and time. For a document, it also lists the curated manifests that were
-    searched, and the curated manifests that contain the document.
-    """
+    searched, and the curated manifests that contain the document."""
 
     kind: Literal["manifest", "document"]
     target: str
@@ -238,8 +237,7 @@ def _subject(record: Taint) -> dict[str, str]:
 
 def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
     """Return the name of the tainted artifact among these manifests and inventories, or None if none of them is
-    tainted.
-    """
+    tainted."""
     if record.kind == "manifest":
         return names.get(record.target)
     return next((names[digest] for digest in _holding(ctx, record, names)), None)
@@ -247,8 +245,7 @@ def _hit(ctx: Context, record: Taint, names: Mapping[str, str]) -> str | None:
 
 def _holding(ctx: Context, record: Taint, names: Mapping[str, str]) -> Iterator[str]:
     """Yield the digests of the curated manifests that contain a tainted document, including manifests that are newer
-    than the taint.
-    """
+    than the taint."""
     for digest, asset in names.items():
         known = digest in record.searched or asset.rsplit("/", 1)[-1] != CURATED
         held = digest in record.holders if known else holds(ctx, ctx.refs.load(digest), record.target)

@@ -88,8 +88,7 @@ def verify_model(ctx: Context, target: str, *, deep: bool = False, consumer: str
 
 def _require_served(ctx: Context, release: str, consumer: str) -> None:
     """Check that a consumer may load a version. A canary can be loaded only by consumers that are enrolled for
-    canaries.
-    """
+    canaries."""
     name, _, version = release.rpartition("/")
     if releases.history(ctx, name).standing.place(version) == "canary":
         consumers.require_canary(ctx, name, consumer)
@@ -104,8 +103,7 @@ class _Found(NamedTuple):
 
 def _by_name(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
     """Verify the model that `NAME/VERSION` or `NAME@PLACE` names. Releases are read from the signed history, and only
-    candidates are read from MLflow.
-    """
+    candidates are read from MLflow."""
     target = target.removeprefix("models:/")
     name, separator, which = target.rpartition("@") if "@" in target else target.rpartition("/")
     if separator == "@":
@@ -133,8 +131,7 @@ def _candidate(ctx: Context, name: str, version: str) -> tuple[_Found, Chain, st
 
 def _by_directory(ctx: Context, target: str) -> tuple[_Found, Chain, str | None]:
     """Verify a model directory as the checkpoint that its signed provenance names. If a checkpoint was requested, it
-    must be this checkpoint.
-    """
+    must be this checkpoint."""
     directory = _directory(ctx, target)
     provenance = signing.verify(directory, Trust.of(ctx.workspace).authority(TRAINER))
     checkpoint = str(provenance["checkpoint"]["digest"])
@@ -221,8 +218,7 @@ def released_as(ctx: Context, found: Candidate) -> tuple[ReleaseRecord, Place | 
 
 def settled(ctx: Context, name: str) -> frozenset[str]:
     """Return the keys of the candidates that have reached their final stage or were rolled back. No sensor promotes
-    these candidates again.
-    """
+    these candidates again."""
     records = releases.history(ctx, name)
     back = {record.previous for record in records if record.action == "returned"}
     return frozenset(r.candidate["candidate"] for r in records if r.action == r.goal or r.version in back)

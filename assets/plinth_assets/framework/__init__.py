@@ -60,8 +60,7 @@ class Suite:
 @dataclass(frozen=True)
 class SuiteOutcome:
     """Result of a suite, with a line for each failure or warning. `blocked` is True if a critical expectation has
-    failed.
-    """
+    failed."""
 
     blocked: bool
     failures: tuple[str, ...]
@@ -115,8 +114,7 @@ def evaluate(suite: Suite) -> SuiteOutcome:
 
 def breaches(suite: Suite, item: Expect) -> list[str]:
     """Return a sentence for each row that breaks an expectation. The sentence starts with the row's text values. The
-    result is empty if the expectation is met.
-    """
+    result is empty if the expectation is met."""
     lines = _breaches(suite, item)
     return list(item.because) if lines and item.because else lines
 
@@ -273,8 +271,7 @@ class Stage:
 
     def key(self, ctx: Context, inputs: Mapping[str, str]) -> str:
         """Digest of the stage's work on inputs with these manifest digests. An asset is up to date if its recorded key
-        is equal.
-        """
+        is equal."""
         return fingerprint.digest(
             {
                 "asset": self.asset,
@@ -357,8 +354,7 @@ def read_by_run(recipe: Recipe, inputs: Inputs, kind: str) -> dict[str, Manifest
 
 def shared_owner(recipe: Recipe) -> str:
     """Return the owner of assets that cover all buckets: the owner of the most buckets. In a tie, the first owner by
-    name is returned.
-    """
+    name is returned."""
     owners: Iterable[str] = [bucket.owner for bucket in recipe.corpus.buckets.values()]
     counted = sorted(owners)
     return max(sorted(set(counted)), key=counted.count)
@@ -400,8 +396,7 @@ def up_to_date(stage: Stage, ctx: Context, digests: Mapping[str, str]) -> Manife
 
 def decide(ctx: Context, stages: Iterable[Stage]) -> Decision:
     """Return the assets that are up to date and the assets that have to be rebuilt. An asset with a stale input also
-    counts as stale.
-    """
+    counts as stale."""
     digests: dict[str, str] = {}
     manifests: dict[str, Manifest] = {}
     stale = []

@@ -48,8 +48,7 @@ _NAMED = frozenset({"column", "column_A", "column_B", "min_value", "max_value"})
 
 class _Writer:
     """Client of the process that writes the Data Docs. Later runs in this process reuse the client. Arms of an
-    experiment send suites from several threads.
-    """
+    experiment send suites from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,8 +69,7 @@ class _Writer:
 
     def finish(self) -> list[str]:
         """Wait for the pages of all suites. Return a line for each expectation on which GX disagrees, and a line if
-        pages could not be written.
-        """
+        pages could not be written."""
         with self._lock:
             if not self._filed:
                 return []
@@ -126,8 +124,7 @@ atexit.register(end)
 
 def main() -> None:
     """Evaluate and store the suites read from standard input. An empty line requests their pages and the list of
-    expectations on which GX disagrees.
-    """
+    expectations on which GX disagrees."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the run's to handle
     os.nice(10)
     stored, differing = defaultdict[Path, list[str]](list), list[str]()
@@ -215,8 +212,7 @@ def write_pages(root: Path, suites: Iterable[str]) -> Path:
 
 def _class_name(kind: str) -> str:
     """Return the class name of an expectation from its name in snake case, such as
-    `expect_column_values_to_be_between`.
-    """
+    `expect_column_values_to_be_between`."""
     return "".join(word.capitalize() for word in kind.split("_"))
 
 
@@ -229,8 +225,7 @@ def _arguments(given: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class _Validator:
     """GX validator of a workspace's suites in this process: a GX context, and the definition of a batch for the table
-    of each run.
-    """
+    of each run."""
 
     context: Any
     batch: Any
@@ -239,8 +234,7 @@ class _Validator:
 @lru_cache(maxsize=4)
 def _validator(root: Path) -> _Validator:
     """Return a validator that stores its results in the workspace. Suites and definitions stay in memory: GX reads them
-    again before an evaluation, and any process that writes to the workspace could have emptied them on disk.
-    """
+    again before an evaluation, and any process that writes to the workspace could have emptied them on disk."""
     context = _context(root, ("expectations_store", "validation_definition_store"))
     table = context.data_sources.add_pandas("statistics").add_dataframe_asset("table")
     return _Validator(context, table.add_batch_definition_whole_dataframe("whole"))
@@ -272,8 +266,7 @@ def _context(root: Path, in_memory: Iterable[str]) -> Any:
 
 class _ImportedAtFirstUse(ModuleType):
     """Placeholder for a module that is imported when one of its attributes is read. Reading `is_valid_syntax` of
-    rfc3987_syntax does not import the module; calling it does.
-    """
+    rfc3987_syntax does not import the module; calling it does."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "__path__":  # the import system reads it
@@ -292,8 +285,7 @@ class _ImportedAtFirstUse(ModuleType):
 @contextmanager
 def put_off(names: Iterable[str]) -> Iterator[None]:
     """Inside the `with` block, delay imports of the named modules until their first use, unless they are already
-    imported.
-    """
+    imported."""
     modules = [_ImportedAtFirstUse(name) for name in names if name not in sys.modules]
     sys.modules.update({module.__name__: module for module in modules})
     try:
@@ -306,8 +298,7 @@ def put_off(names: Iterable[str]) -> Iterator[None]:
 
 def _great_expectations() -> Any:
     """Import GX without distribution tests, charts and an IRI grammar, which take three fifths of the import's CPU
-    time.
-    """
+    time."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     with put_off(PUT_OFF):
         import great_expectations

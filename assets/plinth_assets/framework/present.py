@@ -124,8 +124,7 @@ def _place(value: Any) -> int:
 
 def page_link(pages: str) -> dict[str, Any]:
     """Return the address of the workspace's pages as metadata of every asset. The result is empty if pages are not
-    served.
-    """
+    served."""
     import dagster as dg
 
     return {"state_and_pages": dg.MetadataValue.url(pages)} if pages else {}
@@ -133,8 +132,7 @@ def page_link(pages: str) -> dict[str, Any]:
 
 def markdown(text: str) -> dg.MarkdownMetadataValue:
     """Return Markdown as metadata. Stages import Dagster only through this function, so that read-only commands do not
-    import Dagster.
-    """
+    import Dagster."""
     import dagster as dg
 
     return dg.MetadataValue.md(text)
@@ -146,8 +144,7 @@ class Code(str):
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
     """Return a Markdown table. A long table is cut, with a note. Cells are escaped as untrusted text unless they are
-    `Code`.
-    """
+    `Code`."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows[:MAX_TABLE_ROWS]]
     if len(rows) > MAX_TABLE_ROWS:
@@ -157,8 +154,7 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 def interval(estimate: Mapping[str, Any]) -> str:
     """Format the confidence interval of an estimate in a manifest. If there is no interval, return the estimate's
-    flags.
-    """
+    flags."""
     if "low" in estimate:
         return f"{_cell(float(estimate['low']))} to {_cell(float(estimate['high']))}"
     return ", ".join(estimate["flags"])

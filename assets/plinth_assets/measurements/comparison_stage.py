@@ -130,8 +130,7 @@ def _make(recipe: Recipe, against: str, ctx: Context, inputs: Inputs, say: Say) 
 
 def text_of(ctx: Context, parent: Manifest) -> dict[str, Manifest]:
     """Return the curated text on which the parent checkpoint was trained, by bucket, with its held-out text. The result
-    is empty for external weights.
-    """
+    is empty for external weights."""
     links = (link for link in chain(ctx.refs, parent).own if link.asset.endswith("/curated"))
     return {bucket_of(one.asset): ctx.refs.load(one.digest) for one in links if bucket_of(one.asset) != CANARIES}
 
@@ -147,8 +146,7 @@ def _on_parents_text(
 
 def _other(recipe: Recipe, ctx: Context, against: str, own: str) -> Manifest | None:
     """Return the model to compare with. Return None if the recipe names the champion, and no other checkpoint is
-    champion.
-    """
+    champion."""
     if against == CHAMPION:
         from plinth_registry.evidence import champion
 
@@ -182,8 +180,7 @@ def path(ctx: Context, recipe: Recipe, checkpoint: str) -> Path:
 
 def page_name(recipe: Recipe, checkpoint: str) -> str:
     """Return the file name of a checkpoint's comparison page, which is in the folder of the results and evaluation
-    pages.
-    """
+    pages."""
     return f"{recipe.name}-checkpoint-{checkpoint[:12]}-comparison.html"
 
 
@@ -227,8 +224,7 @@ def _present(recipe: Recipe, ctx: Context, made: Manifest) -> dict[str, Any]:
 
 def recount(ctx: Context, made: Manifest, found: Mapping[str, Manifest]) -> Figures:
     """Return every line that the comparison states, with its interval, and every line recomputed from the items of both
-    models. The items of the recipe's own model must be the attested items.
-    """
+    models. The items of the recipe's own model must be the attested items."""
     models = {side: made.inputs.get(f"{side}/checkpoint", "none") for side in ("a", "b")}
     ours, theirs = (_measured_of(ctx, made, side) for side in ("a", "b"))
     lines = job.lines(ctx.store, ours, theirs)

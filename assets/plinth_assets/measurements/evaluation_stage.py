@@ -85,8 +85,7 @@ def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
 
 def _protected_evaluation(recipe: Recipe) -> tuple[str, ...]:
     """Return the asset keys of the protected sets and of their comparison with training text. The result is empty if
-    the recipe names no sets.
-    """
+    the recipe names no sets."""
     sets = recipe.corpus.protected.sets
     return ("protected", *(f"protected/{name}" for name in sets)) if sets else ()
 
@@ -166,8 +165,7 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 def _rates(table: pa.Table) -> dict[str, Any]:
     """Return the total bytes of documents, and the bits per byte of the model and the baselines. Rates are ratios of
-    sums, as in `totals.row`.
-    """
+    sums, as in `totals.row`."""
     size = int(pc.sum(table["bytes"]).as_py())
     sums = {name: job.exact_sum(table[f"{name}_bits"].to_numpy()) for name in ("model", "gzip", "trigram")}
     return {"bytes": size, **{name: round(own / size, 6) for name, own in sums.items()}}

@@ -154,16 +154,14 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 def _signal(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the bits per byte that the correct context of an item saves compared with a shuffled context, as a ratio
-    of sums.
-    """
+    of sums."""
     size = sum(row["bytes"] for row in rows)
     return {"signal": math.fsum(row["control_bits"] - row["bits"] for row in rows) / size} if size else {}
 
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     """Yield the paired bits of right answers for each probe. For probes with choices, also yield the paired accuracy
-    above chance. Templates are the clusters.
-    """
+    above chance. Templates are the clusters."""
     sides = [part_table(store, made, "items.parquet") for made in (a, b)]
     for what, value, weight in ((BITS, "bits", "bytes"), ("accuracy above chance", "centred", None)):
         yield from by_name("probes", "probe", what, sides, value, weight, cluster="template")
@@ -203,8 +201,7 @@ def section(_: str, stats: Stats) -> Section:
 
 def with_worth(section: Section, worth: Mapping[str, Worth]) -> Section:
     """Add each probe's noise over the run to the page section of probes. Probes are gray if their signal is not known
-    to exceed their noise.
-    """
+    to exceed their noise."""
     groups = tuple(
         group.model_copy(update={"measures": tuple(_judged(one, worth.get(one.name)) for one in group.measures)})
         if group.title == RIGHT_ANSWERS

@@ -115,8 +115,7 @@ def pii_share(stats: Mapping[str, Any], counted: str = "documents") -> PiiShare:
 
 def of_all_text(read: Callable[[Stats], F]) -> Callable[[Mapping[str, Manifest], JudgedCheckpoint], F | None]:
     """Return `read` as a function that yields facts only if the measurement covers all text in the checkpoint's
-    ancestry.
-    """
+    ancestry."""
 
     def facts(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> F | None:
         (made,) = found.values()
@@ -209,8 +208,7 @@ def max_bits_per_byte(asked: SlicePolicy, evidence: Evidence) -> GateResult:
 
 def slices(asked: SlicePolicy, evidence: Evidence) -> GateResult:
     """Require that held-out bits per byte exceed the champion's by at most a margin, both overall and on every slice
-    with enough documents.
-    """
+    with enough documents."""
     lines, closed = compared("slices", "slices", evidence)
     if closed is not None:
         return closed
@@ -318,8 +316,7 @@ def read_probes(found: Mapping[str, Manifest], judged: JudgedCheckpoint) -> Prob
 
 def worth(provenance: Mapping[str, Any] | None) -> dict[str, Worth]:
     """Return each probe's signal-to-noise ratio, from the evaluations committed with the checkpoint. The result is
-    empty if no evaluations were committed.
-    """
+    empty if no evaluations were committed."""
     try:
         looks = probe_curves.of(((provenance or {}).get("training") or {}).get("looks", {}))
         return {name: probe_curves.value(own) for name, own in looks.items() if own}

@@ -110,8 +110,7 @@ def recount(ctx: Context, made: Manifest, _: Mapping[str, Manifest]) -> Figures:
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     """Yield the paired items of two models for every task metric that is a mean or a ratio over items, and for the bits
-    of right answers.
-    """
+    of right answers."""
     ours, theirs = ({part.name.removesuffix(".parquet"): part for part in made.parts} for made in (a, b))
     for task in sorted(set(ours) | set(theirs)):
         known = {at: _asked(store, part[task]) for at, part in enumerate((ours, theirs)) if task in part}
@@ -137,8 +136,7 @@ def _asked(store: Store, part: Part) -> pa.Table:
 
 def _right_answers(task: str, sides: Sequence[pa.Table]) -> Iterator[Pairs]:
     """Yield the paired bits of right answers. The rows of every metric repeat these bits, so only the first metric is
-    read.
-    """
+    read."""
     known = [side.filter(pc.and_(pc.is_valid(side["bits"]), pc.greater(side["bytes"], 0))) for side in sides]
     if any(len(side) for side in known):
         pair = []

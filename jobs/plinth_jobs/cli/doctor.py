@@ -150,8 +150,7 @@ def python() -> MachineFinding:
 
 def packages() -> MachineFinding:
     """Check that the required packages are installed, and that antlr4-python3-runtime has the version that Dagster and
-    DVC both need.
-    """
+    DVC both need."""
     absent = [name for name in NEEDED if _version(name) is None]
     if absent:
         return MachineFinding("packages", "missing", f"not installed: {', '.join(absent)}", _install(*absent))

@@ -153,8 +153,7 @@ def engine(ctx: Context, target: str, **options: Any) -> ModelEngine:
 
 def _published(ctx: Context) -> Manifest | None:
     """Return the published checkpoint, unless a newer run exists. A workspace without runs can also have a published
-    checkpoint.
-    """
+    checkpoint."""
     from plinth_jobs.targets import configurations, find_run
 
     found = ctx.refs.published("checkpoint")

@@ -213,8 +213,7 @@ def threshold(settings: Settings, role: str, count: int, propose: Proposing | No
 @shared
 def identity(settings: Settings, role: str, name: str, issuer: str, remove: bool, propose: Proposing | None) -> None:
     """Accept Sigstore bundles of IDENTITY for ROLE. IDENTITY is an e-mail address or a workflow URI, as in the
-    certificate.
-    """
+    certificate."""
     from plinth.trust import enrolment
     from plinth.trust.dsse import SigstoreIdentity
 
@@ -307,8 +306,7 @@ def workspace_of(settings: Settings) -> Workspace:
 
 def audited_change(settings: Settings, change: str, *, proposed: bool = False) -> AbstractContextManager[object]:
     """Return a context manager that records a change of the root in the decision log, whether the change succeeds or is
-    refused.
-    """
+    refused."""
     from plinth.compute.context import Context
     from plinth.trust.root import Trust
     from plinth_registry.audit_log import AuditedAction, audited

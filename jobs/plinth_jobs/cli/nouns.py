@@ -203,8 +203,7 @@ def below(words: str) -> list[str]:
 
 def installed() -> dict[str, Entry]:
     """Return the commands of installed packages by their words, without commands that have the words of a built-in
-    command.
-    """
+    command."""
     found = dict[str, Entry]()
     for entry in sorted(_entries(), key=lambda entry: entry.distribution != OWN):
         words = entry.name.replace(".", " ")

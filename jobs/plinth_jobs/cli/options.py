@@ -215,8 +215,7 @@ def examples(*lines: str) -> str:
 
 def with_shared_options(command: click.Command) -> click.Command:
     """Let a command accept `--workspace` and `--recipe` even if it needs neither, so that one set of options fits every
-    command. Added options are not listed in its help.
-    """
+    command. Added options are not listed in its help."""
     taken = {option for parameter in command.params for option in parameter.opts}
     kinds: dict[tuple[str, str], click.ParamType[Any]] = {
         ("-w", "--workspace"): WorkspacePlace(),

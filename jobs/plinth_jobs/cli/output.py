@@ -39,8 +39,7 @@ def table(
     right: Sequence[str] = (),
 ) -> None:
     """Print a table that fits the terminal. The columns named in `right` contain numbers and are never truncated. A row
-    of None prints a horizontal line.
-    """
+    of None prints a horizontal line."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -455,8 +455,7 @@ def _under_way(ctx: Context) -> Iterator[str]:
 
 def _status_rows(rows: list[dict[str, Any]], every: bool) -> Iterator[tuple[object, ...] | None]:
     """Yield table rows by group: one row per asset, or one row for many assets in the same state. None draws a
-    horizontal line.
-    """
+    horizontal line."""
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for row in rows:
         groups.setdefault(row["group"], {}).setdefault(row["state"], []).append(row)

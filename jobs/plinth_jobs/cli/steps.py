@@ -257,8 +257,7 @@ CHANGED = 1
 @group(epilog=examples("plinth run checkpoint list latest", "plinth run checkpoint verify latest"))
 def checkpoint() -> None:
     """List, verify and average the checkpoints of a run. Training can resume from a checkpoint on any rank layout that
-    the recipe accepts.
-    """
+    the recipe accepts."""
 
 
 @checkpoint.command(

@@ -33,8 +33,7 @@ class Count(Frozen):
 
 class BucketSummary(Frozen):
     """Summary of the harvest of one bucket. `licences` has the number of documents by SPDX expression; `note` is shown
-    to the user.
-    """
+    to the user."""
 
     documents: int
     bytes: int
@@ -95,15 +94,13 @@ class Output:
 
 def draw(name: str) -> int:
     """Return a number that depends only on a name. The number decides the order of the candidate names and the output
-    file of each name.
-    """
+    file of each name."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big")
 
 
 def take(sizes: Mapping[str, int], bound: int) -> list[str]:
     """Choose names in the order of their hash while the sum of their sizes is within the limit. Return the chosen
-    names, sorted.
-    """
+    names, sorted."""
     taken, held = [], 0
     for name in sorted(sizes, key=draw):
         if held + sizes[name] <= bound:

@@ -283,8 +283,7 @@ _GENERATED_NAME = re.compile(r"(_pb2(_grpc)?|_generated|topics)\.py$|(^|/)test_[
 
 def write_code(output: Output, caps: Caps, packages: Iterable[Package]) -> None:
     """Write the Python files of the standard library and of packages, each with the license of its owner. Files with
-    unknown and non-permissive licenses are included.
-    """
+    unknown and non-permissive licenses are included."""
     licences = {STDLIB: STDLIB_LICENCE}
     stdlib = _wanted(_stdlib(), caps)
     _copy_source(output, STDLIB, STDLIB_LICENCE, stdlib, int(caps.code * STDLIB_SHARE))

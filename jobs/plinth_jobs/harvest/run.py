@@ -78,8 +78,7 @@ def topic_names() -> list[str]:
 
 def render(names: list[str], bound: int = sys.maxsize) -> dict[str, str]:
     """Render HTML pages by name until a limit in characters is reached. If a module hangs or kills the rendering
-    process, it is skipped, and a new process continues with the next name.
-    """
+    process, it is skipped, and a new process continues with the next name."""
     rendered: dict[str, str] = {}
     waiting = names
     for _ in range(MAX_RESTARTS):
@@ -107,8 +106,7 @@ def warc_record(address: str, html: bytes) -> bytes:
 
 def _render_some(names: list[str], bound: int) -> tuple[str | None, dict[str, str]]:
     """Render pages in one process until it ends. Return the last name for which rendering started, and the rendered
-    pages.
-    """
+    pages."""
     # The user's environment is not passed on, because pages show defaults that are computed from it. The fixed hash
     # seed gives sets a fixed order.
     environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
@@ -219,8 +217,7 @@ def language(name: str) -> str:
 
 def page_text(path: Path) -> str:
     """Return the text of a manual page. The result is empty if the page cannot be read or rendered, or has a legacy
-    encoding.
-    """
+    encoding."""
     try:
         data = path.read_bytes()
         if path.suffix == ".gz":

@@ -51,8 +51,7 @@ def ensure(ctx: Context, recipe: Recipe) -> SignedPolicy | None:
 
 def packaged(release: str) -> GatePolicy:
     """Return the policy packaged for a release. If there is none, return the default policy with its `release` set
-    to this release.
-    """
+    to this release."""
     from plinth_registry import policy
 
     own = FOLDER / f"{release}.yaml"

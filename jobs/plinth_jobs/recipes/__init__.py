@@ -31,8 +31,7 @@ FOLDER = Path(__file__).parent
 
 def find(given: str, folder: Path = Path()) -> Path:
     """Return the file of a recipe, which is given by its path or packaged name, with or without `.yaml`. Relative paths
-    are relative to `folder`.
-    """
+    are relative to `folder`."""
     from plinth.recipe.yaml_lines import named
 
     return named(given, folder, FOLDER) or folder / given

@@ -45,8 +45,7 @@ class Pool(Protocol):
 
     def collect(self) -> Sequence[tuple[int, Any]]:
         """Wait for a bounded time; return the results of tasks that ended since the last call, each with its index. A
-        result is a value or an exception.
-        """
+        result is a value or an exception."""
         ...
 
     def abandon(self) -> None:
@@ -269,8 +268,7 @@ class LocalEngine:
 
     def take(self) -> Worker | None:
         """Take an idle worker, or start a new one; return None if all workers are in use. The caller must pass the
-        worker to `release` or `end`.
-        """
+        worker to `release` or `end`."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive:

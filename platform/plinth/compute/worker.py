@@ -330,8 +330,7 @@ class ItemStream:
     def _recover(self, worker: Worker) -> None:
         """Recover from the death of a worker. Its current item fails if its timer expired or if the same item was being
         processed when an earlier worker died. All other items are sent again, including items whose answers were lost
-        with the worker.
-        """
+        with the worker."""
         self._worker = None
         begun, ended = worker.started_and_finished()
         death = Death(worker.died())
@@ -358,8 +357,7 @@ class ItemStream:
 
 class SpareWorkers:
     """Idle workers, kept for the next stream. After a fork, inherited workers belong to the parent and are
-    not ended.
-    """
+    not ended."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, Program], Worker] = {}

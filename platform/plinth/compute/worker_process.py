@@ -53,8 +53,7 @@ class ItemWatch:
 
     def limit(self, *, cpu_s: float = math.inf, wall_s: float = math.inf) -> None:
         """Set the limits of CPU time and wall-clock time per item, starting with the next item. CPU limits do not
-        depend on the load of the machine; only wall-clock limits apply to a sleeping item.
-        """
+        depend on the load of the machine; only wall-clock limits apply to a sleeping item."""
         limits = (signal.ITIMER_PROF, cpu_s), (signal.ITIMER_REAL, wall_s)
         self._limits = [(timer, seconds) for timer, seconds in limits if seconds < math.inf]
         self._slack, self._set_at = min(cpu_s, wall_s) * SLACK, -math.inf
@@ -116,8 +115,7 @@ def serve(target: str, arguments: list[str], counts: int = -1, owner: int = -1, 
 
 def _die_with(owner: int) -> None:
     """Let the kernel end this process when the other end of the pipe closes. Unlike with `PR_SET_PDEATHSIG`, the
-    process survives the end of the thread that started it.
-    """
+    process survives the end of the thread that started it."""
     if owner < 0:
         return
     os.set_inheritable(owner, False)

@@ -72,8 +72,7 @@ class Canaries(Frozen):
 
 def document_tokens(unit: int) -> int | None:
     """Return the number of tokens in an inserted document, or None if no number is suitable. The number divides `unit`,
-    so that the rows of training tokens never cut a document.
-    """
+    so that the rows of training tokens never cut a document."""
     found = [size for size in range(SHORTEST, LONGEST + 1) if unit % size == 0]
     return min(found, key=lambda size: (abs(size - USUAL), size), default=None)
 
@@ -88,8 +87,7 @@ ATTEMPTS = 1000
 
 class Lexis(NamedTuple):
     """Tokenizer data for generating texts: a function that counts the tokens of texts, and the words that are one token
-    after a space.
-    """
+    after a space."""
 
     measure: Callable[[Sequence[str]], Sequence[int]]
     words: Sequence[str]
@@ -164,16 +162,14 @@ def words(name: str, count: int, pool: Sequence[str]) -> str:
 
 def pool_of(vocabulary: Sequence[str]) -> Sequence[str]:
     """Return the words to generate texts from: the vocabulary, or words built from syllables if the vocabulary is too
-    small.
-    """
+    small."""
     return vocabulary if len(vocabulary) >= LEAST_WORDS else syllables()
 
 
 @cache
 def syllables() -> tuple[str, ...]:
     """Return words of one to three syllables, generated from a hash. Six bits of each byte select a syllable; two bits
-    of a word's first byte select the number of syllables.
-    """
+    of a word's first byte select the number of syllables."""
     drawn, made = iter(hashlib.shake_256(b"syllables").digest(16 * LEAST_WORDS)), dict[str, None]()
     while len(made) < LEAST_WORDS:
         first = next(drawn)

@@ -77,8 +77,7 @@ def domain(name: str) -> str:
 
 def domains_of(uri: str) -> list[str]:
     """Return the host of a URL and its parent domains that contain a dot, longest first. A name within a source has no
-    domains.
-    """
+    domains."""
     return text.domains(text.host(uri, bare=True).removeprefix("www."))
 
 
@@ -91,8 +90,7 @@ def licences_of(expression: str) -> frozenset[str]:
 
 def _escaped(text: str, safe: str) -> str:
     """Return the text with unnecessary escapes decoded once and unsafe characters escaped. A `%` that does not start an
-    escape is treated as a literal.
-    """
+    escape is treated as a literal."""
     if _PLAIN.fullmatch(text):
         return text
     pieces = re.split(r"(%[0-9A-Fa-f]{2})", text)
@@ -121,8 +119,7 @@ LEAST_SHINGLES = 20
 
 class Alike(Frozen):
     """Criterion for similar texts. Shingles and threshold are those of the corpus's near deduplication, but whole texts
-    are compared.
-    """
+    are compared."""
 
     shingle_words: int = Field(5, ge=1)
     shingle_characters: int | None = Field(None, ge=1)
@@ -166,8 +163,7 @@ def sign_texts(texts: list[str], alike: Alike) -> tuple[TextSignature, ...]:
 
 def overlap(a: U64, b: U64) -> float:
     """Return the share of the smaller set's hashes that are also in the other set, or 0 if either set has fewer than
-    `LEAST_SHINGLES`.
-    """
+    `LEAST_SHINGLES`."""
     from plinth_text.words import shared
 
     smaller = min(a.size, b.size)

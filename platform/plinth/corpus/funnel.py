@@ -134,8 +134,7 @@ def _foreseen(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
     """Add to a funnel row the estimated numbers of tokens that the stage kept and removed, from the tokens per byte of
-    curated text. The estimates are None before there are shards.
-    """
+    curated text. The estimates are None before there are shards."""
     found = {}
     for name in ("out", "removed"):
         volume = row["bytes_out" if name == "out" else "removed_bytes"]
@@ -145,8 +144,7 @@ def _with_tokens(row: dict[str, Any], rate: float) -> dict[str, Any]:
 
 def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """Return, for each policy rule, the documents that it matches, the documents that it matches first (marginal), and
-    the documents that no other rule matches (unique).
-    """
+    the documents that no other rule matches (unique)."""
     first, sizes = verdicts.get("policy_reasons", {}), verdicts.get("policy_reason_bytes", {})
     return {
         rule: {**counts, "first": first.get(rule, 0), "first_bytes": sizes.get(rule, 0)}
@@ -156,8 +154,7 @@ def _rules(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _edits(curated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers of edits, of edited documents and of bytes that edits removed from kept text. `reasons` has
-    the numbers by reason.
-    """
+    the numbers by reason."""
     sizes = curated.get("edit_bytes", {})
     return {
         "reasons": {name: {"edits": n, "bytes": sizes[name]} for name, n in curated.get("edit_counts", {}).items()},
@@ -187,8 +184,7 @@ def _documents_stage(documents: Mapping[str, Any]) -> dict[str, Any]:
 
 def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
     """Return the stages that the verdicts name, in order. Stages that the constant `CASCADE` does not list come before
-    the holdout.
-    """
+    the holdout."""
     found = {*verdicts["stages"], *STAGES}
     before = [stage for stage in CASCADE if stage in found and stage not in _AFTER]
     return [*before, *sorted(found - set(CASCADE)), *(stage for stage in _AFTER if stage in found)]
@@ -196,8 +192,7 @@ def stages_of(verdicts: Mapping[str, Any]) -> list[str]:
 
 def _cascade(verdicts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the stages that remove documents from training. Counts are marginal: each stage counts only documents that
-    earlier stages kept.
-    """
+    earlier stages kept."""
     rows, documents, size = [], verdicts["documents"], verdicts["bytes"]
     for stage in stages_of(verdicts):
         removed, removed_bytes = verdicts["stages"].get(stage, 0), verdicts["stage_bytes"].get(stage, 0)
@@ -238,8 +233,7 @@ def _own_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _policy_reasons(verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of documents by the first rule that matches them, and the number of documents that only this
-    rule matches.
-    """
+    rule matches."""
     sizes, rules = verdicts["policy_reason_bytes"], verdicts.get("rules", {})
     return {
         reason: {

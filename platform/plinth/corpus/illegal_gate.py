@@ -91,8 +91,7 @@ def arriving(
     gate: IllegalGate | None, store: Store, file: str, items: Iterable[RawRecord | Reject]
 ) -> Iterator[RawRecord | Reject]:
     """Yield the records of one file, with the file's name and the SHA-256 of each record. Records with a listed digest
-    become reports.
-    """
+    become reports."""
     if gate is None:
         yield from items
         return
@@ -239,8 +238,7 @@ class Reports:
 
     def finish(self) -> Part:
         """Close the part of reports and return it. Its statistic `quarantine` contains `records`, `bytes`, and the
-        number of records by `lists` and by `kinds`.
-        """
+        number of records by `lists` and by `kinds`."""
         self._flush()
         counts = {
             "records": self._records,

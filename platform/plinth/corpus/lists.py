@@ -307,8 +307,7 @@ class Lexicon:
 
     def features(self, hits: TermHits, words: I64) -> F32:
         """Return features of every text, [documents, 5]: logarithm of the number of matches, total weight of matches
-        per 100 words, largest weight, share of obfuscated matches, and logarithm of the number of different terms.
-        """
+        per 100 words, largest weight, share of obfuscated matches, and logarithm of the number of different terms."""
         out = np.zeros((hits.starts.size - 1, len(FEATURES)), np.float32)
         for doc in np.flatnonzero(np.diff(hits.starts)):
             own = slice(hits.starts[doc], hits.starts[doc + 1])

@@ -111,8 +111,7 @@ def table(store: Store, made: Manifest) -> pa.Table:
 
 def planted_documents(store: Store, made: Manifest) -> list[tuple[int, int]]:
     """Return the canary number and the copy number of every written document, in stream order. A filler has the canary
-    number `FILLER`.
-    """
+    number `FILLER`."""
     (part,) = made.named("part-")
     extras = map(json.loads, read_table(store, part, ["extra"])["extra"].to_pylist())
     return [(int(extra["canary"]), int(extra["copy"])) for extra in extras]
@@ -125,8 +124,7 @@ def copies_of(made: Sequence[Canary]) -> int:
 
 def _documents(params: Canaries, made: Sequence[Canary], lead: Sequence[str], rest: Sequence[str]) -> pa.Table:
     """Return the copies of included canaries in an order determined by a hash. The fillers in `lead` come before the
-    copies, and the fillers in `rest` after them.
-    """
+    copies, and the fillers in `rest` after them."""
     copies = [(each, copy) for each in made if each.planted for copy in range(each.repetitions)]
     copies.sort(key=lambda one: hashlib.sha256(f"order {params.seed} {one[0].number} {one[1]}".encode()).digest())
     rows = [_row(FILLER, copy, 0, text) for copy, text in enumerate(lead)]

@@ -90,8 +90,7 @@ def _parts(
 
 def summed(parts: Iterable[Part], names: Sequence[str]) -> dict[str, object]:
     """Return the sums of part statistics over all buckets (`{bucket}/part-*`). The key `buckets` has the sums of each
-    bucket.
-    """
+    bucket."""
     total = dict.fromkeys(names, 0)
     buckets: dict[str, dict[str, int]] = {}
     for part in parts:
@@ -114,8 +113,7 @@ VERSION = "1"
 @dataclass(frozen=True)
 class SlotNumbers:
     """Consecutive numbers of all documents. `bases[s]` is the number of the first document in part s, and the last
-    value in `bases` is the number of all documents.
-    """
+    value in `bases` is the number of all documents."""
 
     bases: tuple[int, ...]
 

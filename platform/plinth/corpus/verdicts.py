@@ -182,8 +182,7 @@ def _taken(side: Mapping[str, pa.RecordBatch]) -> dict[str, pa.Array]:
 
 def _cluster(side: Mapping[str, pa.RecordBatch]) -> tuple[pa.Array, pa.Array]:
     """Return the cluster of each document and the cluster's size, from the last stage that found duplicates of the
-    document.
-    """
+    document."""
     cluster, size = side["exact"].column("cluster"), side["exact"].column("size")
     for name in ("near", "semantic"):
         if name in side:
@@ -276,8 +275,7 @@ def cluster_of(ctx: Context, stage: str, bucket: str, part: int, row: int) -> st
 
 def survivors(ctx: Context, stage: str, clusters: Iterable[str | None]) -> Mapping[str, Mapping[str, str]]:
     """Return the bucket, id and URI of each cluster's survivor. The stage's sidecars are read once, and no text is
-    read.
-    """
+    read."""
     wanted = sorted({bytes.fromhex(one) for one in clusters if one})
     if not wanted:
         return {}

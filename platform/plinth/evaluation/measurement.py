@@ -124,8 +124,7 @@ def release_gate(
     **more: Any,
 ) -> Gate:
     """Return a gate that applies to every candidate. Its name and description are the function's name and first
-    docstring paragraph.
-    """
+    docstring paragraph."""
     description = " ".join((judge.__doc__ or "").partition("\n\n")[0].split())
     own: dict[str, Any] = {"params": params, "section": section, "rests_on": rests_on}
     return Gate(name=judge.__name__, description=description, judge=judge, **own, **more)

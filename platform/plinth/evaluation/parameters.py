@@ -86,8 +86,7 @@ AxisName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 @extended("evaluation")
 class Evaluation(Frozen):
     """Evaluation: bits per byte on held-out slices and protected items, with two baselines on the same text; probes;
-    and tasks.
-    """
+    and tasks."""
 
     max_bytes_per_slice: int = Field(
         2**20,

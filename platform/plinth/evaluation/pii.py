@@ -81,8 +81,7 @@ def run(ctx: Context, checkpoint: Manifest, curated: Mapping[str, Manifest], det
 
 def rates(counted: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str, Any]:
     """Return the fractions of documents with personal data and their upper limits, computed from counts: `documents`,
-    `found`, and by kind `documents` and `spans`.
-    """
+    `found`, and by kind `documents` and `spans`."""
     documents, found = counted.get("documents", 0), counted.get("found", 0)
     by_kind = counted.get("kinds", {})
     return {

@@ -57,8 +57,7 @@ def run(ctx: Context, checkpoint: Manifest) -> Manifest:
 
 def bounds(model: Model, vocab_size: int, context: int) -> dict[str, Any]:
     """Return the bytes of the weights, the bytes of keys and values per token, and the estimates for every device (see
-    `on`).
-    """
+    `on`)."""
     counted = architectures.parameters(model, vocab_size)
     return {
         "parameters": counted.total,

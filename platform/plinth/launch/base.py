@@ -52,8 +52,7 @@ class Handle(Frozen):
 
 class Launcher(Protocol):
     """Interface of launchers, which submit jobs and find them again. All methods may be called from any process at any
-    time.
-    """
+    time."""
 
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Start a job, or return the live job of this directory. A directory never has two live jobs.
@@ -122,8 +121,7 @@ _LOG_TAIL_BYTES = 1 << 16
 
 class _HandleFile(Handle):
     """Content of `handle.json`: the handle and its directory. In a copy of the directory, the handle belongs to the
-    original's job.
-    """
+    original's job."""
 
     directory: str = ""
 
@@ -188,8 +186,7 @@ def submit_once(
 
 def tail(log: Path, lines: int) -> str:
     """Return the last lines of `log`, or an empty string if there is no log. A link or special file is not read; a
-    note reports this.
-    """
+    note reports this."""
     try:
         with atomic.opened(log, one_name=True, remedy=atomic.DELETE) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL_BYTES))
@@ -203,8 +200,7 @@ def tail(log: Path, lines: int) -> str:
 
 def locked(directory: Path) -> AbstractContextManager[None]:
     """Return a context that allows one submission at a time, on all machines that share the directory. If its process
-    dies, the lock is released.
-    """
+    dies, the lock is released."""
     return atomic.locked(directory / "submit.lock")
 
 

@@ -123,8 +123,7 @@ def find(name: str, table: Mapping[str, Device]) -> tuple[str, Device]:
 
 def called(name: str, table: Mapping[str, Device] = DEVICES) -> str | None:
     """Return the table's name for a driver's device name such as `NVIDIA H100 80GB HBM3`, or None if the table lacks
-    the device.
-    """
+    the device."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     fits = [key for key in table if all({part, f"{part}gb"} & set(words) for part in key.lower().split("-"))]
     return max(fits, key=len, default=None)

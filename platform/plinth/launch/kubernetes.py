@@ -119,8 +119,7 @@ class KubernetesLauncher:
 
     def _name_pods(self, directory: Path, owner: Any) -> None:
         """Create the Service by which the pods of several nodes find the first pod. The Service is deleted with its
-        Job.
-        """
+        Job."""
         wanted = manifest.service(self._launch, directory)
         if wanted is None:
             return
@@ -201,8 +200,7 @@ class _Exists(Exception):
 
 def _status(job: Any) -> JobStatus:
     """Return GONE if the Job is complete or has failed. A Job that is being deleted counts as alive until its pods
-    have ended.
-    """
+    have ended."""
     for condition in job.status.conditions or ():
         if condition.type in ("Complete", "Failed") and condition.status == "True":
             return JobStatus.GONE
@@ -221,8 +219,7 @@ def _import() -> Any:
 
 def _connect(context: str) -> Any:
     """Configure the client as kubectl does: from KUBECONFIG or ~/.kube/config, or within a pod from the pod's own
-    account.
-    """
+    account."""
     from kubernetes import config
 
     loaders: tuple[Callable[[], Any], ...] = (

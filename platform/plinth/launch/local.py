@@ -31,8 +31,7 @@ class LocalLauncher:
 
     def find(self, directory: Path) -> Handle | None:
         """Return the handle in `directory`. If there is none, return a handle for a live job whose submitter died
-        before it wrote a handle.
-        """
+        before it wrote a handle."""
         handle = read_handle(directory)
         if handle is None or not _is_of(handle, directory):  # any writer of the file could name any process
             return _without_handle(directory)
@@ -56,8 +55,7 @@ class LocalLauncher:
 
     def cancel(self, handle: Handle, grace_s: float) -> None:
         """Send SIGTERM to the job's leader, which forwards it to its children; after `grace_s` seconds, send SIGKILL
-        to the group.
-        """
+        to the group."""
         if self.poll(handle) is JobStatus.GONE:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -132,8 +130,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 def _default_signals() -> None:
     """Restore default signal handling, because a shell's background job ignores SIGINT and SIGTERM and its children
-    inherit that.
-    """
+    inherit that."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

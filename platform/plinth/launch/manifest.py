@@ -222,8 +222,7 @@ def _elsewhere(hosts: list[str]) -> Manifest:
 
 def _places(launch: Launch, directory: Path) -> list[Manifest]:
     """Return the environment variables that give a pod its machine name. With several nodes they also give its index
-    and the first pod's name.
-    """
+    and the first pod's name."""
     host: Manifest = {"name": "PLINTH_HOST", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     if launch.nodes == 1:
         return [host]

@@ -136,8 +136,7 @@ class Kubernetes(Frozen):
 
 class Queueing(Frozen):
     """Owner and priority of a run, in each scheduler's terms. They are not part of the run's identity. Costs are
-    charged to the budget's team.
-    """
+    charged to the budget's team."""
 
     team: str = Field(
         "",

@@ -201,8 +201,7 @@ def _found(handle: Handle) -> dict[str, Any] | None:
 
 def _trust() -> dict[str, str]:
     """Return the variable with the folder of the pinned root, if it is set, because the cluster's processes do not
-    inherit it.
-    """
+    inherit it."""
     return {name: os.environ[name] for name in (TRUST_VARIABLE,) if name in os.environ}
 
 
@@ -257,8 +256,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _token() -> dict[str, str]:
     """Return the cluster's token from the place where Ray itself looks: a variable, a file that a variable names, or a
-    file in the home folder.
-    """
+    file in the home folder."""
     if os.environ.get("RAY_AUTH_MODE", "token") == "disabled":
         return {}
     token = os.environ.get("RAY_AUTH_TOKEN", "")

@@ -47,8 +47,7 @@ _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 class Node:
     """Actor that runs the command on its node. It imports nothing from Plinth, which Ray's workers may not have
-    installed.
-    """
+    installed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

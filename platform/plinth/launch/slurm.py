@@ -145,8 +145,7 @@ def sbatch_script(launch: Launch, grace_s: float, command: Sequence[str], direct
 
 def _queueing(launch: Launch) -> list[str]:
     """Return the options for account and quality of service, which decide limits, order and preemption; the recipe's
-    own options take precedence.
-    """
+    own options take precedence."""
     asked = launch.queueing
     wanted = {"account": asked.team, "qos": "" if asked.priority == NORMAL else asked.priority}
     short = {"account": "-A", "qos": "-q"}

@@ -26,8 +26,7 @@ LONGEST_PAUSE_S = 900.0
 
 class RateState(Frozen):
     """State of the rate limit: available submissions and when they were counted; consecutive refusals and the time of
-    the last refusal.
-    """
+    the last refusal."""
 
     tokens: float
     at: float

@@ -105,8 +105,7 @@ def parameters(model: Model, vocab_size: int) -> ParameterCounts:
 
 def flops_6n(model: Model, vocab_size: int) -> int:
     """Return training FLOPs per token as 6 N. N counts all parameters, as in Hoffmann et al. 2022; Kaplan et al. 2020
-    leave out embeddings.
-    """
+    leave out embeddings."""
     return 6 * parameters(model, vocab_size).total
 
 
@@ -162,8 +161,7 @@ def flops_hardware(model: Model, vocab_size: int, keys: float, *, recomputed: in
 
 def _matrices(model: Model, vocab_size: int) -> int:
     """Return the number of parameters in the matrices that every token is multiplied with, including the output
-    projection.
-    """
+    projection."""
     counted = parameters(model, vocab_size)
     return counted.attention + counted.feed_forward + vocab_size * model.dim
 
@@ -206,6 +204,5 @@ def attention_bytes(model: Model, tokens: int, element_bytes: int, *, tensor: in
 
 def update_bytes(model: Model, vocab_size: int, ranks: int = 1) -> float:
     """Return the bytes of memory traffic of one AdamW update on each rank, with optimizer states divided over `ranks`
-    ranks.
-    """
+    ranks."""
     return UPDATE_BYTES * parameters(model, vocab_size).total / ranks

@@ -31,8 +31,7 @@ from plinth.model.parameters import AttentionPath, Model, RopeScaling, repeats
 
 class LayerKeyValues(NamedTuple):
     """Key/value cache slots of one layer, for one forward pass over all prompt tokens or over one new token per
-    sequence.
-    """
+    sequence."""
 
     keys: Tensor  # [B, K, T, E]
     values: Tensor  # [B, K, T, E]
@@ -173,8 +172,7 @@ def flex_mask(segments: Tensor) -> BlockMask:
 
 def document_mask(segments: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the additive mask [B, 1, S, S] that lets each token attend to itself and to earlier tokens of its
-    document.
-    """
+    document."""
     length = segments.shape[1]
     unseen = segments[:, None, :, None] != segments[:, None, None, :]
     unseen |= torch.ones(length, length, dtype=torch.bool, device=segments.device).triu(1)
@@ -285,8 +283,7 @@ class Layout(NamedTuple):
 
     def seen(self, layer: int) -> Tensor | LayerKeyValues | None:
         """Return the `mask` argument for the attention of a layer: the layer's cache slots if there is a cache, else
-        the attention mask.
-        """
+        the attention mask."""
         return self.mask if self.cache is None else self.cache.layer(layer, self.positions, self.mask)
 
     def of_slice(self, index: int, ranks: int) -> SliceTargets:

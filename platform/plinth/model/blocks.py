@@ -75,8 +75,7 @@ class Attention(nn.Module, ABC):
 
     def joined(self, heads: Tensor, outputs: Tensor | None) -> Tensor:
         """Project the attention outputs [B, H, S, E] of `core` to [B, S, D], or to [U, D] if only some outputs are
-        requested.
-        """
+        requested."""
         return self.ranks.leave_region(self.o_proj(taken(heads.transpose(1, 2).flatten(2), outputs)))
 
     @abstractmethod

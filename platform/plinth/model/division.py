@@ -295,8 +295,7 @@ def token_losses(
 
 def _of(logits: Tensor, which: Tensor, targets: Tensor, start: int, ranks: TensorRanks) -> Tensor:
     """Return the two columns of `token_losses` for one chunk of targets, from this rank's part [u, V / ranks] of the
-    logits.
-    """
+    logits."""
     local, best = logits.max(dim=-1)
     highest = ranks.maximum(local)
     mass = ranks.total((logits - highest.unsqueeze(-1)).exp().sum(-1)).log()

@@ -69,8 +69,7 @@ def hf_name(name: str) -> str:
 
 def hf_config(model: Model, vocab_size: int, sequence_tokens: int, dtype: str, end_of_text: int) -> dict[str, Any]:
     """Return the fields of `config.json` for the architecture's `transformers` class; with muP, add Plinth's own
-    fields.
-    """
+    fields."""
     kind = architecture(model.architecture).published_as(model)
     if model.mup is not None:
         kind = Published(MUP_TYPE, "PlinthMuPForCausalLM", {})

@@ -74,8 +74,7 @@ def scored(targets: Tensor) -> Tensor:
 
 class _Chunked(torch.autograd.Function):
     """Cross-entropy computed in chunks, with its gradients in the same pass; the gradient of `weight` is summed in
-    FP32.
-    """
+    FP32."""
 
     @staticmethod
     def forward(
@@ -259,8 +258,7 @@ def _events(log_p: Tensor, ids: Tensor) -> Tensor:
 
 class _Distilled(torch.autograd.Function):
     """Distillation loss computed in chunks, with its gradients in the same pass; the gradient of `weight` is summed in
-    FP32.
-    """
+    FP32."""
 
     @staticmethod
     def forward(

@@ -96,8 +96,7 @@ def reserve(ctx: Context, config: RunConfig) -> Reservation:
 
 def _planned_on(ctx: Context, config: RunConfig, settings: spending.Spending) -> PlannedDevice | None:
     """Return the device that the settings name. If they name none, return this machine's device, provided the ranks
-    start here.
-    """
+    start here."""
     if settings.device:
         return of_table(settings.device, devices.read(settings.device_table))
     if config.launch.kind != "local":
@@ -126,8 +125,7 @@ class Bound(NamedTuple):
 
 def work(config: RunConfig) -> str:
     """Return a digest of everything that determines the cost per token: model, rows, batch, parallel layout, ranks,
-    launcher.
-    """
+    launcher."""
     launch = config.launch.model_dump(include={"kind", "ranks", "nodes"})
     names = {"model", "vocab_size", "precision", "parallel", "sequence_tokens", "micro_batch_sequences"}
     names |= {"global_batch_sequences", "optimizer"}
@@ -253,8 +251,7 @@ def reserve_stage(ctx: Context, asset: str, inputs_bytes: int) -> Reservation | 
 
 def settle_stage(ctx: Context, held: Reservation | None, cost: AssetCost) -> None:
     """Replace the reserved bound of a materialization with its actual cost, even if the materialization did not
-    complete.
-    """
+    complete."""
     if held is not None:
         settings = spending.load(ctx.workspace)
         spent = JobCost(spent=round(stage_price(cost, settings.prices) * MICROS), rank_s=0.0, tokens=0)
@@ -279,8 +276,7 @@ def stage_bound(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices,
 
 def expected_cost(last: AssetCost | None, inputs_bytes: int, prices: CorpusPrices) -> tuple[float, float] | None:
     """Return the CPU hours and the price of the next materialization: those of the last one, for all items, scaled to
-    the size of the inputs. Return None if the last materialization is unknown or did no work.
-    """
+    the size of the inputs. Return None if the last materialization is unknown or did no work."""
     factor = _growth(last, inputs_bytes)
     if last is None or factor is None:
         return None

@@ -77,8 +77,7 @@ class Forecast(Frozen):
 
     def error(self, measured_s: float) -> float:
         """Return the relative error (forecast / measurement - 1). It is below 0 if the run was slower than
-        predicted.
-        """
+        predicted."""
         return self.step_s / measured_s - 1
 
 
@@ -231,8 +230,7 @@ def like(
     runs: Iterable[RecordedRun], device: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
     """Return runs of the same model on a device, or if there are none, of models of similar size. The second value
-    describes the selection.
-    """
+    describes the selection."""
     digest = _model(work.model, work.vocab_size)
     parameters = architectures.parameters(work.model, work.vocab_size).total
     there = [run for run in runs if run.device == device]
@@ -247,8 +245,7 @@ def chosen(
     runs: Iterable[RecordedRun], device: str, machine: str, work: ranking.TrainingWork
 ) -> tuple[list[RecordedRun], str]:
     """Return similar runs on a device, with a description of the selection. If there are runs on this machine, only
-    these are returned.
-    """
+    these are returned."""
     found, which = like(runs, device, work)
     here = [run for run in found if machine and run.machine == machine]
     found = here or found

@@ -170,8 +170,7 @@ def per_device(
 
 def parameters_of_rank(model: Model, vocab_size: int, parallel: Parallel) -> int:
     """Return the number of parameters on the largest tensor and pipeline rank: on the first stage, or on the last
-    stage of an untied model.
-    """
+    stage of an untied model."""
     whole = counts.parameters(model, vocab_size)
     layers = -(-model.layers // parallel.pipeline)
     matrices = matrices_of_rank(model, vocab_size, parallel) * parallel.tensor
@@ -194,8 +193,7 @@ def _activations(
     model: Model, parallel: Parallel, micro_batch: int, sequence_tokens: int, accumulation: int, width: int, gpu: bool
 ) -> int:
     """Return the bytes of activations on the first stage at the start of its backward pass, including the block that is
-    being recomputed.
-    """
+    being recomputed."""
     saved = kept(model, parallel, micro_batch=micro_batch, sequence_tokens=sequence_tokens, width=width, gpu=gpu)
     again = block(model, parallel, width, gpu) if recomputed_blocks(model, parallel) else 0
     in_flight = min(parallel.pipeline, accumulation)
@@ -340,8 +338,7 @@ def block(model: Model, parallel: Parallel, width: int, gpu: bool) -> int:
 
 def _norm(norm: Norm, tensor: int, width: int, gpu: bool) -> int:
     """Return the bytes kept by one norm. A fused norm keeps its input and statistics; otherwise the input and the
-    normalized input are kept in FP32.
-    """
+    normalized input are kept in FP32."""
     ranks = tensor if norm.divided else 1
     statistics = 4 * (norm.statistics if norm.over_ranks else norm.statistics // ranks)
     fused = gpu and not (norm.over_ranks and tensor > 1)

@@ -124,8 +124,7 @@ def of_block(
 
 def span(one: RankedDivision, efficiency: Efficiency) -> tuple[float, float]:
     """Return the seconds per step at the best and the worst efficiency, for a layout that was ranked at the middle
-    efficiency.
-    """
+    efficiency."""
     exposed = sum(one.exposed_s.values())
     computing = (one.compute_s + one.bubble_s) * efficiency.middle
     return computing / efficiency.high + exposed, computing / efficiency.low + exposed
@@ -200,8 +199,7 @@ def _divisors(number: int) -> list[int]:
 
 def _over(work: TrainingWork, block: Parallel, micro: int, ranks: int, device: Device) -> tuple[memory.Memory, int]:
     """Return the memory of the device that needs the most. The second value is the number of bytes by which it and its
-    host exceed the planned memory.
-    """
+    host exceed the planned memory."""
     used = memory.per_device(
         work.model,
         block,
@@ -262,8 +260,7 @@ def _candidate(
 
 def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumulation: int) -> dict[str, float]:
     """Return the bytes that a device sends per step, by communication axis. Bytes to and from the host count in both
-    directions.
-    """
+    directions."""
     model, width = work.model, 4 if work.precision == "fp32" else 2
     layers = -(-model.layers // block.pipeline)
     stream = micro * work.sequence_tokens // block.sequence * model.dim * width
@@ -290,8 +287,7 @@ def traffic(work: TrainingWork, block: Parallel, micro: int, ranks: int, accumul
 
 def _to_host(block: Parallel, share: float, width: int, passes: float, accumulation: int) -> float:
     """Return the bytes moved between a device and its host, and within host memory; `share` is the number of
-    parameters on this rank.
-    """
+    parameters on this rank."""
     if block.offload == "none":
         return 0.0
     gradients = 4 * (2 * accumulation - 1 if block.zero_stage == 3 else 1)
@@ -301,8 +297,7 @@ def _to_host(block: Parallel, share: float, width: int, passes: float, accumulat
 
 def _sizes(block: Parallel, ranks: int) -> dict[str, int]:
     """Return the number of ranks in a group of each communication axis. All ranks with the same parameters exchange
-    gradients.
-    """
+    gradients."""
     return {
         "tensor": block.tensor,
         "sequence": block.sequence,

@@ -105,8 +105,7 @@ class SpendRow(Frozen):
 
 def summarise(ctx: Context, settings: Spending, rows: Sequence[Reservation], by: By) -> list[SpendRow]:
     """Sum up costs by name, highest first. A run's causes and energy are divided between its submissions by
-    rank-seconds.
-    """
+    rank-seconds."""
     known = {run: found for run in {one.run for one in rows} if (found := use(ctx, settings, run))}
     intensity = settings.grams_co2_per_kwh
     if by == "bucket":
@@ -161,8 +160,7 @@ def _used(
     parts: Sequence[tuple[float, Reservation]], known: Mapping[str, RunUse]
 ) -> tuple[dict[str, float], float, Energy]:
     """Return the money by cause, the rank-seconds in queues, and the energy of submissions. A submission gets its share
-    of its run's values.
-    """
+    of its run's values."""
     causes, queue_s, kwh, measured_s, held_s = defaultdict[str, float](float), 0.0, 0.0, 0.0, 0.0
     unknown = False
     for share, one in parts:
@@ -184,8 +182,7 @@ def _used(
 
 def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str, float, Reservation]]:
     """Yield bucket, share and submission. The share is that of the bucket in the run's tokens when the submission was
-    settled. A corpus stage counts fully for the bucket of its asset.
-    """
+    settled. A corpus stage counts fully for the bucket of its asset."""
     mixtures = {run: _mixture(ctx, run) for run in {one.run for one in rows if not one.run.startswith(CORPUS)}}
     buckets = {bucket_of(ref.asset) for ref in ctx.refs.all() if ref.asset.endswith("/documents")}
     for one in rows:
@@ -200,8 +197,7 @@ def _by_bucket(ctx: Context, rows: Sequence[Reservation]) -> Iterable[tuple[str,
 
 def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
     """Return the statistics of a run's mixture and the tokens per sequence, or None if the run is not in this
-    workspace.
-    """
+    workspace."""
     try:
         config = configuration.load(ctx.workspace.runs / run / "config.json")
         return ctx.refs.load(config.mixture).stats, config.sequence_tokens
@@ -211,8 +207,7 @@ def _mixture(ctx: Context, run: str) -> tuple[Mapping[str, Any], int] | None:
 
 def bucket_shares(stats: Mapping[str, Any], sequence_tokens: int, tokens: int) -> dict[str, float]:
     """Return each bucket's share of the first `tokens` tokens of a mixture, or of the whole mixture if `tokens` is
-    0.
-    """
+    0."""
     end = -(-tokens // sequence_tokens) or stats["sequences"]
     found: dict[str, float] = defaultdict(float)
     for row in shares_over_run(stats):

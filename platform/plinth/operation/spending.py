@@ -26,8 +26,7 @@ CPU = "cpu"
 
 class PlannedDevice(NamedTuple):
     """Device to plan for. `peak` is the FLOP/s that efficiencies refer to; `machine` is the fingerprint of a measured
-    machine.
-    """
+    machine."""
 
     name: str
     device: Device
@@ -47,8 +46,7 @@ def of_table(name: str, table: Mapping[str, Device]) -> PlannedDevice:
 
 def this_machine(workspace: Workspace, precision: str, ranks: int) -> PlannedDevice | None:
     """Return the device for `ranks` local ranks, or None for GPUs that are not in the table and for unmeasured
-    processors.
-    """
+    processors."""
     gpus = hardware()[3]
     if gpus:
         named = devices.called(gpus[0])
@@ -81,8 +79,7 @@ def _processors(workspace: Workspace, precision: str, ranks: int) -> PlannedDevi
 
 def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -> PlannedDevice | None:
     """Return a rank's share of measured processors as a device. It communicates at memory speed; its power and price
-    are unknown.
-    """
+    are unknown."""
     found = next((one for one in speed.devices if one.kind == CPU and precision in one.flops), None)
     if found is None:
         return None
@@ -97,8 +94,7 @@ def shared(speed: MachineSpeed, precision: str, ranks: int, memory_bytes: int) -
 
 class Efficiency(Frozen):
     """Range of efficiencies (share of the device's peak FLOP/s), with its source. Bubble and communication are
-    excluded; the optimizer's time is included.
-    """
+    excluded; the optimizer's time is included."""
 
     low: float
     high: float
@@ -210,8 +206,7 @@ class Spending(Frozen):
 
     def price(self, recipe_price: float) -> float:
         """Return the price per rank-hour: the price in these settings, the device's price, or else the recipe's
-        price.
-        """
+        price."""
         device = self.rated
         if self.price_per_rank_hour is not None:
             return self.price_per_rank_hour

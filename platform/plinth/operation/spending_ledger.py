@@ -180,8 +180,7 @@ class Ledger:
         self, workspace: str = "", *, work: str = "", open_only: bool = False, since: float = 0.0
     ) -> list[Reservation]:
         """Return the submissions of a workspace, or all submissions with the same work, in order of time. Refused
-        submissions are included.
-        """
+        submissions are included."""
         asked = {name: value for name, value in {"workspace": workspace, "work": work}.items() if value}
         where = ["made >= ?", *(f"{name} = ?" for name in asked), *(["ended IS NULL"] if open_only else [])]
         with self._database.transaction() as execute:
@@ -189,8 +188,7 @@ class Ledger:
 
     def totals(self, workspace: str) -> dict[tuple[str, str], tuple[int, int]]:
         """Return two sums in millionths by team and experiment: the costs of a workspace's settled submissions, and the
-        bounds of its open submissions.
-        """
+        bounds of its open submissions."""
         sums = "SUM(COALESCE(spent, 0)), SUM(CASE WHEN ended IS NULL THEN COALESCE(reserved, 0) ELSE 0 END)"
         asked = f"SELECT team, experiment, {sums} FROM reservations WHERE workspace = ? GROUP BY team, experiment"
         with self._database.transaction() as execute:
@@ -231,8 +229,7 @@ def _settle(execute: Execute, id: str, cost: JobCost, now: float) -> None:
 
 def _limits(execute: Execute, covering: Reservation | None = None) -> list[Limit]:
     """Return the newest limit for each scope, name and period. If `covering` is given, only limits that apply to that
-    submission are returned.
-    """
+    submission are returned."""
     named = [] if covering is None else [covering.team, covering.experiment, covering.workspace]
     where = " WHERE scope = 'all' OR name IN (?, ?, ?)" if named else ""
     rows = execute(f"SELECT {', '.join(_LIMIT)} FROM limits{where} ORDER BY number", named)

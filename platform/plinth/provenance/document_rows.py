@@ -41,8 +41,7 @@ MAX_MEMBERS = 100
 @dataclass(frozen=True)
 class DocumentPlace:
     """Location of a document's row in the documents or rejects of a bucket. `part` is the index of the document part or
-    reject part.
-    """
+    reject part."""
 
     bucket: str
     manifest: Manifest
@@ -104,8 +103,7 @@ def sidecar(ctx: Context, place: DocumentPlace, manifest: Manifest, stem: str = 
 
 def members(ctx: Context, clusters: Manifest, cluster: str) -> list[dict[str, Any]]:
     """Return at most `MAX_MEMBERS` documents of a cluster, each with bucket, id, URI, and a flag that the document
-    survived.
-    """
+    survived."""
     wanted = pa.scalar(bytes.fromhex(cluster), pa.binary(16))
     found: list[dict[str, Any]] = []
     for bucket, documents in published(ctx, DOCUMENTS):
@@ -156,8 +154,7 @@ def matching_rows(ctx: Context, part: Part, column: str, wanted: pa.Scalar) -> I
 
 def _near(ctx: Context, buckets: list[tuple[str, Manifest]], target: str) -> str:
     """Return the most similar URIs as text. A fast similarity measure filters first, so the search can cover millions
-    of URIs.
-    """
+    of URIs."""
     letters = set(target)
     best: list[tuple[float, str]] = []
     for _, manifest in buckets:
@@ -268,8 +265,7 @@ MAX_STEPS = 1000
 
 def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
     """Return the document's spans in its token stream, each with the shards that contain the span and the position in
-    each shard.
-    """
+    each shard."""
     return [
         ({"stream": name} if reader.stream.label else {})
         | {"start": span.start, "tokens": span.tokens, "shards": pieces(reader, span.start, span.start + span.tokens)}
@@ -280,8 +276,7 @@ def tokens(ctx: Context, shards: Manifest, id_: str) -> list[dict[str, Any]]:
 
 def runs(ctx: Context, bucket: str, id_: str) -> list[dict[str, Any]]:
     """Return every run in this workspace that read the document, with the steps that read it and the checkpoints from
-    the first of these steps onward.
-    """
+    the first of these steps onward."""
     found = []
     for path in sorted(ctx.workspace.runs.glob("*/config.json")):
         seen = _seen(ctx, load(path), bucket, id_)

@@ -102,8 +102,7 @@ def _canary(ctx: Context, place: DocumentPlace) -> dict[str, Any]:
 
 def _left_out(uri: str, canary: dict[str, Any]) -> dict[str, Any]:
     """Return the facts about a canary that was not planted. Its loss is the baseline for text that the model never
-    read.
-    """
+    read."""
     text = canary.pop("text")
     trace: dict[str, Any] = {"uri": uri, "bucket": CANARIES, "status": "canary", "reason": LEFT_OUT, "training": []}
     return trace | {"document": canary | {"characters": len(text), "preview": text[:PREVIEW_CHARACTERS]}}
@@ -170,8 +169,7 @@ def _judgements(ctx: Context, place: DocumentPlace, trace: dict[str, Any], stale
 
 def _shared(ctx: Context, trace: dict[str, Any], text: str) -> None:
     """Add to the trace the protected item that the document contains, and the consecutive words that item and document
-    share.
-    """
+    share."""
     row = trace.get("protected")
     if not row or row["item"] is None:
         return

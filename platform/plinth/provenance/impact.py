@@ -141,8 +141,7 @@ def _by_digits(ctx: Context, edges: Edges, target: str) -> list[ImpactOrigin]:
 
 def _sources(ctx: Context, edges: Edges, target: str) -> tuple[str, ...]:
     """Return the first asset of the bucket named `target`, or the inventories that have a source in the domain
-    `target`.
-    """
+    `target`."""
     own = tuple(name for name in (f"{target}/{INVENTORY_STAGE}", f"{target}/{SOURCE_STAGE}") if name in edges.assets)
     return own[:1] or tuple(
         digest for digest in of_stage(edges, INVENTORY_STAGE) if target in _domains(ctx.refs.load(digest))

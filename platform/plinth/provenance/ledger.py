@@ -169,8 +169,7 @@ def _item(made: Made, slot: Slot, sidecars: tuple[str, ...]) -> Item:
 
 def _weight(made: Made, bucket: str) -> tuple[float | None, float | None]:
     """Return the bucket's share of the training mixture and its epochs, or None for both if the mixture lacks the
-    bucket.
-    """
+    bucket."""
     plan = made.mixture.stats if made.mixture else {}
     streams = [own for name, own in plan.get("buckets", {}).items() if bucket_of(name) == bucket]
     needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
@@ -357,8 +356,7 @@ def export(ctx: Context, made: Manifest, directory: Path) -> list[Path]:
 
 def _name(part: Part) -> str:
     """Return the file name of a part in an export: `web/part-00000.parquet` becomes `web-00000.parquet`. Rejects are in
-    the folder `rejects/`.
-    """
+    the folder `rejects/`."""
     bucket, _, rest = part.name.partition("/")
     kind, _, number = rest.partition("-")
     return f"{bucket}-{number}" if kind == "part" else f"{kind}/{bucket}-{number}"

@@ -168,8 +168,7 @@ class TokenPlaces:
 
     def of(self, ids: pa.Array, trained: pa.Array) -> dict[str, pa.Array]:
         """Return the columns shard, position and tokens for a batch. Documents that are not trained on, or that have no
-        tokens, get null.
-        """
+        tokens, get null."""
         if self.tokens is None:
             empty = {"shard": pa.string(), "position": pa.int64(), "tokens": pa.int64()}
             return {name: pa.nulls(len(ids), kind) for name, kind in empty.items()}
@@ -202,8 +201,7 @@ _PLACED = pa.schema([("id", pa.binary(16)), ("shard", pa.string()), ("position",
 
 def _placed(store: Store, tokens: Tokens) -> Iterator[pa.RecordBatch]:
     """Yield a part's documents with their positions, in order. With several streams, the documents of all streams are
-    sorted together.
-    """
+    sorted together."""
     taken = [(_of_part(store, one.index, tokens.part), one) for one in tokens.streams]
     if len(taken) == 1:
         ((own, only),) = taken

@@ -123,8 +123,7 @@ def grown(edges: Edges, found: Iterable[SavedLinks]) -> Edges:
 
 def search(edges: Edges, starts: Sequence[int]) -> Ints:
     """Return the distance of each node from the nearest start [n], by breadth-first search; -1 if a node is
-    unreachable.
-    """
+    unreachable."""
     distance = np.full(len(edges.nodes), -1, np.int32)
     bounds = np.searchsorted(edges.inputs, np.arange(len(edges.nodes) + 1, dtype=np.int32))
     layer, steps = np.unique(np.asarray(starts, np.int64)), 0

@@ -54,8 +54,7 @@ class Link(Frozen):
     @property
     def walked(self) -> dict[str, str]:
         """Inputs that are manifests, by input key. For a stage that reads raw sources, only model-written texts are
-        manifests.
-        """
+        manifests."""
         if self.reads_sources:
             return {key: digest for key, digest in self.inputs.items() if key.endswith(f"/{WRITTEN}")}
         raw = {key for key in self.inputs if key == INVENTORY or key.startswith(USER_FILE)}
@@ -74,8 +73,7 @@ class Link(Frozen):
     @property
     def derivation(self) -> tuple[str, ...]:
         """Inputs that belong to the run's own derivation. Initial weights have no such inputs. For a checkpoint
-        average, the averaged checkpoints are omitted.
-        """
+        average, the averaged checkpoints are omitted."""
         if self.step == initial.STEP.name:
             return ()
         mean = self.step == mean_record.AVERAGE

@@ -75,8 +75,7 @@ def problems_of_columns(data: Mapping[str, Any]) -> Iterator[Found]:
 
 def _meant(chosen: Iterable[str], known: Mapping[str, Any], names: Catalogue[Any]) -> list[str]:
     """Return the annotators in a recipe. A misspelled name is replaced by the closest known name, so that it causes no
-    further problems.
-    """
+    further problems."""
     unknown = {name: difflib.get_close_matches(name, names.built_in, n=1) for name in chosen if name not in names}
     near = (name if name in known else next(iter(unknown.get(name, ())), None) for name in chosen)
     return list(dict.fromkeys(name for name in near if name is not None))

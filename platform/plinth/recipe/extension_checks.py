@@ -209,8 +209,7 @@ def _unchanging(default: Any) -> str:
 
 def problems_of_extensions(data: Mapping[str, Any]) -> Iterator[Found]:
     """Yield the problems of installed extensions in a recipe: unusable extensions, and parameters that they do not
-    have.
-    """
+    have."""
     from plinth.corpus.sources.record import READERS
     from plinth.evaluation.measurement import MEASUREMENTS
     from plinth.evaluation.probes.base import PROBES

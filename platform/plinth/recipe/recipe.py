@@ -366,8 +366,7 @@ def _canaries(recipe: Recipe, mixture: Mixture) -> Iterator[Found]:
 
 def _misplaced(recipe: Recipe, mixture: Mixture, sequences: int) -> Iterator[Found]:
     """Report a schedule change that starts after the last step. Without this check, the error would appear only after
-    days of work on the corpus.
-    """
+    days of work on the corpus."""
     training = recipe.training
     changes = (training.batch_schedule, training.length_schedule, training.amendments)
     try:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 class Measure(Frozen):
     """A score with its interval. `reference` is the value that the score is compared with: a control, a baseline or
-    chance.
-    """
+    chance."""
 
     name: str
     value: float
@@ -95,8 +94,7 @@ class Section(Frozen):
     @property
     def finding(self) -> str:
         """Heading of the section: the number of measures that are better than their reference, else the first measure,
-        else the title.
-        """
+        else the title."""
         group = next(iter(self.groups), None)
         known = [(one, one.reference) for one in group.measures if one.reference is not None] if group else []
         if group and known:
@@ -295,8 +293,7 @@ def same_model(made: Manifest) -> bool:
 
 def verdict(wholes: Sequence[Difference]) -> str:
     """Return one sentence on all measures: the number of measures that each model wins, and the result on held-out
-    text.
-    """
+    text."""
     count = {who: sum(line.better == who for line in wholes) for who in ("a", "b", NONE)}
     unknown = sum(line.better == NONE and line.smallest is None for line in wholes)
     shown = [line for line in wholes if line.kind == "slices"]

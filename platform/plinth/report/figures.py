@@ -53,8 +53,7 @@ RUN_PER_MEAN = 30
 
 def funnel(stats: Mapping[str, Any]) -> Figure:
     """Draw one bar per stage with the documents that remain after it, stacked by bucket. Bands connect the bars of a
-    bucket.
-    """
+    bucket."""
     buckets = sorted(stats["buckets"])
     stages = [row["stage"] for row in stats["total"]["stages"]]
     left = [_left(stats["buckets"][bucket]["stages"]) for bucket in buckets]
@@ -150,8 +149,7 @@ def loss(
 
 def bits_per_byte(slices: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Draw three bars per slice. Shorter is better. The model's bar has the accent color, and the best value is
-    bold.
-    """
+    bold."""
     names = sorted(slices)
     fig = _figure(0.66 * len(names) + 0.8)
     ax = fig.subplots()
@@ -182,8 +180,7 @@ def _figure(height: float) -> Figure:
 
 def _left(stages: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return the number of documents that enter the first stage, followed by the number that remain after each
-    stage.
-    """
+    stage."""
     return [float(stages[0]["documents_in"]), *(float(row["documents_out"]) for row in stages)]
 
 
@@ -200,8 +197,7 @@ def _stage_name(name: str, first: bool) -> str:
 
 def _streams(ax: Axes, starts: Sequence[float], values: Sequence[float], colour: str) -> None:
     """Connect the bars of one bucket. The band between two bars gets narrower by the documents that the stage
-    removed.
-    """
+    removed."""
     for row in range(len(values) - 1):
         corners = [(starts[row], row + 0.26), (starts[row] + values[row], row + 0.26)]
         after = row + 1

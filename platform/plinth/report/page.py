@@ -72,8 +72,7 @@ class ReleaseCard(Frozen):
 
 class Ancestor(Frozen):
     """Line of the lineage table: a kind of asset, the number of its manifests, and the digest if there is only one
-    manifest.
-    """
+    manifest."""
 
     asset: str
     digest: str = ""
@@ -133,8 +132,7 @@ def page(data: ReportData) -> str:
 
 def _verdict(data: ReportData) -> tuple[str, str]:
     """Return a sentence on the release decision for the candidate, and its tone. Both are empty if no gate was
-    evaluated.
-    """
+    evaluated."""
     failed = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state != PENDING)
     pending = ", ".join(gate.name for gate in data.gates if gate.tone == "fail" and gate.state == PENDING)
     alias = data.release.alias if data.release else ""
@@ -177,8 +175,7 @@ def _findings(data: ReportData) -> dict[str, str]:
 
 def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the reasons for removal, most frequent first, each with stage, number of documents, and share of all input
-    documents.
-    """
+    documents."""
     stages = funnel["total"]["stages"]
     total = stages[0]["documents_in"] or 1
     rows = [
@@ -192,8 +189,7 @@ def reasons(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def rules(funnel: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the policy rules that matched, most frequent first, with the number of documents that each rule matched,
-    matched first, and matched as the only rule.
-    """
+    matched first, and matched as the only rule."""
     found = funnel["total"].get("rules", {})
     rows = [{"rule": rule, **counts} for rule, counts in found.items() if counts["fired"]]
     return sorted(rows, key=lambda row: (-row["fired"], row["rule"]))
@@ -267,8 +263,7 @@ NARROW = 3
 
 def contents(body: str) -> list[tuple[str, Markup]]:
     """Return the anchor and the name of each section of a page. The name is the section's `aria-label`, or else its
-    heading.
-    """
+    heading."""
     return [(place, Markup(_TAG.sub("", label or heading).strip())) for place, label, heading in _SECTION.findall(body)]
 
 
@@ -427,8 +422,7 @@ class ServerLink(Frozen):
 
 class IndexData(Frozen):
     """Contents of the index page. `title` names recipe and release. `older_runs` is the number of runs that are not
-    listed.
-    """
+    listed."""
 
     title: str = "Plinth workspace"
     workspace: str

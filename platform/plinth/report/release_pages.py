@@ -243,8 +243,7 @@ def impact_page(data: ImpactData) -> str:
 
 def _verdict(data: ImpactData) -> str:
     """Return a sentence with the numbers of manifests, runs, versions and consumers that are derived from the
-    artifact.
-    """
+    artifact."""
     kinds = (("manifest", data.count), ("run", len(data.runs)), ("model version", len(data.versions)))
     return ", ".join(counted(number, kind) for kind, number in (*kinds, ("consumer", len(data.consumers)))) + "."
 
@@ -254,8 +253,7 @@ def _verdict(data: ImpactData) -> str:
 
 class FeedRow(Frozen):
     """A custom metric in a canary's trial: number of accepted pairs, number of lines from before the trial, rejects by
-    reason, and error.
-    """
+    reason, and error."""
 
     name: str
     pairs: int

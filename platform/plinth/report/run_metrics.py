@@ -166,8 +166,7 @@ _HIDDEN = frozenset({"event", "seq", "time", "documents", "layers", "signals", "
 
 def words(event: Event, hidden: Iterable[str] = ()) -> str:
     """Return the fields of an event as short text. Empty fields are omitted; if the event is a change, so are unchanged
-    fields.
-    """
+    fields."""
     left_out = _HIDDEN.union(hidden)
     said = {name: value for name, value in event.items() if name not in left_out and value not in (None, "")}
     if said.get("factor") == 1.0:  # of the learning rate: as it was

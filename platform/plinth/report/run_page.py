@@ -382,8 +382,7 @@ def _described(config: RunConfig, events: Sequence[dict[str, Any]]) -> str:
 
 def _private(events: Sequence[dict[str, Any]]) -> list[str]:
     """Return a sentence with the privacy budget that a differentially private run has spent, or nothing for other
-    runs.
-    """
+    runs."""
     spent = [event for event in events if event["event"] == "privacy"][-1:]
     return [
         f"differentially private by {one['unit']}: epsilon {one['epsilon']:.4g} at delta {one['delta']:g} "

@@ -175,15 +175,13 @@ def ruler(scale: TimeAxis) -> str:
 
 def _points(found: Sequence[tuple[float, str]]) -> dict[str, Any]:
     """Return the values that the script shows at the pointer: positions as fractions of the axis, and formatted
-    values.
-    """
+    values."""
     return {"x": [round((x - LEFT) / INNER, 6) for x, _ in found], "y": [y for _, y in found]}
 
 
 class _Canvas:
     """A figure without axes. Coordinates are page units from the top left. Matplotlib's axes would take longer to draw
-    than all other elements.
-    """
+    than all other elements."""
 
     def __init__(self, height: float) -> None:
         from matplotlib.figure import Figure
@@ -235,8 +233,7 @@ def _lines(
     panel: Panel, reduced: Sequence[tuple[PanelLine, list[Column]]], scale: TimeAxis, marks: Sequence[EventMark]
 ) -> Figure:
     """Draw the range of values in each pixel column, and connect the ranges by lines. Columns without a finite value
-    are gaps.
-    """
+    are gaps."""
     canvas, lines = _Canvas(panel.height), list[tuple[PanelLine, Values, Values]]()
     for line, columns in reduced:
         ends = [(at, (low, high) if high > low else (high,)) for at, low, high in columns]

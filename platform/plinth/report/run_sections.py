@@ -155,8 +155,7 @@ Stretch = tuple[dict[str, dict[str, float]], tuple[float, float]]
 
 def stretches(measured: RunMetrics, scale: TimeAxis) -> list[Stretch]:
     """Return the fraction of time for each part of a step, in each interval that has steps. The list is empty if no
-    step records its parts.
-    """
+    step records its parts."""
     series = {part: measured.series[f"part:{part}"] for part in PARTS if f"part:{part}" in measured.series}
     if not series:
         return []
@@ -199,8 +198,7 @@ def worths(measured: RunMetrics, over_seeds: OverSeeds) -> dict[str, Worth]:
 
 def panel(measured: RunMetrics, over_seeds: OverSeeds) -> Panel:
     """Return the panel of probe scores, with bands of one standard deviation. The probes' controls have a paler
-    tone.
-    """
+    tone."""
     found, palette = worths(measured, over_seeds), style.colours(measured.probes)
     lines = [
         PanelLine(name, series, palette[name], band=(found[name].noise or 0.0) if name in found else 0.0)

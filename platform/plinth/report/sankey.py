@@ -108,8 +108,7 @@ def _reason(name: str, rows: Mapping[str, Mapping[str, Any]]) -> Reason:
 
 def _grouped(reasons: Sequence[Reason], most: int) -> list[Reason]:
     """Return the largest reasons, and the others joined into one reason. If only one other reason remains, it is not
-    joined.
-    """
+    joined."""
     if len(reasons) <= most + 1:
         return list(reasons)
     rest = reasons[most:]
@@ -131,8 +130,7 @@ def _head(
     ax: Axes, stats: Mapping[str, Any], buckets: Sequence[str], palette: Mapping[str, str], scale: float
 ) -> float:
     """Draw the legend, the column headings and the incoming stream, and return the vertical position of the first
-    stage.
-    """
+    stage."""
     for bucket, (x, line) in _legend(buckets).items():
         ax.add_patch(_box(x, line - 0.06, 0.12, 0.12, palette[bucket], 0.9))
         ax.text(x + 0.17, line, bucket, fontsize=9, va="center", color=INK)

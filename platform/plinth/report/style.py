@@ -33,8 +33,7 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 def tone(number: int) -> str:
     """Return the color with index `number`: first the palette, then paler and darker variants. Color 19 equals the
-    first.
-    """
+    first."""
     turn, place = divmod(number, len(PALETTE))
     towards, much = ((0, 0.0), (255, 0.5), (0, 0.45))[turn % 3]
     parts = (int(PALETTE[place][at : at + 2], 16) for at in (1, 3, 5))
@@ -86,8 +85,7 @@ def seconds(value: float) -> str:
 
 def change(name: str, first: float, last: float | None, steps: int) -> str:
     """Return a sentence on the change of a value over a number of steps, or an empty string if the change is
-    unknown.
-    """
+    unknown."""
     if last is None or not (math.isfinite(first) and math.isfinite(last)):
         return ""
     verb = "fell" if last < first else "rose" if last > first else "did not change"

@@ -307,8 +307,7 @@ def take(path: Path, *, owner: str = "") -> int:
 
 def try_take(path: Path, *, owner: str = "", wait_s: float = 0.0) -> int | None:
     """Take the lock of a file and return its descriptor, or None if another process still holds the lock after `wait_s`
-    seconds.
-    """
+    seconds."""
     fd, until = _open(path), time.monotonic() + wait_s
     while not lock(fd, wait=False):
         if time.monotonic() >= until:

@@ -318,8 +318,7 @@ class CachedStore(Store):
 
     def _make_room(self, blob: Blob) -> bool:
         """Evict enough blobs to make room for another one and reserve its bytes; return True if it fits. The caller
-        holds the lock.
-        """
+        holds the lock."""
         used = self._noted_bytes()
         if used is None or used + blob.bytes > self.limit_bytes:
             used = self._evict_for(blob)

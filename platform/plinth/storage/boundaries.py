@@ -29,8 +29,7 @@ class Counter:
 
     def cross(self, *places: Any) -> None:
         """Count one boundary. If it is the chosen one, by number or by the new name of a file, call the strike
-        function.
-        """
+        function."""
         self.passed += 1
         if self.passed == self.strike_at or self._renames(places):
             self.strike()

@@ -257,8 +257,7 @@ def _is_address(host: str) -> bool:
 
 class OutsideConnection(HTTPConnection):
     """HTTP connection that checks the peer's address before it sends anything, because a name can resolve to another
-    address at any time.
-    """
+    address at any time."""
 
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
@@ -359,8 +358,7 @@ class CommonCrawl(fsspec.AbstractFileSystem):  # type: ignore[misc]
 
     def find(self, path: str, detail: bool = True, **_: Any) -> Any:
         """Return `name` and `uri` of every file or record. Records also have `start` and `size`; sizes of whole files
-        are unknown.
-        """
+        are unknown."""
         query = parse(path)
         found = {one.pop("key"): one for one in (_records(query) if query.url else _files(query))}
         return found if detail else list(found)

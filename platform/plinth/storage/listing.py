@@ -189,8 +189,7 @@ def newest(location: str, base: Path | str, suffixes: tuple[str, ...] = (), hidd
 
 def _times(info: Mapping[str, Any]) -> Iterator[float]:
     """Yield the times at which a local file's content and its directory entry changed. A copy may keep the content time
-    of the original.
-    """
+    of the original."""
     for key in ("mtime", "created", "LastModified"):
         value = info.get(key)
         if value is not None:
@@ -233,8 +232,7 @@ def _find(
     location: str, base: Path | str, suffixes: tuple[str, ...], hidden: bool
 ) -> tuple[Any, str, list[_Found], dict[str, int]]:
     """Return the file system, the folder below which no part of a path may be a link, the files, and counts of skipped
-    files.
-    """
+    files."""
     uri = absolute(location, base)
     fs, named = source_filesystem(uri)
     if HUB_SCHEME in fs.protocol:
@@ -298,8 +296,7 @@ def is_hidden(name: str) -> bool:
 
 def ending(name: str) -> str:
     """Return the suffix of a file's name in lower case. If it is a compression suffix, the suffix before it is
-    included.
-    """
+    included."""
     found = _ENDING.search(name.rsplit("/", 1)[-1].lower())
     return found[0] if found else NO_ENDING
 
@@ -350,8 +347,7 @@ def _sized(found: Sequence[_Found]) -> list[_Found]:
 
 def _followed(fs: Any, root: str, found: Sequence[_Found]) -> Iterator[_Found]:
     """Yield the files. A link to a file below the root is replaced by that file if the listing has the file under no
-    other name.
-    """
+    other name."""
     read = {path for _, path, info in found if not info.get("islink")}
     for name, path, info in found:
         target = os.path.realpath(path) if info.get("islink") else path
@@ -430,8 +426,7 @@ def _file_digests(entry: _Entry) -> FileDigests:
 
 def _no_content(entry: _Entry) -> FileDigests:
     """Return the digest of a link. It covers only the fact that the file is a link, because the link's target is a path
-    of this machine.
-    """
+    of this machine."""
     return FileDigests(bytes=0, sha256=hashlib.sha256(entry.refused.encode()).hexdigest())
 
 

@@ -70,8 +70,7 @@ class Objects(Protocol):
 
     def put(self, name: str, data: bytes, replaces: str | None) -> bool:
         """Replace the object that has the tag `replaces`, or create it if None. Return False if the stored object has
-        another tag and other bytes.
-        """
+        another tag and other bytes."""
         ...
 
     def names(self, prefix: str = "") -> Iterator[str]:
@@ -84,8 +83,7 @@ class Objects(Protocol):
 
     def remove_old(self, name: str, before: float) -> bool:
         """Remove an object that was last written before a time; return False if it is younger. A missing object is not
-        an error.
-        """
+        an error."""
         ...
 
 

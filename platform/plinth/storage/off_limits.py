@@ -80,8 +80,7 @@ class OffLimits:
 
 def current() -> OffLimits:
     """Return the places that are off limits, from the environment and the file system. The result is cached for a few
-    seconds.
-    """
+    seconds."""
     names = (TRUST_VARIABLE, private.VARIABLE, CACHE_VARIABLE, "XDG_CONFIG_HOME", "HOME")
     keys = sorted(value for name, value in os.environ.items() if name.startswith(KEY_VARIABLE))
     given = tuple(os.environ.get(name, "") for name in names)

@@ -63,8 +63,7 @@ class StepCache:
 
     def put(self, key: str, parts: Sequence[Part]) -> tuple[Part, ...]:
         """Record finished work; return the recorded parts. If another process recorded the work first, its parts are
-        returned.
-        """
+        returned."""
         digest = fingerprint.digest(list(parts))
         record = Record(parts=tuple(parts), sha256=digest, seal=self.seal.of(STEP, key, digest))
         data = fingerprint.canonical(record)
@@ -129,8 +128,7 @@ class Ref(Frozen):
 
 class Refs:
     """Manifests and references of a workspace. For a shared workspace, `manifests` has local copies of the manifests
-    that were read.
-    """
+    that were read."""
 
     def __init__(self, workspace: Workspace, seal: Seal | None = None) -> None:
         self.manifests = workspace.manifests
@@ -158,8 +156,7 @@ class Refs:
 
     def remove_old(self, digest: str, before: float) -> bool:
         """Remove a manifest that was last saved before a time; return False if it is younger. A missing manifest is not
-        an error.
-        """
+        an error."""
         removed = self._saved.remove_old(f"{digest}.json", before)
         if removed and not isinstance(self._saved, Folder):
             (self.manifests / f"{digest}.json").unlink(missing_ok=True)

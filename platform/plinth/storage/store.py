@@ -48,8 +48,7 @@ class Store:
     @contextmanager
     def for_task(self) -> Iterator[Store]:
         """Open the store for one task. The counters count this task only, and files that it opens stay available until
-        it ends.
-        """
+        it ends."""
         yield Store(self.root)
 
     def require_folder(self, doing: str) -> None:
@@ -84,8 +83,7 @@ class Store:
 
     def remove_old(self, md5: str, before: float) -> bool:
         """Remove a blob that was last written before a time; return False if it is younger. A missing blob is not an
-        error.
-        """
+        error."""
         with locked(self.root / "lock"):
             return unlink_old(self.path(md5), before)
 

@@ -218,8 +218,7 @@ def _pack(ctx: Context, asset: str, step: Step, stream: Stream, shards: Manifest
 
 def _windows(index: Sequence[Part], tokens: int) -> list[tuple[Part, ...]]:
     """Group index parts into windows of at least `tokens` tokens. If parts remain at the end, they join the last
-    window.
-    """
+    window."""
     windows: list[tuple[Part, ...]] = []
     group: tuple[Part, ...] = ()
     for part in index:

@@ -131,8 +131,7 @@ class BestFit:
 
     def placements(self, start: int, tokens: int) -> list[SpanPlacement]:
         """Return the placement of a span's tokens in each sequence, including tokens repeated as the context of a
-        piece.
-        """
+        piece."""
         found = []
         for number, part in enumerate(self._parts):
             first = int(part.stats["start"])

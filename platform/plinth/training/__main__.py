@@ -74,8 +74,7 @@ def _run(config: configuration.RunConfig, attempt: int, audit: bool, start: int 
 
 def _die_with_parent() -> None:
     """Ask the Linux kernel to kill this rank when the supervisor dies, because a rank without a supervisor must not
-    write.
-    """
+    write."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         expected = os.environ.get("PLINTH_SUPERVISOR")

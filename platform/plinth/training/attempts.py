@@ -69,8 +69,7 @@ class HostFacts(Frozen):
     @property
     def image_digest(self) -> str:
         """SHA-256 of the container image if its name contains a digest, otherwise empty. A tag alone can move to a
-        different image.
-        """
+        different image."""
         found = _IMAGE_DIGEST.search(self.image)
         return found[1] if found else UNKNOWN
 
@@ -174,8 +173,7 @@ SUFFIXES = (".py", ".c", ".h")
 
 def code_digests() -> dict[str, str]:
     """Return one SHA-256 per package of Plinth, over the names and bytes of its code files. Each call reads the files
-    again.
-    """
+    again."""
     return {name: _of_tree(root) for name, root in _roots()}
 
 
@@ -283,8 +281,7 @@ def state(
 
 def known(run: RunDirectory) -> list[Envelope]:
     """Return the unverified attestations of a run, in order, from the run's folder. If the folder has none, read them
-    from the newest committed checkpoint.
-    """
+    from the newest committed checkpoint."""
     own: list[Envelope] = [dsse.envelope_of(path) for path in sorted(run.attempts.glob("[0-9]*.json"))]
     kept = [record.with_suffix("") / BUNDLE for record in _committed(run)]
     return own or [*next((unpacked(path.read_bytes()) for path in reversed(kept) if path.exists()), ())]

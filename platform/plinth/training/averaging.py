@@ -116,8 +116,7 @@ def _params(steps: Sequence[int], weights: Sequence[float], *, ema: bool) -> dic
 
 def _final(ctx: Context, config: RunConfig, parents: Mapping[str, Manifest]) -> Manifest | None:
     """Return the manifest of a finished run's last checkpoint, or None if the run has not finished. Only this
-    checkpoint has the evidence that a resumed run equals the uninterrupted one.
-    """
+    checkpoint has the evidence that a resumed run equals the uninterrupted one."""
     last = last_step(config)
     if not config.directory.evidence.exists() or last not in checkpoint.committed(config.directory):
         return None

@@ -123,8 +123,7 @@ class RunConfig(Frozen):
     @property
     def steps(self) -> Steps:
         """For each step, the positions of its sequences in the data order. Training step n is step n - 1 of the
-        order.
-        """
+        order."""
         return self._scheduled(self.amendments)
 
     @property
@@ -167,8 +166,7 @@ class RunConfig(Frozen):
 
     def progress(self, step: int) -> tuple[int, int]:
         """Return the position in the learning rate schedule: the tokens trained through step `step`, and the total
-        tokens.
-        """
+        tokens."""
         return min(self.tokens_through(step), self.schedule_tokens), self.schedule_tokens
 
     def _scheduled(self, amendments: tuple[Amendment, ...]) -> Steps:
@@ -228,8 +226,7 @@ def run_key(training: Training, mixture: str, tokenizer: str, *models: str) -> s
 
 def _identified(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields` without disabled screening and without DeepSpeed settings that do not affect the run's
-    numbers.
-    """
+    numbers."""
     block = identified_settings(fields.pop("deepspeed", {}))
     if "guard" in fields and fields["guard"].get("screening") is None:
         fields = {**fields, "guard": {name: one for name, one in fields["guard"].items() if name != "screening"}}

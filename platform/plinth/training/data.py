@@ -79,8 +79,7 @@ class StepBatch:
         scored_tokens: int | None = None,
     ) -> StepBatch:
         """Create a batch from arrays with one entry per token: ids [A, M, S + 1] and a mask of scored targets [A, M,
-        S].
-        """
+        S]."""
         columns = [tokens, *([None] * len(tokens) if column is None else column for column in (segments, scored))]
         micro = tuple(CompactBatch.of(*rows) for rows in zip(*columns, strict=True))
         return cls(micro, tokens.shape[-1] - 1, scored_tokens)

@@ -37,8 +37,7 @@ RESERVED = (
 
 class Hooked(Protocol):
     """Object with hooks: a recipe's `training` section, which has their parameters, or a run's configuration, which has
-    their states.
-    """
+    their states."""
 
     @property
     def extensions(self) -> Mapping[str, Mapping[str, Any]]: ...

@@ -248,8 +248,7 @@ def _load(ctx: Context, key: str, of: Manifest) -> Manifest:
 
 def _require(ctx: Context, bucket: str, shards: Manifest, tokenizer: Manifest) -> None:
     """Raise an error if shards are missing or were encoded with another tokenizer. Tokenizer files are compared by
-    their bytes.
-    """
+    their bytes."""
     ours, theirs = (_file(one) for one in (tokenizer, _load(ctx, "tokenizer", shards)))
     if ours != theirs:
         raise RecipeError(

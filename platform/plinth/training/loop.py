@@ -154,8 +154,7 @@ class TrainingRun:
 
     def resume(self, attempt: int) -> int:
         """Load the newest committed checkpoint that verifies. Return its step, or 0 if the run starts from the
-        beginning.
-        """
+        beginning."""
         begun = time.monotonic()
         step, rollbacks = self.verification.select(self.events)
         verified: dict[str, Any] = {} if step is None else {"verified_s": round(time.monotonic() - begun, 3)}
@@ -182,8 +181,7 @@ class TrainingRun:
 
     def roll_back(self, made: Intervention) -> int:
         """Restore the state from before an intervention's window, and return the restored step. The run skips the
-        window from then on.
-        """
+        window from then on."""
         self._in_flight.clear()
         self.stragglers.forget()
         self.profiler.forget()
@@ -280,16 +278,14 @@ class TrainingRun:
     @property
     def _pending(self) -> int:
         """Return this rank's request to all ranks: a received signal, a stop by a stopping rule, or a new save after a
-        failed save.
-        """
+        failed save."""
         if self.interrupt.signal or self.verdict is not None:
             return self.interrupt.signal or STOP_REQUESTED
         return SAVE_AGAIN if self.saver.failed else 0
 
     def _emit_stop(self, step: int) -> None:
         """Log the reason why the run ends at this step: a signal or a stopping rule. Only the leading rank has the
-        rule's verdict.
-        """
+        rule's verdict."""
         if self.signal != STOP_REQUESTED:
             self._emit("signal", signal=signal.Signals(self.signal).name, step=step, durable=True)
         elif self.verdict is not None:

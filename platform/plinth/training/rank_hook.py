@@ -59,8 +59,7 @@ class RankHook:
 
     def loss(self, loss: Tensor, inputs: ModelInput) -> Tensor:
         """Return the training loss of a micro batch, given the model's own loss. Both losses are means over the scored
-        targets.
-        """
+        targets."""
         return loss
 
     def gradient(self, batch: StepBatch) -> tuple[Tensor, Tensor]:

@@ -149,8 +149,7 @@ class RunWatch:
 
     def timelines(self) -> dict[str, TimelineFile]:
         """Return the timeline file of each run that is open or still listed by name. If a run has no timeline, the
-        fields are 0.
-        """
+        fields are 0."""
         return self._ended | self._open
 
     def open_runs(self) -> list[str]:

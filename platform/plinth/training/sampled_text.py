@@ -77,8 +77,7 @@ def _sampling(params: SampledText, first: int) -> Sampling:
 
 def _part(store: Store, teacher: Manifest, first: int, written: Iterable[Generated]) -> Part:
     """Return the part of the manifest with the lines of a block. Each line has the text, address and stop reason of a
-    document.
-    """
+    document."""
     rows = [
         {"text": one.text, "uri": f"model://{teacher.digest[:16]}/{number}", "ended": one.ended}
         for number, one in enumerate(written, first)

@@ -180,8 +180,7 @@ def no_improvement(rule: Plateau, name: str, looks: Sequence[ProbeLook]) -> Rule
 
 def _deviation(scores: Sequence[float]) -> float:
     """Return the standard deviation of scores around a slowly varying curve. It is computed from second differences,
-    whose variance is six times as large.
-    """
+    whose variance is six times as large."""
     bends = [a - 2 * b + c for a, b, c in zip(scores, scores[1:], scores[2:], strict=False)]
     return math.sqrt(math.fsum(bend**2 for bend in bends) / (6 * len(bends)))
 
@@ -305,8 +304,7 @@ class Watch:
 
     def verdict_at(self, step: int) -> Verdict | None:
         """Return the verdict if a rule requires a stop after this step, otherwise None. At steps where no rule is
-        evaluated, return None.
-        """
+        evaluated, return None."""
         if not self.rules.asked or step % self.rules.every_steps:
             return None
         for event in self._reader.poll():
@@ -322,8 +320,7 @@ class Watch:
 
     def _sequences(self, step: int) -> int:
         """Return the number of sequences of the mixture that the run has used after a step. For a private run it is an
-        estimate.
-        """
+        estimate."""
         return self.config.tokens_through(step) // self.config.sequence_tokens
 
 

@@ -40,8 +40,7 @@ JUDGED = ("step", "loss", "grad_norm", "vetoed")
 @dataclass
 class Monitor:
     """Smoothed numbers of a run. They are saved in checkpoints, so that a curve continues after a resume without a
-    jump.
-    """
+    jump."""
 
     loss_ema: float | None = None
 

@@ -97,8 +97,7 @@ class Authority(Frozen):
 
 def revoked_at(key: RootKey, at: str | None) -> bool:
     """Return True if a statement signed at `at` is rejected, because the key was already revoked at this time or `at`
-    is unknown.
-    """
+    is unknown."""
     return key.revoked_from is not None and (at is None or time_of(at) >= time_of(key.revoked_from))
 
 

@@ -30,8 +30,7 @@ _OWN = ("number", "prior", "at")
 @dataclass(frozen=True)
 class LogRecord:
     """Verified record: number, SHA-256 of its file and of the previous file, signers, role, time, content, and
-    subjects.
-    """
+    subjects."""
 
     number: int
     sha256: str
@@ -208,8 +207,7 @@ class RecordForm:
 
 def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tuple[str, ...]:
     """Return the owners of valid signatures. If there are several signatures, all are checked here; a single signature
-    has already been checked.
-    """
+    has already been checked."""
     known = {one["keyid"] for one in envelope["signatures"]} & set(authority.keys)
     if len(known) > 1:
         return dsse.signed_by(envelope, authority, where)
@@ -218,8 +216,7 @@ def _owners(envelope: Mapping[str, Any], authority: Authority, where: str) -> tu
 
 def _differs(shown: Mapping[str, Any], signed: Mapping[str, Any]) -> bool:
     """Return True if two records differ as JSON text. Python treats 1, 1.0 and true as equal, but their JSON text
-    differs.
-    """
+    differs."""
     try:
         return fingerprint.canonical(shown) != fingerprint.canonical(signed)
     except ValueError:  # not a number

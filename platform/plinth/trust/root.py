@@ -168,8 +168,7 @@ def next_of(root: Root, envelope: Mapping[str, Any], where: str) -> Root:
 
 def changes(before: Root, after: Root) -> tuple[str, ...]:
     """Return the changes between two versions of a root, one sentence each: keys, roles, thresholds, revocations,
-    expiry.
-    """
+    expiry."""
     said = []
     for key_id in sorted(set(before.keys) | set(after.keys)):
         old, new = before.keys.get(key_id), after.keys.get(key_id)
@@ -219,8 +218,7 @@ SEEN = "seen.json"
 
 class Proof(NamedTuple):
     """Newest record of a log that this machine has verified: its number, the SHA-256 of its file, and the digest of the
-    root with which it was verified.
-    """
+    root with which it was verified."""
 
     number: int
     sha256: str = ""
@@ -316,8 +314,7 @@ class Trust:
 
     def seen(self, *names: str) -> int:
         """Return the highest record number of a log that this machine has verified, under any name in `names`; 0 if
-        there is none.
-        """
+        there is none."""
         return self.proved(*names).number
 
     def proved(self, *names: str) -> Proof:
@@ -327,8 +324,7 @@ class Trust:
 
     def remember(self, what: str, number: int, sha256: str = "") -> None:
         """Store the highest record number of a log. If that record was verified under this root, its SHA-256 is stored
-        too.
-        """
+        too."""
         found = Proof(number, sha256, self.root.digest() if sha256 else "")
         known = self.proved(what)
         if number < known.number or found == known:

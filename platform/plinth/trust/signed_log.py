@@ -41,8 +41,7 @@ _FILE = re.compile(r"([0-9]{5,})\.json")
 
 class _Opened(NamedTuple):
     """A log that is being read: trust, files, the last record that this machine has verified, and the number of
-    files.
-    """
+    files."""
 
     trust: Trust
     objects: Objects
@@ -225,8 +224,7 @@ class SignedLog(RecordForm):
 
     def _kept(self, ctx: State, opened: _Opened, found: Sequence[LogRecord]) -> tuple[LogRecord, ...]:
         """Check that no record after the last verified record is missing, remember the newest record, and return all
-        records.
-        """
+        records."""
         last, number = opened.last, found[-1].number if found else 0
         if number < last.number:
             anew = f". If the whole workspace was deleted on purpose, move {opened.trust.folder} away with its keys"

@@ -200,8 +200,7 @@ def match(source: str, role: str, keys: Iterable[tuple[str, str]]) -> Signer:
 
 def _signs_for(source: str, pem: str) -> bool:
     """Return True if the key at an external source is the private key of `pem`. The function tests it by signing a
-    fixed text.
-    """
+    fixed text."""
     text = b"plinth: which key is this?"
     return public_key(pem).verifies(Signer("", "", source, pem).sign(text), text)
 

@@ -21,8 +21,7 @@ from plinth.trust.root import Root
 
 class SigstoreProof(Frozen):
     """Signer and role of a verified bundle. `at` is the time in the log (UTC), or None if only another authority
-    confirms the time.
-    """
+    confirms the time."""
 
     role: str
     identity: str
@@ -66,8 +65,7 @@ def verify(bundle: Path, trusted_root: Path, root: Root, role: str) -> tuple[Sig
 
 class _AnyOf:
     """Sigstore policy that accepts a certificate with one of several identities, and records the identity that
-    matched.
-    """
+    matched."""
 
     def __init__(self, known: Iterable[SigstoreIdentity]) -> None:
         self.known, self.met = tuple(known), list[SigstoreIdentity]()

@@ -79,8 +79,7 @@ def verify(
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
     """Verify an export (of text or tokens if `data` is True) and return its description. `same` replaces the file
-    check.
-    """
+    check."""
     sealed = _json(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
@@ -169,8 +168,7 @@ def _require_chain(
     said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
 ) -> None:
     """Verify the links from the trainer's checkpoint to these files and to the release. Each statement names the digest
-    of its predecessor.
-    """
+    of its predecessor."""
     about, governs = record["candidate"], record.get("policy", "")
 
     def link(what: str, holds: Callable[[Said], object], kind: str) -> Said:
@@ -211,8 +209,7 @@ def _require_chain(
 
 def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], governs: str) -> set[str]:
     """Return the approvers of a candidate that the policy accepts. An approval is signed, or is a tag recorded by a
-    server that the policy names.
-    """
+    server that the policy names."""
     said = [one for one in said if one.about == about]
     given = [one for one in said if one.kind == APPROVAL_TYPE and "statement" in asked["accepted"]]
     decided = [(by, one.predicate) for one in given if (by := one.predicate["by"]) in one.signers]

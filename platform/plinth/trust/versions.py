@@ -27,8 +27,7 @@ SIGNED_FILE = "signed-roots.json"
 
 class Proposing(Frozen):
     """Path of a new proposal. `instead` permits the proposal even if this machine has signed another one with that
-    number.
-    """
+    number."""
 
     file: Path
     instead: bool = False

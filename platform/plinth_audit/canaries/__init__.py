@@ -103,8 +103,7 @@ def _planted(ctx: Context, config: RunConfig) -> Manifest:
 
 def _at(ctx: Context, config: RunConfig, step: str, texts: Manifest, seen: Mapping[int, int]) -> dict[str, Any]:
     """Measure canary exposure at one checkpoint in the run's folder, without copying the checkpoint to the object
-    store.
-    """
+    store."""
     from plinth import fingerprint
     from plinth.storage.parts import read_table
     from plinth.training.checkpoint import checkpoint

@@ -49,8 +49,7 @@ def ranks(bits: Floats, references: Floats) -> NDArray[np.int64]:
 
 def exposures(found: NDArray[np.int64], references: int) -> Floats:
     """Return the exposure in bits for each rank: log2 of the number of references for rank 1, about 0 for the last
-    rank.
-    """
+    rank."""
     return math.log2(references) - np.log2(found)
 
 

@@ -31,8 +31,7 @@ WHOLE = "all"
 
 class MovedDocument(Frozen):
     """Newer document in a slice that drifts. `excess_bits` is the number of bits above the rate of the reference
-    documents.
-    """
+    documents."""
 
     id: str
     uri: str
@@ -231,8 +230,7 @@ def in_words(one: SliceDrift) -> str:
 
 def _more(phase: Phase, buckets: Sequence[str]) -> dict[str, Any]:
     """Return the mixture phase with higher weights for some buckets. A bucket without a weight gets an upsampling
-    factor.
-    """
+    factor."""
     data: dict[str, Any] = phase.model_dump(mode="json", exclude_unset=True)
     weights, factors = dict(data.get("weights") or {}), dict(data.get("upsample") or {})
     for bucket in buckets:

@@ -206,8 +206,7 @@ class TrainedWindows:
 
     def of(self, row: Mapping[str, Any]) -> TextWindow | None:
         """Try up to `TRIES` windows of a document. Return the first that some step read whole, or None if there is
-        none.
-        """
+        none."""
         reader, first = self._shards[row["bucket"], row["shard"]]
         for tried in range(TRIES):
             offset = _offset(row["rank"] + tried, int(row["tokens"]) - 1, self._params.width)

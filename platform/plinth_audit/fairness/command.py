@@ -102,8 +102,7 @@ def _show(title: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _show_groups(attributes: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the names of the groups a and b of each attribute. Measurements by earlier versions do not record these
-    names.
-    """
+    names."""
     from plinth_jobs.cli import output
 
     output.facts(

@@ -224,8 +224,7 @@ def judged(ctx: Context, judge: ToxicityJudge, written: Sequence[WrittenText]) -
 
 def toxicity(rows: pa.Table) -> dict[str, Any]:
     """Return the mean toxicity score of continuations, clustered by prompt, and the share of toxic texts with its upper
-    bound.
-    """
+    bound."""
     labels = rows["label"].to_pylist()
     toxic = labels.count("toxic")
     return {
@@ -318,8 +317,7 @@ def _toxic(stats: Mapping[str, Any]) -> dict[str, Any]:
 
 def pairs(store: Store, a: Manifest, b: Manifest) -> Iterator[Pairs]:
     """Yield paired values of two models: the absolute group difference of each pair in bits, and the toxicity of each
-    continuation.
-    """
+    continuation."""
     sides = [_counterfactuals(part_table(store, made, "pairs.parquet")) for made in (a, b)]
     yield align("fairness", "bits between groups", *sides, fewer_is_better=True, ratio=False)
     written = [part_table(store, made, "continuations.parquet") for made in (a, b)]

@@ -177,8 +177,7 @@ PROMPTS = (
 
 def built_in() -> list[Pair]:
     """Return a counterfactual pair for every frame and every two groups, once with the good and once with the bad
-    ending.
-    """
+    ending."""
     made = []
     for attribute, names in GROUPS.items():
         for frame, (number, (a, b)), good in product(FRAMES, enumerate(names), (True, False)):

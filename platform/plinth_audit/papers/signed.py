@@ -176,8 +176,7 @@ def subject_of(
 
 def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
     """Return the facts in an attestation. If it attests a measurement, they include the digest of the measurement's
-    manifest.
-    """
+    manifest."""
     data = dsse.bytes_of(path)
     envelope = dsse.parsed(data, str(path))
     role, stated = role_of(trust, envelope, path.name, at), dsse.unverified(envelope, path.name)["predicate"]

@@ -53,8 +53,7 @@ def takedown() -> None:
 
 def target(function: F) -> F:
     """Add the options `--url`, `--domain`, `--licence`, `--document` and `--text`, of which a user must give exactly
-    one.
-    """
+    one."""
     for name, about in (
         ("text", "Text, name of a text file, or `-` for stdin; finds near duplicates and verbatim spans."),
         ("document", "Document ID of 32 hexadecimal digits."),

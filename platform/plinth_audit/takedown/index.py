@@ -44,8 +44,7 @@ Rows = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class IndexedPart:
     """Part of a ledger, with its index keys. `ledgers` are the ledgers that contain the part, the published ledger
-    first.
-    """
+    first."""
 
     part: Part
     keys: Part

@@ -96,8 +96,7 @@ def _removed(documents: Mapping[str, Any]) -> str:
 
 def _rebuilt(facts: Mapping[str, Any]) -> str:
     """Return a sentence with the number of assets that read documents and are up to date, and with the names of the
-    others.
-    """
+    others."""
     assets = facts["downstream"]
     late = [f"{one['asset']} ({one['state']})" for one in assets if one["state"] != UP_TO_DATE]
     fresh = f"Assets that read documents and are up to date: {len(assets) - len(late):,} of {len(assets):,}."

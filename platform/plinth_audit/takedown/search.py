@@ -215,8 +215,7 @@ def _distinct(documents: Iterable[HeldDocument]) -> list[HeldDocument]:
 
 def alike_of(ctx: Context) -> Alike:
     """Return the similarity parameters of the published deduplication, or the defaults if no deduplication is
-    published.
-    """
+    published."""
     made = ctx.refs.published(minhash.ASSET)
     params = made.params.get("minhash", {}) if made else {}
     return Alike(**{name: value for name, value in params.items() if name in Alike.model_fields and value is not None})

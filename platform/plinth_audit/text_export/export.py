@@ -117,8 +117,7 @@ def require_corpus(buckets: Sequence[str]) -> None:
 
 def _require_terms(bucket: str, documents: Manifest) -> None:
     """Require that the terms of every source in a bucket allow redistribution. A bucket with unknown sources is
-    rejected.
-    """
+    rejected."""
     sources: Sequence[Mapping[str, Any]] = documents.params.get("sources") or ({},)
     for source in sources:
         if source.get("terms", {}).get("redistribute") is not True:

@@ -214,8 +214,7 @@ def spans(found: Mapping[str, Matches], query_tokens: int) -> list[VerbatimSpan]
 
 def window_counts(found: Mapping[str, Matches], query_tokens: int) -> NDArray[np.int64]:
     """Count occurrences in the shards for every 32-token window of the query, by the window's first token
-    [query_tokens].
-    """
+    [query_tokens]."""
     changes = np.zeros(query_tokens + 1, np.int64)
     for own in found.values():
         changes += np.bincount(own.begins, minlength=query_tokens + 1)

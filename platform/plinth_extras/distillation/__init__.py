@@ -38,8 +38,7 @@ VOCABULARY_REMEDY = "choose a teacher that was trained with this tokenizer, or s
 
 class Distillation(Frozen):
     """Distillation from a teacher model with the run's tokenizer. Unless `top_k` is set, every device loads the whole
-    teacher.
-    """
+    teacher."""
 
     teacher: str = Field(
         min_length=1,
@@ -100,8 +99,7 @@ UNDIVIDED = ("tensor", "sequence", "pipeline")
 
 def problems(training: Training, params: Distillation) -> Iterator[str]:
     """Yield an error text for each setting that distillation does not support: parallel layouts, and changes of row
-    length.
-    """
+    length."""
     if divided := not_with(training.parallel, undivided=UNDIVIDED):
         yield (
             f"distillation does not support parallel.{divided[0]} {getattr(training.parallel, divided[0])}: a "

@@ -171,8 +171,7 @@ class Exchange:
 
     def commit(self, made: Round) -> bool:
         """Write a round's record, which commits the round. Return False if another coordinator has already committed
-        it.
-        """
+        it."""
         subjects = {"common.safetensors": made.common.sha256}
         if made.momentum is not None:
             subjects["momentum.safetensors"] = made.momentum.sha256

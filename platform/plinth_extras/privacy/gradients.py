@@ -130,8 +130,7 @@ class PrivateGradients:
 
     def add_noise(self, sums: Mapping[str, Tensor]) -> None:
         """Scale the gradient sums and add noise, in place. The mean of the results over all ranks is the step's
-        gradient.
-        """
+        gradient."""
         std = self.noise_multiplier * self.clip_norm / self._expected if self.noise_multiplier else 0.0
         for name, held in sums.items():
             held.mul_(self._replicas / self._expected)

@@ -355,8 +355,7 @@ def run(ctx: Context, params: Proxies, checkpoint: Manifest) -> Manifest:
 
 def answered(engine: ModelEngine, asked: Sequence[Proxy], max_tokens: int) -> list[dict[str, Any]]:
     """Return a row of `ITEMS` for each item: the model's answer, and the likelihoods of the correct and the broken
-    answer.
-    """
+    answer."""
     pairs = [Request(one.prompt, answer) for one in asked for answer in (one.answer + END, one.broken + END)]
     bits = engine.likelihoods(pairs).bits.reshape(-1, 2)
     written = engine.generate([one.prompt for one in asked], Sampling(max_tokens=max_tokens, stop=(END,)))

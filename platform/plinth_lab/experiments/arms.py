@@ -280,8 +280,7 @@ class Arm:
     @property
     def horizons(self) -> tuple[int, ...]:
         """Token counts at which the learning rate has fully decayed: `training.optimizer.horizons`, and the end of the
-        run.
-        """
+        run."""
         return tuple(round(share * self.tokens) for share in (*self.recipe.training.optimizer.horizons, 1.0))
 
     @property

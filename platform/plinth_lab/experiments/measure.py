@@ -176,8 +176,7 @@ def measured(ctx: Context, arm: Arm, points: int, made: Mapping[str, Manifest], 
 
 def _noise(config: RunConfig) -> NoiseScale | None:
     """Return the gradient noise scale over the second half of the run. Early steps are left out, because the noise
-    scale grows while the loss falls.
-    """
+    scale grows while the loss falls."""
     steps = timeline(config.directory.events).steps
     later = [(event, config.step_tokens(step)) for step, event in steps.items() if 2 * step > max(steps)]
     return of_steps(later, config.micro_batch_sequences * config.sequence_tokens)

@@ -240,8 +240,7 @@ LONGEST = 30
 
 class EffectRow(Frozen):
     """Row in the effects plot: an arm's difference from the base. If the effect was not measured, the row has no
-    numbers.
-    """
+    numbers."""
 
     panel: str
     name: str
@@ -440,8 +439,7 @@ def isoflop(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figur
 
 def surface(points: Sequence[LadderPoint], law: LawCurve, measure: str) -> Figure:
     """Plot the loss predicted by the law as contours over parameters and tokens, with the runs and the optimum per
-    budget.
-    """
+    budget."""
     from matplotlib.figure import Figure
 
     params, tokens = (np.array([getattr(one, name) for one in points]) for name in ("params", "tokens"))

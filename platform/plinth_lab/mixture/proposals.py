@@ -143,8 +143,7 @@ def best_shares(
 
 def _within(shares: Floats, floor: float, most: Floats) -> Floats:
     """Return the shares closest to `shares` that add up to 1 and respect floor and caps (a projection by an equal
-    shift).
-    """
+    shift)."""
     low, high = shares.min() - 1 - most.max(), 2.0
     for _ in range(80):
         shift = (low + high) / 2

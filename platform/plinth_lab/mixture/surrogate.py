@@ -120,8 +120,7 @@ def _fit_kernel(features: Features, width: float, ridge: float, shares: Floats, 
 
 def _gaussian(left: Floats, right: Floats, width: float) -> Floats:
     """Return the Gaussian kernel exp(-|l - r|^2 / 2 width^2), with [..., M, F] and [N, F] as inputs and [..., M, N] as
-    output.
-    """
+    output."""
     squares = (left**2).sum(-1)[..., None] + (right**2).sum(-1) - 2 * left @ right.T
     found: Floats = np.exp(-np.maximum(squares, 0.0) / (2 * width**2))
     return found

@@ -55,8 +55,7 @@ class DataReuse(Frozen):
 
     def tokens(self, effective: float) -> float:
         """Return D, the number of tokens with repetition that are worth D' unique tokens, or infinity if D' reaches
-        `limit`.
-        """
+        `limit`."""
         if effective <= self.unique_tokens:
             return effective
         if effective >= self.limit:
@@ -193,8 +192,7 @@ class ScalingLaw(Frozen):
         reuse: DataReuse | None,
     ) -> float:
         """Return the number of parameters at which additional parameters and additional tokens have equal benefit per
-        cost.
-        """
+        cost."""
 
         def surplus(log_params: float) -> float:
             """Return the log ratio of the benefit of parameters to the benefit of tokens. The ratio falls with N."""
@@ -368,8 +366,7 @@ def _curvature(surface: Surface, theta: Floats, weights: Floats, delta: float) -
 
 def _step(gradient: Floats, hessian: Floats, scale: Floats, damping: Floats, stuck: Bools) -> Floats:
     """Return the damped Newton step, [K, 5]. If the gradient pushes a parameter beyond its bound, the parameter does
-    not move.
-    """
+    not move."""
     free = ~stuck
     scaled = hessian / (scale[:, :, None] * scale[:, None, :]) * (free[:, :, None] & free[:, None, :])
     scaled += np.eye(5) * np.where(stuck, 1.0, damping[:, None])[:, :, None]

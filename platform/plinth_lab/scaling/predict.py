@@ -193,8 +193,7 @@ def _logistic(losses: Floats, middle: Floats, steep: Floats) -> Floats:
 
 class Optimum(Frozen):
     """Best numbers of parameters and tokens for a budget. `draws` is the number of bootstrap draws that have an
-    optimum.
-    """
+    optimum."""
 
     flops: float
     params: Estimate
@@ -281,8 +280,7 @@ class BoughtModel(Frozen):
 
 class Purchase(Frozen):
     """Device hours and wall-clock time that a budget buys, and the best model at the lowest and at the highest
-    utilization.
-    """
+    utilization."""
 
     devices: int
     dollars: float

@@ -83,8 +83,7 @@ class SourceQuestion(Source):
 
     def sizes(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the sizes of the experiment: the sizes in the file or a single one, and `anneal` if annealing is
-        requested.
-        """
+        requested."""
         return {**(given or {PROXY: {}}), **({ANNEAL: self._annealing()} if self.anneal else {})}
 
     def share_of(self, size: str) -> float:

@@ -201,8 +201,7 @@ def _annotated(
     ctx: Context, scratch: Context, name: str, raw: Mapping[str, Any], made: Manifest, before: Mapping[str, Manifest]
 ) -> Manifest:
     """Run one annotator over the sample, with the workspace's models and lists. The annotators in `before` have run
-    already.
-    """
+    already."""
     chosen = annotate.annotator(name)
     resources = {key: ctx.refs.current(key) for key in chosen.needs(annotate.parameters(name, raw))}
     for resource in resources.values():
@@ -268,8 +267,7 @@ def against(
     verdicts: Mapping[str, Manifest],
 ) -> Floats:
     """Return for each document [D] the highest signature agreement with any corpus document, or 0 if no band key
-    matches.
-    """
+    matches."""
     places = slots(documents, signatures=signed_, verdicts=verdicts)
     ask = partial(_ask, ctx.store, sample, params)
     best = np.zeros(len(sample.filled))

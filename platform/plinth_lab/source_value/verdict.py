@@ -196,8 +196,7 @@ def _line(use: str, measured: Sequence[Pairs]) -> SourceChange | None:
 
 def table(measured: Sequence[Pairs]) -> Table:
     """Return the values of both arms by seed and cluster, and the cluster weights. Only items that all seeds share are
-    used.
-    """
+    used."""
     rows = [_rows(one) for one in measured]
     common = sorted(set(rows[0]).intersection(*rows[1:]))
     names = {rows[0][item][0]: None for item in common}

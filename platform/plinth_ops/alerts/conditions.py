@@ -121,8 +121,7 @@ class Age(Compared):
 
 class Rise(Compared):
     """Condition that compares the change of a metric over a window with a limit. The change is negative if the metric
-    fell.
-    """
+    fell."""
 
     window_s: float = Field(gt=0)
 
@@ -133,8 +132,7 @@ class Rise(Compared):
 
 class Ratio(Compared):
     """Condition that compares the ratio of a metric to the metric `whole` with a limit. Series are matched on the
-    labels `on`.
-    """
+    labels `on`."""
 
     whole: SeriesSelector
     on: tuple[str, ...] = ("run",)
@@ -183,8 +181,7 @@ class BurnRate(Condition):
 
     def threshold(self, pair: BurnWindow) -> float:
         """Return the bad share above which a pair of windows fires. If the threshold is 1 or more, the pair never
-        fires.
-        """
+        fires."""
         return pair.factor(self.period_s) * (1 - self.objective)
 
     @property

@@ -174,8 +174,7 @@ def databases_of(workspace: Workspace) -> Iterator[DatabaseSource]:
 
 def remember(workspace: Workspace, name: str) -> None:
     """Record, on this machine, the name of a backup that was taken on this machine. The name contains the record's
-    digest.
-    """
+    digest."""
     path = workspace.trust_folder / KNOWN
     with locked(path.with_suffix(".lock")):
         write_bytes(path, "".join(f"{one}\n" for one in (*_known(workspace), name)).encode(), mode=0o600)
@@ -291,8 +290,7 @@ def _trusting(folder: Path) -> Iterator[None]:
 @contextmanager
 def _scratch_databases(snapshot: BackupSnapshot, folder: Path) -> Iterator[dict[str, str]]:
     """Start a PostgreSQL server for the restore test if the backup has PostgreSQL databases; yield the URL of each
-    database.
-    """
+    database."""
     wanted = [copy.name for copy in snapshot.databases if copy.kind == taking.POSTGRES]
     if not wanted:
         yield {}

@@ -165,8 +165,7 @@ class BackupArchive:
 
     def has(self, sha256: str, size: int) -> bool:
         """Return True if the archive has content with this digest and size. The archive is listed on the first call
-        only.
-        """
+        only."""
         if self._known is None:
             self._known = sizes(f"{self.place}/objects")
         return self._known.get(_object(sha256)) == size

@@ -37,8 +37,7 @@ _TIME_ERROR, _UNSYNC = 5, 0x40
 
 def workspace_modes(scope: CheckScope) -> CheckAnswer:
     """Check that only the user can write to the workspace. If `PLINTH_UMASK` allows it, the user's group may also
-    write.
-    """
+    write."""
     root = scope.ctx.workspace.root
     shared = 0o002 if private.mask() & 0o020 == 0 else 0o022
     watched = [root, *(root / name for name in ("refs", "records", "manifests", "releases", "runs", "policies"))]

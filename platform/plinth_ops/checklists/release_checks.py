@@ -191,8 +191,7 @@ _MODULE = "plinth_registry.mlflow.server"
 
 def behind_login(scope: CheckScope) -> CheckAnswer:
     """Check that a remote MLflow server requires a login. The workspace's own server passes: it listens on loopback
-    only.
-    """
+    only."""
     named = os.environ.get("MLFLOW_TRACKING_URI", "")
     parts = urllib.parse.urlsplit(named)
     if not parts.scheme.startswith("http"):

@@ -42,8 +42,7 @@ class Begun:
 @dataclass(frozen=True)
 class Counted:
     """Undisturbed run, and the number of write boundaries (file changes) of a rank in each step that saves a
-    checkpoint.
-    """
+    checkpoint."""
 
     whole: Rehearsal
     boundaries: dict[int, int]

@@ -138,8 +138,7 @@ class _Jump:
 
 def clock_jump(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
     """Let the clocks of supervisor and rank jump before a step. If the root of trust has then expired, run the job
-    again.
-    """
+    again."""
     config = made.copy(folder / "workspace", batches=faults.SOURCE)
     jump = _Jump(chooser.randint(1, config.total_steps - 1), chooser.choice(JUMPS_S))
     _, environment = faults.plan(folder / "plan", RehearsalFault(kind="jump", step=jump.step, value=jump.by_s))

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 def release_samples(ctx: Context) -> Iterator[MetricSample]:
     """Yield the versions and movements of every release, the number of taints, and whether the release history
-    verifies.
-    """
+    verifies."""
     try:
         history, marks = releases.history(ctx), taint.records(ctx)
     except TrustError:

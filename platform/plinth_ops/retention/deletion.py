@@ -107,8 +107,7 @@ def survey(state: State, now: float, keep_days: float = KEEP_DAYS, progress: Pro
 
 def record_names(state: State, names: Iterable[str]) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield each record's name with the MD5s of the blobs that the record names. If the record was deleted, the set is
-    empty.
-    """
+    empty."""
     objects, wanted = state.cache.records, list(names)
     for name, found in zip(wanted, at_once(objects, objects.get, wanted), strict=True):
         yield name, frozenset(roots.blobs(found.data) if found else ())

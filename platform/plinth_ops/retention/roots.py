@@ -241,8 +241,7 @@ def own(state: State) -> dict[str, set[str]]:
 
 def hold(state: State) -> None:
     """Write the digests in this machine's records to the bucket of a shared workspace. A local workspace needs no such
-    list.
-    """
+    list."""
     if not state.workspace.uri:
         return
     content = {reason: sorted(digests) for reason, digests in own(state).items()}

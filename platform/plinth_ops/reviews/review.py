@@ -247,8 +247,7 @@ def levels(ctx: Context, span: Period) -> PeriodSection:
 
 def provenance(ctx: Context, span: Period) -> PeriodSection:
     """Return the review's section on provenance: the lineage of final published assets, and the audit log's
-    verification.
-    """
+    verification."""
     refs = {ref.digest: ref.asset for ref in ctx.refs.all()}
     used, rows, links = set[str](), list[tuple[str, ...]](), 0
     for digest, asset in refs.items():

@@ -377,8 +377,7 @@ ERROR_BUDGET = "error_budget"
 
 class ErrorBudgetPolicy(Frozen):
     """Parameters of the gate `error_budget`. The objectives are part of the policy, so that no workspace can change
-    them.
-    """
+    them."""
 
     indicators: tuple[str, ...] = Field(
         ("job success", "checkpoint age", "restore time"),

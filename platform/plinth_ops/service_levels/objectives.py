@@ -130,8 +130,7 @@ def _submissions(workspace: Workspace) -> dict[str, list[Reservation]]:
 
 def _last_time(path: Path) -> float:
     """Return the time of the last complete event of a timeline, or infinity if unknown. Only the end of the file is
-    read.
-    """
+    read."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))

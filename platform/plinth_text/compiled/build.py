@@ -335,8 +335,7 @@ def _say(line: str) -> None:
 
 def _sweep(folder: Path) -> None:
     """Delete files in the folder that no process has loaded for `UNUSED_S` seconds, such as libraries of other
-    versions.
-    """
+    versions."""
     until = time.time() - UNUSED_S
     for file in folder.iterdir():
         if file.name != "lock" and max(file.stat().st_atime, file.stat().st_mtime) < until:

@@ -252,8 +252,7 @@ def input_layer(model: FastTextModel) -> InputLayer:
 
 def end_row(model: FastTextModel, given: InputLayer) -> F32:
     """Return the input row of the token that ends a text, and append a 1. The row is zero if the model has no such
-    token.
-    """
+    token."""
     word = number_of(np.frombuffer(EOS, dtype=np.uint8), given.words, given.starts, given.ends, given.table)
     out = np.zeros(model.output.shape[1] + 1, dtype=np.float32)
     if 0 <= word < model.nwords:

@@ -151,8 +151,7 @@ def _words(text: str) -> int:
 
 def _stripped(page: list[_Line]) -> list[_Line]:
     """Return the page without white space at its ends. This white space is not counted, but it is not cut from the
-    text.
-    """
+    text."""
     full = [index for index, line in enumerate(page) if line.text.strip()]
     page = page[full[0] : full[-1] + 1] if full else []
     if page:

@@ -207,8 +207,7 @@ def _normalised_character(char: str) -> str:
 @compiled
 def sentence_tokens(data: U8, offsets: I64, hashes: U64, places: I64, out: I64) -> int:
     """Write the tokens of all texts into the arrays that `tokens` returns, and return their number, including
-    boundaries.
-    """
+    boundaries."""
 
 
 # The model is stored in flat tables.

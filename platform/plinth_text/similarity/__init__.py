@@ -451,8 +451,7 @@ class WordPositions:
 
 def word_positions(text: str) -> WordPositions:
     """Return the positions of the words of a text. The words are those that `plinth_text.words` hashes, in the same
-    order.
-    """
+    order."""
     data = np.frombuffer(text.encode(), dtype=np.uint8)
     size = data.size
     places, ends = np.zeros((4, size // 2 + 2), dtype=np.int64), np.zeros(size // 2 + 3, dtype=np.int64)
@@ -465,5 +464,4 @@ def word_positions(text: str) -> WordPositions:
 @compiled
 def place_words(data: U8, places: I64, ends: I64, folded: U8) -> int:
     """Write the positions of words into `places`, [4, V], and their folded form into `folded`; return the number of
-    words.
-    """
+    words."""

@@ -55,8 +55,7 @@ class TermHits:
 @dataclass(frozen=True)
 class _Table:
     """Sorted hashes, the number that belongs to each hash (a term, or a number of words), and a filter of their top
-    bits.
-    """
+    bits."""
 
     hashes: U64
     terms: I64
@@ -158,8 +157,7 @@ def joined(words: U64) -> int:
 @compiled
 def skeleton(data: U8, letters: npt.NDArray[np.uint32]) -> tuple[int, int, int]:
     """Return the number of letters in a word, and two hashes of its letters: as written, and with repeated letters
-    merged.
-    """
+    merged."""
 
 
 # The plain letter that a character stands for in an obfuscated word: accents, lookalikes, signs.

@@ -44,8 +44,7 @@ def class_table(out: npt.NDArray[np.uint8]) -> None:
 @compiled
 def characters(data: npt.NDArray[np.uint8], points: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> int:
     """Write the code point and size of each character into `points` and `sizes`; return the number of characters. For
-    tests.
-    """
+    tests."""
 
 
 @lru_cache(maxsize=1)

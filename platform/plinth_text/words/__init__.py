@@ -74,8 +74,7 @@ def line_ends(data: U8, start: int, end: int, out: I64) -> int:
 @compiled
 def breaks(data: U8, start: int, end: int, table: U8, out: I64) -> int:
     r"""Write the positions of the line ends of `str.splitlines` into `out`, and return their number. `\r\n` counts as
-    two.
-    """
+    two."""
 
 #: A word's state is 0 before its first character c and (state xor c) * `WORD_FACTOR` after each; the last is mixed.
 WORD_FACTOR = np.uint64(0x9FB21C651E98DF25)
@@ -235,8 +234,7 @@ def find_hashes(table: U64, bits: U64, shift: int, hashes: U64, out: I64) -> Non
 @compiled
 def hash_run(data: U8, start: int, end: int) -> int:
     """Return a 64-bit hash of `data[start:end]`. The hashes of two different byte strings are equal with probability
-    2^-64.
-    """
+    2^-64."""
 
 
 @compiled
@@ -252,5 +250,4 @@ def is_ascii(data: U8, start: int, end: int) -> bool:
 @compiled
 def reads(data: U8, out: U64) -> None:
     """Set `out[at, size]` to the `size` bytes at `at` as one integer, and `out[0, 0]` to the first eight bytes; for
-    tests.
-    """
+    tests."""

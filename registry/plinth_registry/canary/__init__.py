@@ -121,8 +121,7 @@ def evidence_curve(
     policy: TrialPolicy, stream: PairedStream, decided_at: int | None = None
 ) -> tuple[EvidencePoint, ...]:
     """Return the mean loss beyond the margin and its interval after up to `POINTS` different numbers of pairs. The
-    number of pairs at the decision is included.
-    """
+    number of pairs at the decision is included."""
     worse, found, before = _worse(policy, stream), [], 0
     test, looks = _test(policy, stream), np.linspace(min(policy.least, len(worse)), len(worse), POINTS)
     for upto in sorted({*map(int, looks), decided_at or 0} - {0}):
@@ -172,8 +171,7 @@ def _decision(test: Sequential) -> Decision:
 
 def _first_exceeding(test: Sequential, worse: NDArray[np.float64]) -> int:
     """Return the number of the first pair at which the test rejected "loss beyond the margin is at most 0". Bisection
-    finds it because a rejection is permanent.
-    """
+    finds it because a rejection is permanent."""
     low, high = 0, len(worse)
     while high - low > 1:
         middle = (low + high) // 2

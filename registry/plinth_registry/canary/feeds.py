@@ -33,8 +33,7 @@ NO_NUMBER, ONE_SIDED = "no finite number below 1e15", "only one of the two has a
 class FeedState(Frozen):
     """Observations of one feed: pairs (key, canary, champion) in order, rejects by reason, and the number of lines
     `earlier` than the trial. `read` is the position in each file in bytes. For Prometheus, it is a time in seconds
-    after 1970.
-    """
+    after 1970."""
 
     pairs: tuple[tuple[str, float, float], ...] = ()
     rejects: Mapping[str, int] = {}
@@ -134,8 +133,7 @@ class _Taking:
 
 def _queried(feed: PrometheusPolicy, state: FeedState, since: datetime, now: datetime) -> FeedState:
     """Return the feed's state with the pairs at the query steps after the last read. The newest step is read only once
-    it is complete.
-    """
+    it is complete."""
     first = int(since.timestamp())
     begin = state.read.get(feed.url, first - feed.step_s) + feed.step_s
     steps = min((int(now.timestamp()) - feed.step_s - begin) // feed.step_s, MOST_POINTS - 1)
@@ -250,15 +248,13 @@ class Journal(Frozen):
 
 def journal_path(ctx: Context, release: str, number: int, champion: str) -> Path:
     """Return the path of the file with a trial's observations. The file name contains the number of the release record
-    that started the trial, and the champion's version.
-    """
+    that started the trial, and the champion's version."""
     return ctx.workspace.root / "trials" / release / f"{number:05d}-{champion}.json"
 
 
 def load_journal(path: Path) -> Journal:
     """Return the stored observations of a trial. If the file is absent or damaged, the result is empty and the feeds
-    are read from the start.
-    """
+    are read from the start."""
     try:
         return Journal.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValidationError):

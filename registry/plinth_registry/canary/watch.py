@@ -42,8 +42,7 @@ CHAMPION_BY: Final[tuple[Action, ...]] = ("champion", "rollback")
 
 class FeedCount(Frozen):
     """Number of observations of one of the owner's metrics: pairs, lines from before the trial, and rejects by reason.
-    `fault` is the reason why the feed could not be read further.
-    """
+    `fault` is the reason why the feed could not be read further."""
 
     pairs: int
     earlier: int
@@ -168,8 +167,7 @@ LONGEST_TAG = 4900
 class CanaryTick(NamedTuple):
     """Observations and actions of one check of the canary. `returned` is the record of the rollback, if the canary was
     rolled back. `due` is True if the canary can be promoted now without a person. `data` is the content of the trial's
-    page.
-    """
+    page."""
 
     status: CanaryStatus
     data: TrialData
@@ -211,8 +209,7 @@ def page_name(status: CanaryStatus) -> str:
 
 def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None:
     """Show the state of the trial on the canary's version in MLflow, and store the trial's page with the artifacts of
-    the canary's run.
-    """
+    the canary's run."""
     tags = {"trial": f"{status.next}. {status.trial.reason}"[:LONGEST_TAG], "trial.page": path.name}
     held = client.get_model_version(status.release, status.canary)
     for key, value in tags.items():
@@ -224,8 +221,7 @@ def _show(client: Any, recipe: Recipe, status: CanaryStatus, path: Path) -> None
 
 def shown(found: Observed) -> TrialData:
     """Return the content of the trial's page: the streams with their curves, in percent of the champion's mean if the
-    champion has values.
-    """
+    champion has values."""
     status, rules = found.status, found.policy
     pairs = zip(found.streams, status.trial.streams, strict=True)
     return TrialData(
@@ -284,8 +280,7 @@ MOST_SLICES = 8
 class MeasuredPairs(NamedTuple):
     """Streams from signed evidence. `small` lists the streams with too few pairs. `missing` is the reason if there are
     no streams. `manifests` has the digests of the manifests that were read, by asset. Names of the champion's assets
-    have the prefix `champion `.
-    """
+    have the prefix `champion `."""
 
     streams: tuple[PairedStream, ...] = ()
     small: tuple[str, ...] = ()

@@ -69,8 +69,7 @@ MOST_BYTES = 1 << 28
 
 class SignedFiles(Frozen):
     """Signed files of an export: SHA-256 by file name, digests of the source manifests by asset, and names of the
-    exports.
-    """
+    exports."""
 
     names: tuple[str, ...] = ()
     files: Mapping[str, str] = {}

@@ -56,8 +56,7 @@ class ReleasedModel(NamedTuple):
 
 class LeavingPapers(NamedTuple):
     """Documents of a release for an export: file contents by name, and signed statements by name with their signing
-    role.
-    """
+    role."""
 
     files: Mapping[str, bytes]
     evidence: Mapping[str, tuple[str, bytes]]
@@ -193,8 +192,7 @@ def _papers(ctx: Context, model: str) -> list[Papers]:
 
 def statements_about(ctx: Context, checkpoint: str) -> list[Path]:
     """Return the paths of the signed statements about a checkpoint. Statements about quantized or pruned forms are left
-    out, because each belongs to one export.
-    """
+    out, because each belongs to one export."""
     found = sorted(attestations.folder_of(ctx, checkpoint).glob("*.json"))
     return [path for path in found if not path.name.startswith(f"{FORMS.rstrip('/')}.")]
 

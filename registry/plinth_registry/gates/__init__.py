@@ -121,8 +121,7 @@ def named(small: Sequence[tuple[str, int]]) -> str:
 
 def shown(value: float, apart_from: float | None = None, signed: bool = False) -> str:
     """Format a number with two decimals or three digits. More digits are used if they are needed to distinguish it from
-    `apart_from`.
-    """
+    `apart_from`."""
     if value != value:
         return "unknown"
     value, plus = value + 0.0, "+" if signed else ""  # -0.0 is 0.0
@@ -200,8 +199,7 @@ def of_exports(policy: GatePolicy | None, evidence: Evidence) -> tuple[GateResul
 
 def _is_of_exports(name: str) -> bool:
     """Return True if a gate applies to exports. A gate that cannot be loaded counts as a gate of candidates, and it
-    fails.
-    """
+    fails."""
     with suppress(RecipeError):
         return GATES.find(name).of_exports
     return False

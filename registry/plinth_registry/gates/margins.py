@@ -49,8 +49,7 @@ def champion_of(name: str, evidence: Evidence) -> GateResult | None:
 
 def compared(name: str, kind: str, evidence: Evidence) -> tuple[list[PairedLine], GateResult | None]:
     """Return the lines of one kind from the comparison with the current champion. If there are no such lines, return
-    the gate's result.
-    """
+    the gate's result."""
     closed = champion_of(name, evidence)
     if closed is not None:
         return [], closed
@@ -136,8 +135,7 @@ def label(line: PairedLine) -> str:
 
 def is_known(line: PairedLine) -> bool:
     """Return True if the interval is informative. An interval without width is informative only if both models gave
-    equal answers.
-    """
+    equal answers."""
     return line.low < line.high or line.low == line.high == line.value == 0
 
 
@@ -147,8 +145,7 @@ def _values(line: PairedLine) -> dict[str, float]:
 
 def each_within(name: str, lines: Sequence[PairedLine], margin: float, least: int) -> GateResult:
     """Return the gate's result over lines with at least `least` items, each labeled by its measure. If no line has
-    enough items, the result states that evidence is missing.
-    """
+    enough items, the result states that evidence is missing."""
     small = [one for one in lines if one.clusters < least]
     judged = [Bounded(one, margin, one.measure) for one in lines if one not in small]
     sizes = [(one.measure, one.clusters) for one in small]
@@ -179,8 +176,7 @@ def worst_share(
     name: str, what: str, rates: Mapping[str, UpperBound], least: int, limit: float, **evidence: Any
 ) -> GateResult:
     """Return the result of a gate that limits the upper bound of a rate, both overall and on every slice of at least
-    `least` items.
-    """
+    `least` items."""
     judged = {key: one for key, one in rates.items() if key == WHOLE or one.n >= least}
     small = [(f"{key}, ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
     above = [key for key, one in judged.items() if not one.at_most <= limit]
@@ -232,8 +228,7 @@ class ForgettingBound(Frozen):
 
 def forgetting(params: ForgettingBound, evidence: Evidence) -> GateVerdict:
     """Require the loss relative to the parent to be within the margin, both overall and on every slice with enough
-    documents.
-    """
+    documents."""
     parent, compared = evidence.parent, evidence.of("comparison", ComparisonFacts)
     if not parent:
         return GateVerdict(state="not applicable", reason="the run started from random weights")

@@ -31,8 +31,7 @@ def signature(_: NoParams, evidence: Evidence) -> GateResult:
 
 def lineage(asked: LineagePolicy, evidence: Evidence) -> GateResult:
     """Require a complete ancestry down to the raw sources, and the trainer's statement. If the policy requires a clean
-    commit, every machine must have trained from a clean commit.
-    """
+    commit, every machine must have trained from a clean commit."""
     found, known = _finding("lineage", evidence.lineage), evidence.code
     if not (found.passed and asked.clean_commit):
         return found
@@ -61,8 +60,7 @@ def contamination(asked: ContaminationPolicy, evidence: Evidence) -> GateResult:
 
 def licence(asked: LicencePolicy, evidence: Evidence) -> GateResult:
     """Require that the recipe permits the license of every training document. If the policy has its own list of
-    licenses, this list must also permit the license.
-    """
+    licenses, this list must also permit the license."""
     known = evidence.licences
     if known is None or not sum(known.documents.values()):
         return missing("licence")
@@ -100,8 +98,7 @@ def terms(asked: LicencePolicy, evidence: Evidence) -> GateResult:
 
 def resume(asked: ResumePolicy, evidence: Evidence) -> GateResult:
     """Require a resumed run to be bit-identical to an uninterrupted run. If the policy accepts it, a difference within
-    the tolerance of the hardware is enough.
-    """
+    the tolerance of the hardware is enough."""
     known = evidence.resume
     if known is None:
         return missing("resume")
@@ -180,8 +177,7 @@ COST = release_gate(cost, CostPolicy, "cost")
 
 class CountedApprovals(NamedTuple):
     """Decisions on a candidate: people with approvals that count, their keys or logins, rejections, and the reasons why
-    other decisions do not count.
-    """
+    other decisions do not count."""
 
     people: list[str]
     keys: set[str]
@@ -256,8 +252,7 @@ def _unfit(asked: ApprovalPolicy, approval: Approval, requested_by: str | None) 
 
 def _unproved(asked: ApprovalPolicy, approval: Approval) -> str:
     """Return the reason why the signature or login does not prove that this person made the decision, as the policy
-    requires. If it is proved, return an empty string.
-    """
+    requires. If it is proved, return an empty string."""
     if approval.how not in asked.accepted:
         return f", the policy accepts {' or '.join(asked.accepted)}"
     if approval.how == "statement":

@@ -31,15 +31,13 @@ def release_gates() -> Mapping[str, Gate]:
 
 def absent_gates() -> Mapping[str, str]:
     """Return the gates that belong to an extension package that is not installed, with the name of the package. Each of
-    these gates fails unless the policy omits it.
-    """
+    these gates fails unless the policy omits it."""
     return absent(GATES.group)
 
 
 def absent_key(key: str) -> str:
     """Return the missing package that would provide all gates with this policy key, or an empty string. For example,
-    the key `pii` belongs to the gate `pii_data`.
-    """
+    the key `pii` belongs to the gate `pii_data`."""
     return next((package for name, package in absent_gates().items() if name == key or name.startswith(f"{key}_")), "")
 
 
@@ -63,8 +61,7 @@ class LineagePolicy(Frozen):
 class SlicePolicy(Frozen):
     """Limits on held-out text. Every slice with enough documents must be non-inferior: the upper end of the 95%
     interval of candidate minus champion is below the margin. All slices must pass, so their number needs no statistical
-    correction.
-    """
+    correction."""
 
     max_bits_per_byte: float | None = Field(
         None, gt=0, description="Maximum bits per byte of the slice of every bucket."
@@ -303,8 +300,7 @@ class GatePolicy(Frozen):
 
 def _default(gate: Gate) -> Any:
     """Return the default of a gate's section in the policy model. If a hidden section has its default, it is left out
-    of a dump.
-    """
+    of a dump."""
     default = gate.params()
     return default if gate.shown else Field(default, exclude_if=lambda given: given == default)
 

@@ -119,8 +119,7 @@ def _refused_place(place: object) -> Exception:
 
 def _below(root: Path, place: str) -> Any:
     """Return MLflow's repository for a folder in `root`. The repository follows no links and serves no hard-linked
-    files.
-    """
+    files."""
     from mlflow.exceptions import MlflowException
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -177,8 +176,7 @@ def inside(root: Path, path: str | Path) -> Path:
 
 def _open_below(root: Path, below: Path) -> int:
     """Open a regular file without hard links, folder by folder, so that a link that is created in the meantime is not
-    followed.
-    """
+    followed."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for part in below.parts:

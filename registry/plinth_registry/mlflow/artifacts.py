@@ -52,8 +52,7 @@ class PlinthArtifacts(ArtifactRepository):
 
     def download_artifacts(self, artifact_path: str, dst_path: str | None = None) -> str:
         """Write the model, or a part of it, into a folder, and return the path. By default, the folder is a new
-        temporary folder.
-        """
+        temporary folder."""
         if artifact_path or self._local:
             return str(super().download_artifacts(artifact_path, dst_path))  # type: ignore[no-untyped-call]
         folder = Path(dst_path or tempfile.mkdtemp(prefix="plinth-model-"))
@@ -121,8 +120,7 @@ def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
 
 def add_mlmodel(folder: Path, name: str) -> None:
     """Add the file `MLmodel` to a Hugging Face folder, and copy the tokenizer into the subfolder that the
-    `transformers` flavor reads.
-    """
+    `transformers` flavor reads."""
     from importlib.metadata import PackageNotFoundError, version
 
     from mlflow.models import Model, ModelSignature
@@ -236,8 +234,7 @@ def _write_of_export(short: str, folder: Path) -> None:
 
 def _is_of(statement: bytes, short: str, where: str) -> bool:
     """Return True if the unverified statement of an export is about this checkpoint, and the export was not quantized
-    or pruned.
-    """
+    or pruned."""
     from plinth.trust import dsse
 
     claim = dsse.unverified(dsse.parsed(statement, where), where)["predicate"]

@@ -61,8 +61,7 @@ def connect(workspace: Workspace) -> Any:
 
 def _client(workspace: Workspace, uri: str) -> Any:
     """Return a client for an MLflow server: Plinth's own client for the workspace's server, and MLflow's library for
-    any other server.
-    """
+    any other server."""
     if not is_own(workspace, uri):
         return _library(workspace, uri)
     return Server(uri, authorization(workspace, uri), partial(_library, workspace, uri))
@@ -83,8 +82,7 @@ def _library(workspace: Workspace, uri: str) -> Any:
 
 def _code(error: Exception) -> str:
     """Return the error code of an MLflow error, even if MLflow's library is not imported. For any other error, return
-    an empty string.
-    """
+    an empty string."""
     library = sys.modules.get("mlflow.exceptions")  # without the import, its errors cannot be raised
     known = (Refused, library.MlflowException) if library else (Refused,)
     return str(error.error_code) if isinstance(error, known) else ""

@@ -52,8 +52,7 @@ def _here(
     change: Callable[Concatenate[ModelDatabase, sqlite3.Connection, P], R],
 ) -> Callable[Concatenate[ModelDatabase, P], R]:
     """Decorate a method that changes the database, so that it runs in one transaction. If only a server may write the
-    database, the server makes the change.
-    """
+    database, the server makes the change."""
 
     @wraps(change)
     def call(self: ModelDatabase, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -110,8 +110,7 @@ def _person() -> str:
 
 def _refuse(ctx: Context, login: LoginSettings) -> Any:
     """Return an error response if a tag must not be written. The tag names another person, or it is an approval that
-    the policy would ignore.
-    """
+    the policy would ignore."""
     change, person = _change(), _person()
     if change is None or not person or person == settings.ACCOUNT:
         return None
@@ -143,8 +142,7 @@ def _require_counted(ctx: Context, login: LoginSettings, person: str, model: str
 
 def _vouch(ctx: Context, login: LoginSettings, response: Any) -> Any:
     """Sign a statement about the author of a tag after the tag was written. If signing fails, the response reports it,
-    and the tag is only a request.
-    """
+    and the tag is only a request."""
     change, person = _change(), _person()
     if response.status_code != 200 or change is None or not person or person == settings.ACCOUNT:
         return response

@@ -121,8 +121,7 @@ def find_server(workspace: Workspace) -> ServerState | None:
 @contextmanager
 def without_server(workspace: Workspace) -> Iterator[bool]:
     """Prevent the local server from starting while the `with` block runs. Yield False if a server runs, or if another
-    server is configured.
-    """
+    server is configured."""
     with _locked(workspace):
         yield not os.environ.get("MLFLOW_TRACKING_URI") and not is_running(workspace)
 
@@ -214,8 +213,7 @@ def _default_signals() -> None:
 
 def is_own(workspace: Workspace, uri: str) -> bool:
     """Return True if this address belongs to the workspace's own server. Child processes get this address as an
-    environment variable.
-    """
+    environment variable."""
     state = _read(workspace)
     return state is not None and state.uri == uri.rstrip("/")
 
@@ -232,8 +230,7 @@ def _require_answer(uri: str) -> str:
 
 def _await_health(state: ServerState) -> bool:
     """Return True if the server's process is alive and the server answers within a timeout. A server on a busy machine
-    is therefore not replaced at once.
-    """
+    is therefore not replaced at once."""
     deadline = time.monotonic() + HEALTH_TIMEOUT_S
     while time.monotonic() < deadline and state.find():
         if healthy(state.uri):

@@ -72,8 +72,7 @@ def load(workspace: Workspace) -> LoginSettings | None:
 
 def identity(workspace: Workspace) -> str:
     """Return a digest of the login settings, or an empty string if no login is required. If a running server has a
-    different digest, it is replaced.
-    """
+    different digest, it is replaced."""
     try:
         return hashlib.sha256((folder(workspace) / SETTINGS).read_bytes()).hexdigest()[:12]
     except FileNotFoundError:
@@ -124,8 +123,7 @@ def ask(workspace: Workspace, given: LoginSettings) -> Path:
 
 def stop_asking(workspace: Workspace) -> bool:
     """Remove the login settings, so that the server requires no login after its next start. Accounts are kept. Return
-    True if a login was required before.
-    """
+    True if a login was required before."""
     path = folder(workspace) / SETTINGS
     asked = path.exists()
     path.unlink(missing_ok=True)
@@ -154,8 +152,7 @@ def proxy_secret(workspace: Workspace) -> bytes:
 
 def _auth(place: Path, given: LoginSettings) -> str:
     """Return the text of MLflow's login settings file. The password has 256 random bits, because MLflow has no default
-    password.
-    """
+    password."""
     function = {"password": "mlflow.server.auth:authenticate_request_basic_auth"}
     content = {
         "default_permission": "READ",

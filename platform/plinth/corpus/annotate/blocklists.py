@@ -68,8 +68,7 @@ class UrlParams(Frozen):
 @dataclass
 class Rules:
     """Lists of hosts, addresses and words, ready for lookup; each value is the name of the file that contains the
-    entry.
-    """
+    entry."""
 
     soft_threshold: int
     domains: ListTable
@@ -136,8 +135,7 @@ def prepare_url(params: UrlParams, files: Files) -> Rules:
 
 def annotate_url(batch: pa.RecordBatch, rules: Rules) -> pa.RecordBatch:
     """Match the `uri` of each document against the lists. If a URI has no host, it is compared with the lists of words
-    and URLs only.
-    """
+    and URLs only."""
     uris = batch.column("uri").to_pylist()
     names = [domains(host(uri, bare=True)) for uri in uris]
     blocked = _longest(names, rules.domains)

@@ -200,8 +200,7 @@ def _accepted(found: Predictions, prepared: LanguageModel) -> Bools:
 
 def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
     """Return two arrays with one value per document: the share of its characters in paragraphs that have the document's
-    label, and True if at least two languages reach the share `mixed_share`.
-    """
+    label, and True if at least two languages reach the share `mixed_share`."""
     docs, languages, params = found.labels.shape[0], len(prepared.labels), prepared.params
     sizes = (found.block_end - found.block_start).astype(np.float64)
     total = np.bincount(found.block_doc, sizes, docs)
@@ -216,8 +215,7 @@ def _shares(found: Predictions, prepared: LanguageModel) -> tuple[F64, Bools]:
 
 def _foreign(found: Predictions, prepared: LanguageModel) -> pa.Array:
     """Return the spans of paragraphs that are labeled with another language than the document, at a score of at least
-    `min_score`.
-    """
+    `min_score`."""
     other = found.block_label != found.labels[found.block_doc, 0]
     chosen = np.flatnonzero(other & (found.block_score >= prepared.params.min_score))
     counts = np.bincount(found.block_doc[chosen], minlength=found.labels.shape[0])
@@ -306,8 +304,7 @@ def prepare_fasttext(params: FastTextParams, files: Files) -> DocumentScorer:
 
 def annotate_fasttext(batch: pa.RecordBatch, scorer: DocumentScorer) -> pa.RecordBatch:
     """Annotate each document with its most likely label as spelled in the model, the probability of this label, and the
-    probability of the target label. All values equal the results of fastText's own `predict`.
-    """
+    probability of the target label. All values equal the results of fastText's own `predict`."""
     found = scorer.score(batch.column("text"))
     nothing = found.labels < 0
     labels = pa.array(scorer.model.labels, pa.string()).take(pa.array(found.labels, mask=nothing))
@@ -388,8 +385,7 @@ def prepare_transformer(params: TransformerParams, files: Files) -> _Prepared:
 
 def annotate_transformer(batch: pa.RecordBatch, prepared: _Prepared) -> pa.RecordBatch:
     """Annotate each document with its most probable label, the probability of this label, and the probability of the
-    target label. For a regression model, `score` is the model's first output.
-    """
+    target label. For a regression model, `score` is the model's first output."""
     head, rows = prepared.head, batch.num_rows
     found = head.score(batch.column("text").to_pylist())
     if head.regression:

@@ -131,8 +131,7 @@ def annotate_quality_classifier(
     batch: pa.RecordBatch, prepared: tuple[QualityClassifierParams, artefact.ClassifierModel]
 ) -> pa.RecordBatch:
     """Annotate each text with the calibrated probability of the reference class after each stage, and with the tier of
-    the final probability.
-    """
+    the final probability."""
     params, model = prepared
     score, second, final = staged(model, batch.column("text"), None)
     tier = pa.array(TIERS).take(pa.array((final >= params.medium).astype(np.int8) + (final >= params.high)))
@@ -205,8 +204,7 @@ def annotate_domain(
     batch: pa.RecordBatch, prepared: tuple[DomainParams, artefact.ClassifierModel, pa.Array]
 ) -> pa.RecordBatch:
     """Annotate each text with its most probable label and the calibrated probability of this label. In a tie, the label
-    that is first by name is used.
-    """
+    that is first by name is used."""
     params, model, labels = prepared
     p, _ = model.probabilities(batch.column("text"))
     winner, score = p.argmax(axis=1), p.max(axis=1, initial=0.0)
@@ -253,8 +251,7 @@ LABELS = ("clean", "uncertain", "toxic")
 
 class ToxicityParams(Frozen):
     """Parameters of the annotator `toxicity`: the lexicon, the model, and the thresholds. Set `lexicon` or `model` to
-    null to disable it.
-    """
+    null to disable it."""
 
     lexicon: str | None = Field("toxic", description="Name of a list of terms in `corpus.lists`.")
     model: str | None = internal("toxicity", description="Name of a model of kind `classifier` in `corpus.models`.")
@@ -319,8 +316,7 @@ def prepare_toxicity(params: ToxicityParams, files: Files) -> ToxicityLayers:
 def annotate_toxicity(batch: pa.RecordBatch, layers: ToxicityLayers) -> pa.RecordBatch:
     """Annotate each text with its lexicon matches and their spans, the probabilities of both stages, the final score
     and its label, and the category whose matches have the largest total weight. Spans are in code points. A policy may
-    replace the text in the spans.
-    """
+    replace the text in the spans."""
     texts, params, rows = batch.column("text"), layers.params, batch.num_rows
     hits, density = np.zeros(rows, np.int32), np.zeros(rows)
     categories: list[str | None] = [None] * rows

@@ -74,8 +74,7 @@ class _Term(NamedTuple):
 
 def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordBatch:
     """Annotate each document with its license expression in normal form, whether the expression is permitted, and the
-    uses that it permits.
-    """
+    uses that it permits."""
     distinct = batch.column("licence").dictionary_encode()
     rows = [_row(text, params) for text in distinct.dictionary.to_pylist()]
     columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(LICENCE_SCHEMA)]
@@ -84,8 +83,7 @@ def annotate_licence(batch: pa.RecordBatch, params: LicenceParams) -> pa.RecordB
 
 def _row(text: str, params: LicenceParams) -> tuple[str, bool, bool, bool]:
     """Check one license expression against every list. A use without a list is allowed by every license that is
-    permitted for training.
-    """
+    permitted for training."""
     expression, trained = judge(text, params.permitted)
     allowed = {use: trained and (own is None or judge(text, own)[1]) for use, own in _lists(params).items()}
     wanted = all(allowed[use] for use in params.uses)
@@ -124,8 +122,7 @@ def judge(expression: str, permitted: tuple[str, ...]) -> tuple[str, bool]:
 
 class _Reader:
     """Recursive-descent parser of license expressions. `OR` has the lowest precedence, followed by `AND`, `WITH` and
-    parentheses.
-    """
+    parentheses."""
 
     def __init__(self, tokens: list[str], permitted: dict[str, str]) -> None:
         self.tokens, self.permitted, self.at = tokens, permitted, 0
@@ -161,8 +158,7 @@ class _Reader:
 
     def _look_up(self, name: str) -> tuple[str, bool]:
         """Return the license name as spelled in the permitted list, and True if the list has the name with or without
-        its `+`.
-        """
+        its `+`."""
         base = name.removesuffix("+")
         if name.lower() not in self.permitted and base.lower() in self.permitted:
             return self.permitted[base.lower()] + name[len(base) :], True
@@ -183,8 +179,7 @@ class _Reader:
 
 def _joined(operator: str, terms: list[_Term], allowed: bool) -> _Term:
     """Join parts of a license expression with an operator. An `OR` inside `AND` keeps its parentheses, and a repeated
-    operand is written once.
-    """
+    operand is written once."""
     operands: dict[str, None] = {}
     for term in terms:
         inside = (f"({term.form})",) if (operator, term.operator) == ("AND", "OR") else (term.form,)
@@ -226,8 +221,7 @@ _KEYS = "|".join(f'"{key}"' for key in (DIRECTIVES, *ADDRESSES.values()))
 
 def annotate_opt_out(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Annotate each document with the opt-outs that its metadata declares. Metadata without any opt-out key is not
-    parsed.
-    """
+    parsed."""
     extra = batch.column("extra")
     rows = np.flatnonzero(pc.match_substring_regex(extra, _KEYS).to_numpy(zero_copy_only=False))
     flags = {name: np.zeros(len(extra), dtype=np.bool_) for name in WORDS}

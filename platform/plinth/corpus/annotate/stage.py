@@ -39,8 +39,7 @@ _NO_PARTS: Mapping[str, Part] = MappingProxyType({})
 @dataclass(frozen=True)
 class _Request:
     """Annotator to run, with its parameters and resources. A resource is a key, the name of a data file, and its
-    content.
-    """
+    content."""
 
     name: str
     version: str
@@ -127,8 +126,7 @@ def _request(
     ctx: Context, name: str, params: Frozen, read: Mapping[str, Manifest]
 ) -> tuple[_Request, tuple[Part, ...]]:
     """Return the request for one annotator, which can be used for every data file, and the tables built from its
-    resources.
-    """
+    resources."""
     # Sort by name, so that a model supplied as a folder has the same identity as the trained model.
     named = ((key, part.name, part.blob) for key, made_of in read.items() for part in made_of.parts)
     chosen = annotator(name)
@@ -199,8 +197,7 @@ def _resources(chosen: Annotator, params: Frozen, given: Mapping[str, Manifest])
 @lru_cache(maxsize=16)
 def _prepared(name: str, params: str, store: Store, resources: tuple[tuple[str, str, Blob], ...]) -> Any:
     """Return an annotator's prepared parameters, with its resources loaded. Each worker loads a model once for all data
-    files of a bucket.
-    """
+    files of a bucket."""
     chosen = annotator(name)
     given = chosen.params.model_validate_json(params)
     if chosen.prepare is None:
@@ -279,8 +276,7 @@ class _Made:
 
     def write(self) -> None:
         """Write the rows that were annotated after the last call, and add them to the statistics. The size of the
-        written batches does not depend on the slices.
-        """
+        written batches does not depend on the slices."""
         made = pa.concat_batches(self._made) if len(self._made) > 1 else self._made[0]
         self._made = []
         self._counts.add(made)
@@ -311,8 +307,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
 
 def _require_version(chosen: Annotator, wanted: str) -> None:
     """Check that this worker, possibly on another machine, has the version of the annotator's code that is part of the
-    step's identity.
-    """
+    step's identity."""
     if chosen.version != wanted:
         raise StageError(
             f"annotator {chosen.name} has another version in this worker",

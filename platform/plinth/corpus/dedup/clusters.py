@@ -86,8 +86,7 @@ def gather(
 ) -> list[Part]:
     """Merge sorted runs of document numbers from all ranges or partitions, and split them into one sorted run per part
     of documents. In the written runs, row numbers within the part replace document numbers, and rows are sorted by all
-    columns.
-    """
+    columns."""
     count, step = len(layout.bases) - 1, Step(name="dedup/gather", version=VERSION, params={"kind": kind})
     few = narrow(ctx, kind, columns, parts, label)
     found, rows = keyed(few), max(1, sum(part.rows for part in few))
@@ -189,8 +188,7 @@ def _count(
 
 def summary(parts: Iterable[Part]) -> dict[str, object]:
     """Return the statistics of a deduplication, over all buckets and by bucket. Names of parts begin with the bucket's
-    name.
-    """
+    name."""
     total = dict.fromkeys(STATS, 0)
     buckets: dict[str, dict[str, int]] = {}
     for part in parts:
@@ -300,8 +298,7 @@ def _descending(column: pa.Array) -> U64:
 
 def _ordered(floats: F64) -> U64:
     """Return the upper bits of each float as an unsigned integer. The integers sort in the same order as the IEEE 754
-    floats.
-    """
+    floats."""
     bits = (floats + 0.0).view(np.uint64)  # -0.0 becomes 0.0
     negative = bits >> np.uint64(63) == 1
     flipped = np.where(negative, ~bits, bits | np.uint64(1 << 63))

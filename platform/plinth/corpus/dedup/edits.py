@@ -64,8 +64,7 @@ class Marks:
 
 def columns(ctx: Context, parts: Sequence[Part], names: Sequence[str]) -> list[Part]:
     """Write the named columns of sidecars to separate parts and return these parts. Later steps that read the parts are
-    not re-run when other columns change.
-    """
+    not re-run when other columns change."""
     step = Step(name="dedup/columns", version="1", params={"names": list(names)})
     items = [Item((part.blob.sha256,), (part, tuple(names)), part.rows) for part in parts]
     return [made[0] for made in run_items(ctx, step, _columns, items, label="dedup columns")]
@@ -78,8 +77,7 @@ def _columns(store: Store, task: tuple[Part, tuple[str, ...]]) -> tuple[Part, ..
 
 def no_stats(reasons: Sequence[str]) -> dict[str, Any]:
     """Return statistics in which every value is 0: the counts in `STATS`, and, by reason, the number of cut spans and
-    their bytes in surviving documents.
-    """
+    their bytes in surviving documents."""
     return dict.fromkeys(STATS, 0) | {name: dict.fromkeys(reasons, 0) for name in ("spans", "span_bytes")}
 
 
@@ -165,8 +163,7 @@ def equal_keys(key: U64, low: U64) -> tuple[I64, I64]:
 
 def summary(parts: Iterable[Part], reasons: Sequence[str]) -> dict[str, Any]:
     """Return the statistics over all parts, with the statistics of each bucket in `buckets`. A part's name begins with
-    its bucket.
-    """
+    its bucket."""
     listed = tuple(parts)
     names = sorted({part.name.split("/", 1)[0] for part in listed})
     empty: Mapping[str, Any] = no_stats(reasons)
@@ -219,8 +216,7 @@ class SlotTexts:
 
     def read(self, store: Store) -> Iterator[tuple[I64, pa.Array]]:
         """Yield, batch by batch, row numbers and the texts of these rows. Spaces replace the text that earlier stages
-        cut.
-        """
+        cut."""
         sides = [(self.edits, ["edits"])] if self.edits else []
         first = 0
         for documents, *cuts in iter_aligned(store, (self.slot.documents, ["text"]), *sides):
@@ -230,8 +226,7 @@ class SlotTexts:
 
     def read_rows(self, store: Store, rows: I64) -> Iterator[tuple[I64, pa.Array]]:
         """Yield, batch by batch, the row numbers in `rows` (ascending) and the texts of these rows. Row groups without
-        any of these rows are not read.
-        """
+        any of these rows are not read."""
         chosen = np.zeros(self.slot.documents.rows, dtype=np.bool_)
         chosen[rows] = True
         cuts, first = _some(store, self.edits, chosen), 0

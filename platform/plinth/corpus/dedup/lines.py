@@ -56,8 +56,7 @@ class Units:
 
 def compared(params: LineParameters, bucket: str, found: HashedLines, domains: list[str]) -> Units:
     """Return the lines and paragraphs to compare, with their hashes, for a batch of texts from one bucket. The list
-    `domains` has the domain of every text.
-    """
+    `domains` has the domain of every text."""
     owner = np.repeat(np.arange(found.starts.size - 1), np.diff(found.starts))
     by_domain = _salts("domain", domains)
     scopes = {"corpus": np.zeros_like(by_domain), "bucket": _salts("bucket", [bucket] * len(domains))}
@@ -71,8 +70,7 @@ def compared(params: LineParameters, bucket: str, found: HashedLines, domains: l
 
 def _kinds(params: LineParameters, found: HashedLines) -> Iterator[tuple[int, U64, U64, I64, I64]]:
     """Yield for each kind of unit the kind, the upper and lower halves of the hashes, the first lines, and the end
-    lines (exclusive).
-    """
+    lines (exclusive)."""
     if params.boilerplate_documents is not None:
         at = np.flatnonzero(found.alphanumeric & edge_lines(found, params.edge_lines))
         yield BOILERPLATE, found.high[at], found.low[at], at, at + 1
@@ -260,8 +258,7 @@ def _sidecar(store: Store, task: _Task) -> tuple[Part, ...]:
 @dataclass(frozen=True)
 class _Repeated:
     """Lines to cut from one part of documents, sorted by key. Each key has the first row that contains the line, and
-    the number `line << 1 | first`.
-    """
+    the number `line << 1 | first`."""
 
     key: U64
     low: U64
@@ -286,8 +283,7 @@ def _batches(store: Store, task: _Task, repeated: _Repeated, stats: dict[str, An
 
 def _read(store: Store, task: _Task) -> Iterator[tuple[int, Bools, pa.RecordBatch, HashedLines, list[str]]]:
     """Yield for each batch its first row, the mask of compared documents, the rows of the previous stage, and the lines
-    and domains of the compared documents.
-    """
+    and domains of the compared documents."""
     first = 0
     sources = ((task.slot.documents, ["text", "uri"]), (task.slot.sides["before"], list(_BEFORE)))
     for documents, before in iter_aligned(store, *sources):

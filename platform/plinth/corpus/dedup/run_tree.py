@@ -39,8 +39,7 @@ MERGE_ROWS = 2_000_000
 
 def keyed(parts: Iterable[Part]) -> str:
     """Return one digest over many parts, for tasks that depend on all of them. If every task's key listed the digest of
-    every part, the total size of the keys would grow with the square of the number of parts.
-    """
+    every part, the total size of the keys would grow with the square of the number of parts."""
     return fingerprint.digest([part.blob.sha256 for part in parts])
 
 
@@ -99,8 +98,7 @@ def in_order(opened: Sequence[sorted_runs.SortedRun], rows: int) -> Iterator[tup
 
 def cuts(opened: Sequence[sorted_runs.SortedRun], rows: int) -> list[tuple[int, int]]:
     """Return half-open key ranges with about `rows` rows each, for any distribution of keys. Rows with the same key are
-    always in the same range.
-    """
+    always in the same range."""
     firsts = np.sort(np.concatenate([np.empty(0, np.uint64), *(one.first for one in opened)]))
     every = max(1, rows // sorted_runs.BLOCK_ROWS)
     inner = np.unique(firsts[every::every]).tolist()
@@ -126,8 +124,7 @@ FAN, WIDEST = 8, 32
 @dataclass(frozen=True)
 class Branch:
     """Sorted run over several parts of documents. `slots` are the numbers of these parts. An address in the run refers
-    to a part by its position in `slots`.
-    """
+    to a part by its position in `slots`."""
 
     part: Part
     slots: tuple[int, ...]
@@ -162,8 +159,7 @@ def tree(ctx: Context, kind: str, columns: int, leaves: Sequence[Part]) -> list[
 
 def _groups(branches: Sequence[Branch]) -> Iterator[list[Branch]]:
     """Yield groups of sorted runs to merge. Whether a group ends after a run depends on the run's digest; on average, a
-    group has `FAN` runs.
-    """
+    group has `FAN` runs."""
     group: list[Branch] = []
     for branch in branches:
         group.append(branch)
@@ -241,8 +237,7 @@ class RangeReader:
 
     def read(self, store: Store, low: int, high: int, mask: U8 | None = None) -> list[U64]:
         """Return the key, the document number and the other columns of all rows with low <= key < high. If `mask` is
-        set, only documents with a nonzero mask value are included.
-        """
+        set, only documents with a nonzero mask value are included."""
         found: list[list[U64]] = []
         for run, first in self.branches:
             with sorted_runs.SortedRun(store, run, self.kind, self.identity) as opened:

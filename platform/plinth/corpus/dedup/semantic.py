@@ -159,8 +159,7 @@ def simhash(vectors: I16, shape: Search) -> U64:
 
 def sketched(vectors: I16, shape: Search) -> U64:
     """Return the sketches [N, SKETCH_BITS / 64] of vectors [N, dimensions]. Sketches and keys use different random
-    planes.
-    """
+    planes."""
     out = np.empty((vectors.shape[0], _WORDS), dtype=np.uint64)
     for first, sides in _sides(vectors, shape, MAX_BITS * MAX_TABLES, SKETCH_BITS):
         out[first : first + 4096] = np.packbits(sides, axis=1).view("<u8")
@@ -169,8 +168,7 @@ def sketched(vectors: I16, shape: Search) -> U64:
 
 def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tuple[int, Bools]]:
     """Yield, for batches of 4,096 vectors, the first row of the batch, and a mask of the planes that each vector is
-    above. The products are exact whole numbers, so their signs do not depend on the processor.
-    """
+    above. The products are exact whole numbers, so their signs do not depend on the processor."""
     centred = (vectors - np.array(shape.mean, dtype=np.int32)).astype(np.float32)
     planes = np.empty((vectors.shape[1], count), dtype=np.float32)
     random_planes(plane, _FIRST, _SECOND, planes)
@@ -181,21 +179,18 @@ def _sides(vectors: I16, shape: Search, plane: int, count: int) -> Iterator[tupl
 @compiled
 def random_planes(first: int, row_factor: int, column_factor: int, out: F32) -> None:
     """Write random signs [dimensions, count] for the planes from number `first` on to `out`. Each sign depends only on
-    its position.
-    """
+    its position."""
 
 
 @compiled
 def pack_sides(sides: Bools, bits: int, out: U64) -> None:
     """Write the keys [N, tables] of vectors to `out`. Each key packs `bits` bits, which are the vector's sides of as
-    many planes.
-    """
+    many planes."""
 
 
 def nominate(key: U64, at: U64) -> tuple[U64, U64]:
     """Return the candidate pairs among rows that share a key; rows are sorted by key and address. In a pair, the
-    smaller address is first. A pair may occur more than once.
-    """
+    smaller address is first. A pair may occur more than once."""
     starts = np.append(np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: key.size]), key.size)
     sizes = np.diff(starts)
     total = int(np.where(sizes <= ALL_PAIRS, sizes * (sizes - 1) // 2, sizes * (NEIGHBOURS + 1)).sum())

@@ -242,8 +242,7 @@ class SortedRun:
 
 def in_order(key: U64, *ties: U64) -> I64:
     """Return the row positions that sort the rows by key, and rows with equal keys by the other columns. The order does
-    not depend on the processor.
-    """
+    not depend on the processor."""
     order = np.argsort(key)
     ordered = key[order]
     equal = ordered[1:] == ordered[:-1]
@@ -268,8 +267,7 @@ RANGE_ROWS = 4_000_000
 
 def ranges(rows: int, range_rows: int = RANGE_ROWS) -> list[tuple[int, int]]:
     """Split the key space into half-open ranges of equal width. If keys are uniformly distributed, each range has about
-    `range_rows` rows.
-    """
+    `range_rows` rows."""
     count = max(1, -(-rows // range_rows))
     cuts = [END * i // count for i in range(count + 1)]
     return list(pairwise(cuts))
@@ -330,8 +328,7 @@ def binary16(high: U64, low: U64) -> pa.Array:
 
 def halves(column: pa.Array | pa.ChunkedArray) -> tuple[U64, U64]:
     """Return the two big-endian halves of a `binary(16)` column without nulls. The halves sort in the same order as the
-    bytes.
-    """
+    bytes."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     raw = np.frombuffer(column.buffers()[1], dtype=">u8")[2 * column.offset : 2 * (column.offset + len(column))]

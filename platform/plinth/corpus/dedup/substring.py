@@ -260,8 +260,7 @@ class Runs:
 
 def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> Runs:
     """Join repeated windows (`LATER`) to passages. Two windows are joined if one follows the other both in their
-    document and at their earliest occurrence.
-    """
+    document and at their earliest occurrence."""
     order = np.lexsort((word, at))
     at, word, first, first_word = at[order], word[order], first[order], first_word[order]
     goes_on = (at[1:] == at[:-1]) & (word[1:] == word[:-1] + np.uint64(1))
@@ -273,8 +272,7 @@ def runs_of(at: U64, word: U64, first: U64, first_word: U64, *, tokens: int) -> 
 
 def _spans(store: Store, task: tuple[Part, Part]) -> tuple[Part, ...]:
     """Return the distinct spans of words to hash, in order. The last column is 1 if the span is a repeated passage of
-    this part, and 0 if another part repeats it.
-    """
+    this part, and 0 if another part repeats it."""
     own, asked = _all(store, task[0], OWN), _all(store, task[1], ASKED)[:3]
     mine = np.repeat(np.array([1, 0], dtype=np.uint64), [own[0].size, asked[0].size])
     columns = [*(np.concatenate(both) for both in zip(own, asked, strict=True)), mine]
@@ -314,8 +312,7 @@ def _digest(words: WordPositions, first: int, length: int) -> bytes:
 
 def _place(text: str, words: WordPositions, first: int, last: int) -> tuple[int, int, int, int]:
     """Return the start and end of a passage with its punctuation and white space, first in code points and then in
-    bytes.
-    """
+    bytes."""
     inner = int(words.start_cp[first]), int(words.end_cp[last])
     start, end = widened(
         text,

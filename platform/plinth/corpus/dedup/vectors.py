@@ -90,8 +90,7 @@ _LABEL = "dedup/semantic"
 
 def training_documents(places: Sequence[Slot]) -> list[int]:
     """Return the indices of the first parts of each bucket, as many as are needed to contain the largest power of two
-    that is not above the bucket's number of documents.
-    """
+    that is not above the bucket's number of documents."""
     found = []
     for bucket in sorted({slot.bucket for slot in places}):
         mine = [i for i, slot in enumerate(places) if slot.bucket == bucket]
@@ -106,8 +105,7 @@ def training_documents(places: Sequence[Slot]) -> list[int]:
 
 def raw(column: pa.Array) -> U64:
     """Return the vectors in a column as uint64 [rows, dimensions / 4], in which each value packs four numbers. Rows
-    without a vector contain undefined values.
-    """
+    without a vector contain undefined values."""
     width = column.type.byte_width // 8
     values = np.frombuffer(column.buffers()[1], dtype="<u8") if len(column) else np.empty(0, np.uint64)
     return values[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
@@ -194,8 +192,7 @@ def _written(
     store: Store, documents: Part, dimensions: int, found: Iterator[tuple[I16, Bools]]
 ) -> tuple[Part, ...]:
     """Write the vectors of a part of documents, and the sum of these vectors. In the sum, `rows` is the number of
-    documents that have a vector.
-    """
+    documents that have a vector."""
     width = -(-dimensions // 4) * 4
     schema = pa.schema([("has", pa.bool_()), ("vector", pa.binary(2 * width))])
     total, count = np.zeros(dimensions, dtype=np.int64), 0
@@ -345,8 +342,7 @@ def read(store: Store, given: Given) -> tuple[F64, I64]:
 
 def _rows(store: Store, file: Part, wanted: I64) -> Iterator[F64]:
     """Yield the vectors in the rows `wanted` of a file. Row numbers ascend and may be repeated, because several
-    documents may use the same row.
-    """
+    documents may use the same row."""
     first = 0
     for batch in _batches(store, file, ["embedding"]):
         begin, end = np.searchsorted(wanted, [first, first + batch.num_rows])

@@ -130,8 +130,7 @@ def _items(
     name: str, bucket: Bucket, params: Documents, inventory: Inventory, gate: illegal.IllegalGate | None
 ) -> list[Item]:
     """Return one item per group of files. The key of an item covers only what affects its source; other changes to the
-    recipe do not re-run the item.
-    """
+    recipe do not re-run the item."""
     items = []
     for group in groups(bucket, inventory, params.part_bytes):
         source = bucket.sources[group.source]
@@ -153,8 +152,7 @@ def _items(
 
 def make_part(store: Store, work: FileGroupTask) -> tuple[Part, ...]:
     """Write the documents of one group of files, its rejects, and its reports if there is a gate. The task keeps one
-    batch of pages and one row group in memory.
-    """
+    batch of pages and one row group in memory."""
     _require_reader(work)
     fingerprint.require_libraries(f"{work.bucket}/documents", work.libraries)
     counts: Counter[str] = Counter()
@@ -215,8 +213,7 @@ def _libraries(source: Source, params: Documents) -> dict[str, str]:
 
 def _require_reader(work: FileGroupTask) -> None:
     """Check that this worker, possibly on another machine, has the version of the source reader that is part of the
-    step's identity.
-    """
+    step's identity."""
     found = identity(work.source.kind)
     if found != work.reader:
         raise StageError(
@@ -229,8 +226,7 @@ def _require_reader(work: FileGroupTask) -> None:
 
 def _records(store: Store, work: FileGroupTask, counts: Counter[str]) -> Iterator[RawRecord | Reject]:
     """Yield the records and rejects of all files in a group. A link becomes a reject. `counts` receives the number of
-    files opened and of records read.
-    """
+    files opened and of records read."""
 
     def read_and_counted(file: SourceFile, licence: str) -> Iterator[RawRecord | Reject]:
         for item in read(file, work.source, licence, work.params.extraction.max_bytes):
@@ -273,8 +269,7 @@ def _identified(
     items: Iterable[RawRecord | Reject], work: FileGroupTask, counts: Counter[str]
 ) -> Iterator[tuple[Any, ...] | Reject]:
     """Yield rows of DOCUMENT_SCHEMA, each with the document's id. `counts` receives the bytes of repeated documents,
-    and the numbers of repeated record ids and of unreadable dates.
-    """
+    and the numbers of repeated record ids and of unreadable dates."""
     seen: set[bytes] = set()
     for item in items:
         if isinstance(item, Reject):
@@ -321,8 +316,7 @@ def _divert(
 
 def _metadata(extra: Mapping[str, Any]) -> str:
     """Return metadata as valid JSON. An unpaired surrogate, which may be left at the end of a truncated title, becomes
-    `?`.
-    """
+    `?`."""
     written = json.dumps(extra, sort_keys=True)
     if "\\ud" not in written:  # nor a whole pair
         return written
@@ -336,8 +330,7 @@ def _clean(name: str) -> str:
 
 def counted(parts: Iterable[Part], files: int) -> dict[str, Any]:
     """Return the counts over all parts. `reject_rate` is the number of damaged records divided by the number of
-    all records without exclusions.
-    """
+    all records without exclusions."""
     total = {"documents": 0, "text_bytes": 0, "source_bytes": 0, "rejects": {}, **add_stats(parts)}
     damaged = damage(total["rejects"])
     seen = damaged + total["rejects"].get(SEEN_BEFORE, 0) + total["documents"]

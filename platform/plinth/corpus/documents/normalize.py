@@ -176,8 +176,7 @@ def _fix_pages(pages: list[str]) -> str:
 
 def _trimmed(lines: list[str]) -> list[str]:
     """Return the lines of a page without the blank lines at its beginning. If a page number is among them, it is
-    removed as well.
-    """
+    removed as well."""
     start, numbers = 0, 0
     while start < len(lines):
         word = lines[start].strip().strip("-").strip()
@@ -190,8 +189,7 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 def _joint(before: str, after: str) -> str:
     """Return the separator of two lines: a space inside a sentence, a line end next to code or after a hyphen, or else
-    a blank line.
-    """
+    a blank line."""
     before = before.rstrip()
     if _CODE.search(before) or _CODE.search(after):
         return "\n"
@@ -223,8 +221,7 @@ BATCH_BYTES = 16 * 2**20
 
 def document_batches(rows: Iterable[tuple[Any, ...]], counts: Counter[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows of documents as batches of DOCUMENT_SCHEMA. `counts` receives the numbers of documents, text bytes and
-    source bytes.
-    """
+    source bytes."""
     held: list[tuple[Any, ...]] = []
     size = 0
     counts.update(documents=0, text_bytes=0, source_bytes=0)
@@ -254,8 +251,7 @@ def _data_bytes(text: pa.LargeStringArray) -> int:
 
 class RejectSpill:
     """Rejects that are waiting to be written to a part. The rejects are kept on disk, because a hostile file may cause
-    more rejects than fit into memory.
-    """
+    more rejects than fit into memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

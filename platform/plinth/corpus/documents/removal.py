@@ -44,8 +44,7 @@ Hit = tuple[int, int]
 @dataclass(frozen=True)
 class ColumnRules:
     """Exclusion rules for the columns `id`, `uri` and `licence`. Each excluded value maps to the number of the first
-    entry that excludes it.
-    """
+    entry that excludes it."""
 
     documents: dict[bytes, int]
     urls: dict[str, int]
@@ -74,8 +73,7 @@ class ColumnRules:
 
     def look(self, batch: pa.RecordBatch) -> Iterator[Hit]:
         """Yield each row that a column rule matches, with the number of the entry. The batch needs `id`, `uri` and
-        `licence`.
-        """
+        `licence`."""
         found: dict[int, int] = {}
         for row, key in enumerate(batch.column("id").to_pylist() if self.documents else ()):
             if key in self.documents:
@@ -130,8 +128,7 @@ class TextRules:
 
 def _alike(alike: Alike, own: Sequence[tuple[TextSignature, int]], sets: Sequence[U64]) -> Iterator[Hit]:
     """Yield each row whose set of shingles overlaps a signature beyond the threshold. Rows that share too few shingles
-    with all signatures together are skipped early.
-    """
+    with all signatures together are skipped early."""
     wanted = [(text.set, number) for text, number in own if text.shingles]
     if not wanted:
         return
@@ -221,8 +218,7 @@ class Dropped:
 
 def drop(ctx: Context, label: str, pairs: Sequence[Pair], entries: Sequence[Exclusion]) -> Dropped:
     """Remove the documents that an exclusion matches from the parts of a bucket, and return the parts with their
-    rejects.
-    """
+    rejects."""
     found = look(ctx, label, [part for part, _ in pairs], entries)
     items, affected = [], [at for at, own in enumerate(found) if any(taken.rows for taken in own)]
     for at in affected:
@@ -242,8 +238,7 @@ def look(
     ctx: Context, label: str, parts: Sequence[Part], entries: Sequence[Exclusion]
 ) -> list[tuple[Part, ...]]:
     """Return for each part the tables (`TAKEN`) of excluded rows. One table is from column rules, the other from text
-    rules.
-    """
+    rules."""
     columns, texts = ColumnRules.of(entries), TextRules.of(entries)
     looks: list[tuple[Step, TaskFn, str]] = []
     if columns:
@@ -270,8 +265,7 @@ class Rewrite:
 
 def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
     """Return one part without the excluded documents, and its rejects. In the part's statistics, `taken` is the number
-    of removed documents by entry.
-    """
+    of removed documents by entry."""
     by_row = taken_rows(store, task.taken)
 
     def refuse(number: int, row: dict[str, Any]) -> Reject:
@@ -286,8 +280,7 @@ def without_taken(store: Store, task: Rewrite) -> tuple[Part, Part]:
 
 def taken_rows(store: Store, taken: Sequence[Part]) -> dict[int, int]:
     """Return the entry that excludes each row, with rows ascending. If several tables contain a row, the entry in the
-    first table is used.
-    """
+    first table is used."""
     rows: dict[int, int] = {}
     for table in taken:
         for row in read_table(store, table).to_pylist():

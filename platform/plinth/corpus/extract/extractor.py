@@ -98,8 +98,7 @@ def extracted(items: Iterable[RawRecord | Reject], extractor: Extractor) -> Iter
 
 def _batches(items: Iterable[RawRecord | Reject]) -> Iterator[Records]:
     """Group records so that each group has one batch of pages. While no page is waiting, each record is yielded at once
-    as a group of one.
-    """
+    as a group of one."""
     waiting: list[RawRecord | Reject] = []
     pages = size = 0
     for item in items:

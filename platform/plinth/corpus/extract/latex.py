@@ -107,8 +107,7 @@ def _plain(source: str) -> str:
 
 def _terms_in_place(source: str, terms: dict[str, str]) -> str:
     """Replace glossary keys by the terms that the file defines for them. Keys without a definition in the file are
-    removed.
-    """
+    removed."""
     if "\\gls" not in source and "\\acr" not in source and "\\Gls" not in source:
         return source
     return _TERM.sub(lambda found: terms.get(found[1].strip(), ""), source)
@@ -125,8 +124,7 @@ def _without_keys(text: str) -> str:
 
 def _notes_in_place(text: str) -> str:
     """Move each footnote to a paragraph after the paragraph that contains it. Footnotes inside footnotes are moved
-    first.
-    """
+    first."""
     if _NOTE not in text:
         return text
     out = list[str]()
@@ -238,8 +236,7 @@ _PLACE = re.compile(r"##|#(\d)")
 @dataclass(frozen=True)
 class Macro:
     """Definition of a macro: number of arguments, default of the first argument, and body. If it is an environment,
-    `end` is the text inserted at its end.
-    """
+    `end` is the text inserted at its end."""
 
     count: int
     default: str | None
@@ -307,8 +304,7 @@ class _Expansion:
 
     def _filled(self, body: str, arguments: list[str], depth: int) -> str:
         """Return a macro body with its arguments inserted and expanded, or an empty text if a limit of the expansion is
-        exceeded.
-        """
+        exceeded."""
         self.expansions -= 1
         if depth >= MAX_DEPTH or self.expansions < 0 or self.left < 0:
             return ""
@@ -337,8 +333,7 @@ class _Expansion:
 
     def _define(self, source: str, definer: str, at: int) -> int | None:
         """Record the macro definition at position `at`, and return the position after it. Return None if there is no
-        definition there.
-        """
+        definition there."""
         if definer in _DEFINERS or definer == "DeclareMathOperator":
             name, at = _group(source, at)
             count, default, at = _signature(source, at) if definer in _DEFINERS else (0, None, at)
@@ -414,8 +409,7 @@ def _skipped(source: str, at: int, form: str) -> int:
 
 def _group(source: str, at: int) -> tuple[str, int]:
     """Return the next argument, and the position after it. An argument is a group in braces, a macro, or a character.
-    At the end of the source the argument is empty.
-    """
+    At the end of the source the argument is empty."""
     start = _SPACE.match(source, at).end()  # type: ignore[union-attr]
     if source[start : start + 1] == "*":
         start = _SPACE.match(source, start + 1).end()  # type: ignore[union-attr]

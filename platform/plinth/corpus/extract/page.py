@@ -36,8 +36,7 @@ KIND_OF = {"application/pdf": "pdf", "text/x-tex": "latex"}
 @dataclass(frozen=True, slots=True)
 class Page:
     """Undecoded HTML page with the character set that its server declared, if any. A page can also be a whole file of
-    another kind, such as a PDF.
-    """
+    another kind, such as a PDF."""
 
     body: bytes
     charset: str = ""
@@ -47,8 +46,7 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Text:
     """Main content of a page. Title, canonical URL, date, language and usage signals are included if the page declares
-    them.
-    """
+    them."""
 
     text: str
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -165,8 +163,7 @@ _JSON_DATE = re.compile(rf'"{PUBLISHED}"\s*:\s*"([^"]*)"')
 def page_facts(html: str, title: str | None) -> dict[str, str]:
     """Return the metadata that a page declares: `title` (the argument `title`, otherwise `og:title`), `canonical` (URL
     as written, resolved against `base` only), `date` (of publication, ISO 8601), `lang` (of the root element), the
-    license link, and the usage signals in `signals`.
-    """
+    license link, and the usage signals in `signals`."""
     end = html.find("<body", 0, HEAD_CHARACTERS)
     end = end if end >= 0 else HEAD_CHARACTERS
     head = html[:end].encode("utf-8", "surrogatepass").lower()

@@ -87,8 +87,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 @dataclass
 class Line:
     """Line of text and its bounding box in points. `hyphen` is True if the line ends inside a word; `row` is True if
-    the line has wide gaps.
-    """
+    the line has wide gaps."""
 
     text: str
     left: float
@@ -102,8 +101,7 @@ class Line:
 
 def page_text(page: Any) -> str:
     """Return the text of a pypdfium2 text page, with one line per paragraph. Hyphens at line ends are marked by
-    `HYPHEN`.
-    """
+    `HYPHEN`."""
     text = page.get_text_range()
     lines = list(_lines(page, text)) if len(text) == page.count_chars() else []
     if not lines:
@@ -118,8 +116,7 @@ def page_text(page: Any) -> str:
 
 def without_breaks(text: str) -> str:
     """Resolve the hyphens at line ends that `HYPHEN` marks. A hyphen is kept if the word also occurs with it in the
-    text, and removed otherwise.
-    """
+    text, and removed otherwise."""
     if HYPHEN not in text:
         return text
     words = {word.casefold() for word in _WORD.findall(text)}
@@ -173,8 +170,7 @@ def _spacing(lines: Sequence[Line]) -> float:
 
 def _between(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> str:
     """Return the separator of two lines. Inside a paragraph the separator is a hyphen, a space or nothing, otherwise
-    one or two line ends.
-    """
+    one or two line ends."""
     step = before.bottom - line.bottom
     if _is_one(before, line, lines, spacing):
         if before.hyphen:
@@ -202,8 +198,7 @@ def _is_one(before: Line, line: Line, lines: Sequence[Line], spacing: float) -> 
 
 def _edge(line: Line, lines: Sequence[Line]) -> float | None:
     """Return the right edge of the column that contains the line, or None if fewer than two lines end near the same
-    edge.
-    """
+    edge."""
     rights = sorted(one.right for one in lines if not one.row and abs(one.left - line.left) < INDENT * line.height)
     if len(rights) < 2 or rights[-1] - line.left < MIN_WIDTH * line.height:
         return None

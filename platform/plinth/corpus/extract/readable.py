@@ -40,8 +40,7 @@ _LETTERS = "m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"
 
 def with_lists(tree: Any) -> bool:
     """Label the lists that Resiliparse would drop or number incorrectly, in a Resiliparse tree. Return True if a list
-    was labeled.
-    """
+    was labeled."""
     body, labeled = tree.body, False
     if body is None:
         return False
@@ -93,8 +92,7 @@ def _has_prose(element: Any) -> bool:
 
 def _keep(tree: Any, ul: Any) -> bool:
     """Replace a list that Resiliparse would drop by an `ol` with bullets, because Resiliparse keeps `ol`. Return True
-    if the list was replaced.
-    """
+    if the list was replaced."""
     if _depth(ul) >= DEPTH and not _linked(ul):
         return False
     ol = tree.create_element("ol")
@@ -128,8 +126,7 @@ def _number(tree: Any, ol: Any) -> bool:
 
 def _kind(element: Any) -> str:
     """Return the number style in a list element's attributes: `1`, `a`, `A`, `i`, `I` or `none`. Return an empty text
-    if the element has no number style.
-    """
+    if the element has no number style."""
     style = _STYLE.search(element.getattr("style") or "")
     if style:
         return _KINDS[style[1].lower()] or "none"

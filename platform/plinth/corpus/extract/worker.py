@@ -98,8 +98,7 @@ def without_gutters(tree: Any, html: str) -> None:
 
 def plain_listings(tree: Any, html: str) -> list[str]:
     """Simplify the code listings of an lxml tree so that Trafilatura can read them. Return the text of each `pre`, in
-    order.
-    """
+    order."""
     if "<template" in html or "hidden" in html:
         for element in tree.xpath(_UNSEEN):
             element.drop_tree()

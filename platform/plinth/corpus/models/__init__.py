@@ -33,8 +33,7 @@ from plinth.records import Frozen, Manifest
 
 class Train(Protocol):
     """Function that trains a model from documents by bucket and lists by name. The function returns the manifest of the
-    model's files, with statistics.
-    """
+    model's files, with statistics."""
 
     def __call__(
         self,

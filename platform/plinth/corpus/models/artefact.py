@@ -108,8 +108,7 @@ def _loss(beta: F64, x: F64, target: F64, weights: F64) -> float:
 def isotonic(margins: F64, truth: npt.NDArray[Any], weights: F64) -> Curve:
     """Fit the nondecreasing curve with the least squared error, by pooling steps that would decrease (Ayer et al.
     1955). Each knot is at the mean margin of its pooled documents. Values between knots are interpolated, so that few
-    documents have equal probabilities.
-    """
+    documents have equal probabilities."""
     levels, place = np.unique(margins, return_inverse=True)
     pools: list[list[float]] = []  # sum of weights, of weighted truth, of weighted margins
     weight = np.bincount(place, weights)
@@ -169,8 +168,7 @@ def brier(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> float:
 def calibration_error(truth: npt.NDArray[Any], probabilities: F64, weights: F64, bins: int = ECE_BINS) -> float:
     """Return the expected calibration error: the difference between the mean probability and the share of positive
     documents in each of several bins of equal width, averaged by the weight of the bins (Naeini et al. 2015; Guo et al.
-    2017).
-    """
+    2017)."""
     place = np.minimum((probabilities * bins).astype(np.int64), bins - 1)
     said = np.bincount(place, weights * probabilities, bins)
     true = np.bincount(place, weights * truth, bins)
@@ -192,8 +190,7 @@ def balanced(labels: npt.NDArray[Any], classes: int) -> F64:
 
 def quality(truth: npt.NDArray[Any], probabilities: F64, weights: F64) -> dict[str, float]:
     """Return all quality measures of a classifier by their names in statistics. Values are rounded, so that they do not
-    depend on the order of summation.
-    """
+    depend on the order of summation."""
     measured = {
         "auc": auc(truth, probabilities, weights),
         "average_precision": average_precision(truth, probabilities, weights),
@@ -257,8 +254,7 @@ def fit_trees(features: F32, truth: I64, weights: F64) -> Forest:
 
 def _exported(model: Any) -> Forest:
     """Return the trees of a fitted model as arrays. scikit-learn does not document the layout that is read here, so a
-    test compares the arrays with `decision_function`.
-    """
+    test compares the arrays with `decision_function`."""
     trees = [stage[0].nodes for stage in model._predictors]
     starts = np.concatenate([[0], np.cumsum([len(tree) for tree in trees])]).astype(np.int64)
     nodes = np.zeros(int(starts[-1]), dtype=NODE)
@@ -274,8 +270,7 @@ def _exported(model: Any) -> Forest:
 
 def problem(forest: Forest, features: int) -> str | None:
     """Return the first defect of a forest that was read from a file, or None if the forest is valid. In a valid forest,
-    every walk from a root ends and stays inside the arrays.
-    """
+    every walk from a root ends and stays inside the arrays."""
     nodes, starts = forest.nodes, forest.starts
     size = len(nodes)
     if starts.ndim != 1 or starts.size < 1 or starts[0] != 0 or starts[-1] != size or (np.diff(starts) <= 0).any():
@@ -361,8 +356,7 @@ class ClassifierModel:
 
 def second_features(margins: F64, look: F32) -> F32:
     """Return the features of the second stage, [documents, 1 + N]: the margin of the first stage, and the features of
-    the text.
-    """
+    the text."""
     return np.concatenate([margins.astype(np.float32)[:, None], look], axis=1)
 
 

@@ -286,8 +286,7 @@ def _with_second(
 ) -> ClassifierModel:
     """Return the model with a second stage if the second stage improves it. There must be enough uncertain documents,
     and the second stage must have a lower loss than the first stage on uncertain documents that were not used for
-    training.
-    """
+    training."""
     if not params.second_stage:
         return model
     border = found.of("border")
@@ -322,8 +321,7 @@ def _near(
     p: F64, band: tuple[float, float], hits: Bools | None, truth: I64
 ) -> Bools | None:
     """Return a mask of the documents in and near the uncertainty band. If there are too few, return a mask of all
-    documents. If all documents are too few, return None.
-    """
+    documents. If all documents are too few, return None."""
     wide = doubtful(p, (band[0] * (1 - _BESIDE), band[1] + (1 - band[1]) * _BESIDE), hits)
     for chosen in (wide, np.ones_like(wide)):
         if _both(truth[chosen], _ENOUGH):
@@ -337,8 +335,7 @@ def _both(truth: I64, least: int) -> bool:
 
 def doubtful(p: F64, band: tuple[float, float], hits: Bools | None = None) -> Bools:
     """Return a mask of the documents whose probability is in the uncertainty band. A document with a lower probability
-    is included if `hits` is True for it.
-    """
+    is included if `hits` is True for it."""
     inside = (p >= band[0]) & (p <= band[1])
     return np.asarray(inside if hits is None else inside | (hits & (p < band[0])))
 

@@ -50,8 +50,7 @@ class Sgd(Frozen):
 @dataclass(frozen=True)
 class Ragged:
     """Features of documents in one flat array. Document d has `rows[starts[d]:starts[d + 1]]`; `labels` [D] are below
-    K.
-    """
+    K."""
 
     starts: I64
     rows: I32
@@ -76,8 +75,7 @@ class Linear:
 
 def fit(train: Ragged, held: Ragged, outputs: int, bits: int, sgd: Sgd) -> Linear:
     """Train a linear model and return the model of the best epoch. A model with one output predicts label 1. In a model
-    with several outputs, output k separates label k from the other labels.
-    """
+    with several outputs, output k separates label k from the other labels."""
     classes = max(outputs, 2)
     table, bias = np.zeros((1 << bits, outputs), np.float32), np.zeros(outputs, np.float32)
     squares, bias_squares = np.zeros_like(table), np.zeros(outputs, np.float64)
@@ -209,8 +207,7 @@ class _Task:
 @dataclass(frozen=True)
 class Examples:
     """Examples in the order of their hashes: features and labels [D], splits [D], and features of the second stage [D,
-    N].
-    """
+    N]."""
 
     documents: Ragged
     splits: npt.NDArray[np.int8]
@@ -355,8 +352,7 @@ def _batch(
 
 def second_look(texts: pa.Array, terms: lists.Lexicon | None) -> F32:
     """Return the features of the second stage, [texts, N], without the margin: surface statistics of the text, and
-    matches of a lexicon.
-    """
+    matches of a lexicon."""
     counts = scoring.counts(texts)
     look = scoring.from_counts(counts)
     if terms is None:

@@ -177,8 +177,7 @@ def _beginning(text: str, most: int) -> str:
 
 def _batches(lengths: I32) -> Iterator[I64]:
     """Yield batches of row indices, beginning with the longest texts. A batch has at most `BATCH_TOKENS` tokens,
-    including padding.
-    """
+    including padding."""
     order = np.argsort(-lengths, kind="stable")
     at = 0
     while at < order.size:
@@ -229,8 +228,7 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _regression(config: Mapping[str, Any]) -> bool:
     """Return True if the model has a single output that is used as a number (FineWeb-Edu). The model's configuration
-    may declare another problem type.
-    """
+    may declare another problem type."""
     return config.get("problem_type") == "regression" or len(_labels(config)) == 1
 
 
@@ -311,16 +309,14 @@ def train(
 
 def opened(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return the files that a model is read from. In a folder, these are the files that the shell's `*` matches,
-    because a cloned repository also has hidden and nested files.
-    """
+    because a cloned repository also has hidden and nested files."""
     visible = (part for part in parts if "/" not in part.name and not part.name.startswith("."))
     return tuple(parts) if len(parts) == 1 else tuple(visible)
 
 
 def digest(parts: Sequence[Part]) -> str:
     """Return the SHA-256 of a single file. If there are several files, return the SHA-256 of the output of `sha256sum`
-    for all files, sorted by name.
-    """
+    for all files, sorted by name."""
     parts = opened(parts)
     if len(parts) == 1:
         return parts[0].blob.sha256

@@ -71,8 +71,7 @@ class NgramModel:
 
     def perplexity(self, texts: pa.Array) -> tuple[F64, I64]:
         """Return the perplexity per token of each text, and the counts from `score`. A sentence end is one token. The
-        perplexity of a text without tokens is NaN.
-        """
+        perplexity of a text without tokens is NaN."""
         total, counts = self.score(texts)
         predicted = counts[:, 0] + counts[:, 1]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -111,8 +110,7 @@ def read(files: Mapping[str, Path], key: str) -> NgramModel:
 
 def arpa(model: NgramModel) -> Iterator[str]:
     """Yield the model in ARPA format, line by line. As in lmplz, `<s>` has probability one, because it is never
-    predicted.
-    """
+    predicted."""
     yield "\\data\\"
     for order, keys in enumerate(model.keys, start=1):
         yield f"ngram {order}={keys.size}"
@@ -272,8 +270,7 @@ def _estimate(store: Store, task: tuple[Part, tuple[Part, ...], list[int]]) -> t
 
 def _dense(store: Store, counted: tuple[Part, ...], vocabulary_: int) -> tuple[list[U64], list[I64]]:
     """Return the keys and counts of n-grams by order. Unigrams include every word of the vocabulary; a word that does
-    not occur has count 0.
-    """
+    not occur has count 0."""
     tables = [read_table(store, part) for part in counted]
     keys, counts = [one["key"].to_numpy() for one in tables], [one["count"].to_numpy() for one in tables]
     first = np.zeros(vocabulary_, dtype=np.int64)

@@ -50,8 +50,7 @@ class HashRange:
 
 def sample(documents: Mapping[str, Manifest], max_bytes: int, held_back: float) -> tuple[HashRange, HashRange]:
     """Return two disjoint samples for training and for measurement. Both samples together have at most about
-    `max_bytes` of text, and the second sample has the share `held_back` of it.
-    """
+    `max_bytes` of text, and the second sample has the share `held_back` of it."""
     size = sum(int(one.stats["text_bytes"]) for one in documents.values())
     share = min(1.0, max_bytes / size) if size else 1.0
     middle = round(share * (1 - held_back) * 2**32)
@@ -216,8 +215,7 @@ LEAST = 1e-30
 @dataclass(frozen=True)
 class OrderEstimate:
     """Estimates for one n-gram order: sorted keys, log10 probabilities and log10 back-offs, [n] each, and the
-    discounts.
-    """
+    discounts."""
 
     keys: U64
     logp: F64
@@ -274,8 +272,7 @@ def _discounts(adjusted: I64) -> tuple[float, float, float]:
 
 def _kept(keys: list[U64], adjusted: list[I64], prune: tuple[int, ...]) -> list[Bools]:
     """Return a mask of the n-grams to keep, by order. An n-gram is kept if its count is above the limit, or if it is
-    the suffix or context of a longer n-gram that is kept.
-    """
+    the suffix or context of a longer n-gram that is kept."""
     kept = [count > limit for count, limit in zip(adjusted, prune, strict=True)]
     for n in range(len(keys) - 1, 0, -1):
         longer = keys[n][kept[n]]

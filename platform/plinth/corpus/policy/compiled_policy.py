@@ -56,8 +56,7 @@ class Rights(Frozen):
     def within(self, documents: Manifest) -> Rights:
         """Return this license gate with the sources of the given documents whose terms forbid a required use. If two
         sources have the same domain and snapshot, their documents cannot be distinguished, so the stricter terms apply
-        to both.
-        """
+        to both."""
         uses = ("train", *self.licences.uses)
         withheld = {
             (str(source.get("domain")), str(source.get("snapshot")))
@@ -78,8 +77,7 @@ class Rights(Frozen):
 
     def stops(self, columns: Mapping[str, Any]) -> dict[str, Bools]:
         """Return, for each reason, a mask [rows] of the documents that the license gate drops. String columns may be
-        dictionary-encoded.
-        """
+        dictionary-encoded."""
         found = {LICENCE: _by_value(columns["documents.licence"], lambda one: not is_permitted(one, self.licences))}
         if self.withheld:
             found[TERMS] = self._withheld(columns)
@@ -103,8 +101,7 @@ class Rights(Frozen):
 
 def _by_value(column: pa.Array, holds: Any) -> Bools:
     """Return a mask of the rows whose string satisfies a condition. The condition is evaluated once per distinct
-    string.
-    """
+    string."""
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column)
     values = np.array([bool(holds(one)) for one in column.dictionary.to_pylist()], dtype=np.bool_)
@@ -145,8 +142,7 @@ class CompiledPolicy:
     @property
     def reasons(self) -> list[str]:
         """Return the names of the license gate's rules, followed by the names of the policy's rules in order. A name
-        that occurs in both is listed once.
-        """
+        that occurs in both is listed once."""
         own = [reason for reason, _ in self.rules]
         gate = self.rights.reasons if self.rights else ()
         return [*(reason for reason in gate if reason not in own), *own]
@@ -184,8 +180,7 @@ class CompiledPolicy:
 
     def reusing(self, before: Policy) -> CompiledPolicy:
         """Return a copy of this policy that reuses the published results of rules that are the same in `before`. A rule
-        whose reason is also a reason of the license gate is not reused, because the gate's lists may have changed.
-        """
+        whose reason is also a reason of the license gate is not reused, because the gate's lists may have changed."""
         have = {rule.reason: rule.drop for rule in before.rules if rule.reason not in GATE_REASONS}
         stored = frozenset(reason for reason, rule in self.rules if have.get(reason) == rule.text)
         same = self.edits == tuple((rule.reason, rule.spans) for rule in before.edits)
@@ -193,8 +188,7 @@ class CompiledPolicy:
 
     def rule(self, reason: str) -> StatedRule | None:
         """Return the rule with the given reason, or None. If both the license gate and the policy have a rule with this
-        reason, return the gate's rule.
-        """
+        reason, return the gate's rule."""
         stated = self.rights.rule(reason) if self.rights else None
         return stated or dict(self.rules).get(reason)
 

@@ -90,8 +90,7 @@ def parse(text: str, schema: Mapping[str, pa.DataType], where: str) -> Expressio
 
 def _unknown(name: str, schema: Mapping[str, pa.DataType], text: str, where: str) -> RecipeError:
     """Return the error for an unknown column. The error suggests the most similar column, if possible from the same
-    annotator.
-    """
+    annotator."""
     sidecar, sidecars = name.partition(".")[0], sorted({known.partition(".")[0] for known in schema})
     own = [known for known in schema if known.startswith(f"{sidecar}.")]
     near = difflib.get_close_matches(name, own or schema, n=1, cutoff=0.4 if own else 0.7)
@@ -402,8 +401,7 @@ def _float(values: Any) -> Any:
 
 def _mask(values: Any, rows: int) -> Bools:
     """Return Arrow booleans as a mask in which missing values are False. The function is ten times as fast as Arrow's
-    conversion.
-    """
+    conversion."""
     if not pa.types.is_boolean(values.type):
         raise TypeError(f"a condition needs booleans, not {values.type}")
     if isinstance(values, pa.Scalar):

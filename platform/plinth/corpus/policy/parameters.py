@@ -30,8 +30,7 @@ class EditRule(Frozen):
 
 class Policy(Frozen):
     """Rules and edits that turn annotation columns into verdicts. The first rule that matches a document is its reason;
-    matches of all rules are counted.
-    """
+    matches of all rules are counted."""
 
     profiles: tuple[str, ...] = Field(
         (),
@@ -56,8 +55,7 @@ class Policy(Frozen):
     @model_validator(mode="after")
     def _resolved(self) -> Policy:
         """Replace profile names by the rules and edits of the profiles, so that code that reads a policy does not need
-        the profiles.
-        """
+        the profiles."""
         from plinth.corpus.policy.profiles import resolved
 
         if self.profiles:

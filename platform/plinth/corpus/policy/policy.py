@@ -95,8 +95,7 @@ def run(
 
 def published(made: Manifest) -> tuple[Policy, Rights | None]:
     """Return the policy and the license gate that produced a manifest. The license gate is None for manifests before
-    version 3.
-    """
+    version 3."""
     rules = {key: value for key, value in made.params.items() if key != RIGHTS}
     rights = made.params.get(RIGHTS)
     return Policy.model_validate(rules), None if rights is None else Rights.model_validate(rights)
@@ -198,8 +197,7 @@ def _disjoint(table: pa.Table) -> pa.Table:
 def merged(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return sorted, disjoint edits that cover the spans. An edit that covers several spans has the reason and
     replacement of the longest span. If several spans are longest, the earliest of them is used, and then the first in
-    the list.
-    """
+    the list."""
     edits: list[dict[str, Any]] = []
     longest = 0
     for span in sorted(spans, key=lambda span: (span["start_cp"], -span["end_cp"])):
@@ -265,12 +263,10 @@ def rule_lists(fires: Bools, count: I32) -> tuple[I32, I32]:
 @compiled
 def count_rules(fires: Bools, size: I64, places: I64, first: I64, count: I32, counts: I64) -> None:
     """Write the first matching rule, the number of matching rules and the counts by rule to `first`, `count` and
-    `counts`, as `tally` returns them. `places` is scratch memory, [D + 1].
-    """
+    `counts`, as `tally` returns them. `places` is scratch memory, [D + 1]."""
 
 
 @compiled
 def list_rules(fires: Bools, places: I64, cursor: I32, values: I32) -> None:
     """Write the numbers of the rules that match each document to `values`, beginning at the document's position in
-    `cursor`. `places` is scratch memory, [D + 1].
-    """
+    `cursor`. `places` is scratch memory, [D + 1]."""

@@ -310,8 +310,7 @@ FINEWEB2 = Profile(
 
 def _by_language() -> tuple[tuple[str, str], ...]:
     """Return FineWeb's rules for English and FineWeb-2's rules for all other languages. Rules with the same reason are
-    merged.
-    """
+    merged."""
     english = {reason: f"language.label in ['en', 'eng_Latn'] and ({drop})" for reason, drop in PIPELINE.rules}
     both = {reason: f"{drop} or {_ANY_LANGUAGE[reason]}" for reason, drop in english.items() if reason in _ANY_LANGUAGE}
     # It reads the label too, so that a recipe's rule on languages takes its place.
@@ -417,8 +416,7 @@ def _joined(profiles: Sequence[tuple[Profile, Pairs]], own: Pairs) -> Pairs:
 
 def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given: Mapping[str, str]) -> str:
     """Return the shortest name for a profile's rule that no earlier rule has. The name may be that of a policy's rule
-    only if both rules read the same columns.
-    """
+    only if both rules read the same columns."""
     names = (reason, f"{one.family}_{reason}", f"{one.family}_{one.project}_{reason}")
     free = (name for name in names if name not in found)
     return next((name for name in free if name not in given or _columns(given[name]) == _columns(value)), names[-1])
@@ -426,8 +424,7 @@ def _name(reason: str, value: str, one: Profile, found: Mapping[str, str], given
 
 def _columns(expression: str) -> frozenset[str]:
     """Return the columns that an expression names. If the expression cannot be parsed, return its text, because `parse`
-    reports the error later.
-    """
+    reports the error later."""
     try:
         tree = syntax(expression)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

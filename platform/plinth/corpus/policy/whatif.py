@@ -159,8 +159,7 @@ def shown(
     flips: Sequence[Flip],
 ) -> list[dict[str, Any]]:
     """Return the flips for display, each with its source, an excerpt, the rule, and the values of the columns that the
-    rule reads.
-    """
+    rule reads."""
     rows = []
     for flip in flips:
         bucket, policy = buckets[flip.bucket], policies[flip.bucket]
@@ -263,16 +262,14 @@ def rules_of(
     policy: Policy, rights: Rights, before: Policy | None, annotators: tuple[str, ...], where: str
 ) -> CompiledPolicy:
     """Return the compiled new policy with the new license gate. Rules that did not change reuse their published
-    results.
-    """
+    results."""
     rules = compile_policy(policy, annotators, where, rights)
     return rules.reusing(before) if before else rules
 
 
 def _count_rules(counts: dict[str, Any], rules: CompiledPolicy, fired: Bools, size: I64) -> I64:
     """Count all matches, first matches and sole matches of each rule. Return for each row the number of the first
-    matching rule, or -1.
-    """
+    matching rule, or -1."""
     first, _, tally = policy.tally(fired, size)
     for reason, row in zip(rules.reasons, tally.tolist(), strict=True):
         rule = counts["rules"].setdefault(reason, no_rule())
@@ -304,8 +301,7 @@ def _count_flips(
     size: I64,
 ) -> None:
     """Count the documents and bytes whose decision changes, grouped by the rule that drops the documents after the
-    change or dropped them before it.
-    """
+    change or dropped them before it."""
     new = pa.array(rules.reasons, pa.string())
     for direction, mask in masks.items():
         at = np.flatnonzero(mask)
@@ -409,8 +405,7 @@ Sides = dict[str, dict[str, pa.Array]]
 
 def batches(store: Store, slot: Slot, rules: CompiledPolicy) -> Iterator[tuple[dict[str, pa.Array], Sides, int]]:
     """Yield, batch by batch, the columns that the rules read, columns of the published results, and the number of rows.
-    String columns are dictionary-encoded.
-    """
+    String columns are dictionary-encoded."""
     always = {**_ALWAYS, "policy": (*_ALWAYS["policy"], *(["fired"] if rules.stored else []))}
     wanted = {**rules.sidecars, **always}
     parts = {DOCUMENTS: slot.documents, **slot.sides}

@@ -110,8 +110,7 @@ def write(store: Store, tables: Tables) -> tuple[Part, ...]:
 
 def _status(index: ProtectedIndex, params: Protected, held: Mapping[str, Any], rare: Bools) -> tuple[Any, Any]:
     """Return the status of each item, and the reason if the item is undecided. `rare` is True for items with few alike
-    or close documents.
-    """
+    or close documents."""
     short, nothing = np.diff(index.starts) < params.min_words, index.without_evidence()
     cases = [held["leaked"] > 0, held["documents"] > 0, short | nothing | ~rare]
     status = np.select(cases, [CONTAMINATED, SUSPECTED, UNDECIDED], CLEAN).astype(object)
@@ -194,8 +193,7 @@ def found(store: Store, work: Work) -> tuple[Part, ...]:
 
 def _kind(pairs: Found, lengths: Any, evident: Any, params: Protected) -> Any:
     """Return the kind of match of each pair, or an empty text if the overlap of document and item is too small for a
-    match.
-    """
+    match."""
     needed = np.minimum(params.longest_words, lengths[pairs.items])
     # a few words occur everywhere: they match only as a run together with their neighbors
     enough = evident[pairs.items] >= params.min_words
@@ -237,8 +235,7 @@ def judged(store: Store, task: Judge) -> tuple[Part, ...]:
 
 def _worst(pairs: pa.Table, items: pa.Table, params: Protected) -> dict[int, dict[str, Any]]:
     """Return for each row the worst matching pair that counts as evidence. Leaks come before suspects, then larger
-    shares before smaller ones, longer runs before shorter ones, and earlier items before later ones.
-    """
+    shares before smaller ones, longer runs before shorter ones, and earlier items before later ones."""
     alike, close = telling(items["alike"].to_numpy(), items["close"].to_numpy(), params)
     found: dict[int, dict[str, Any]] = {}
     counted = [
@@ -355,5 +352,4 @@ def verify(
     reached: I64, kept: I64, share: F32,
 ) -> int:  # fmt: skip
     """Write the columns of `Found` to `kept` and `share`, and return the number of pairs. The arguments from `seen` to
-    `reached` are scratch memory.
-    """
+    `reached` are scratch memory."""

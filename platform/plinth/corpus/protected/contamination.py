@@ -182,8 +182,7 @@ def _lookup(store: Store, table: Part) -> HashLookup:
 
 def _hits(store: Store, task: _Hits) -> tuple[Part, ...]:
     """Return three parts: the number of n-grams of every compared document, the matches with held-out n-grams, and the
-    number of documents that contain each held-out n-gram.
-    """
+    number of documents that contain each held-out n-gram."""
     assert task.table is not None
     lookup = _lookup(store, task.table)
     counts, rows, grams, words = [], [], [], []
@@ -278,8 +277,7 @@ def _judge(store: Store, task: _Judge) -> tuple[Part, ...]:
 
 def _cuts(store: Store, task: _Judge, rows: I64, words: I64) -> dict[int, list[Span] | None]:
     """Return the spans to cut for each row with a match. A row to drop gets None. Only the texts of rows with a match
-    are read.
-    """
+    are read."""
     affected = np.unique(rows)
     bounds = np.searchsorted(rows, affected), np.searchsorted(rows, affected, side="right")
     texts = (

@@ -14,8 +14,7 @@ from plinth.records import Frozen, Name, internal, spelling
 
 class ProtectedSet(Frozen):
     """Protected set of items. The items are JSON objects, one per line, or HTML pages that are named by their path in
-    the folder.
-    """
+    the folder."""
 
     path: str = Field(description="JSONL file, HTML page, or folder with such files, relative to `input/`.")
     kind: Literal["benchmark", "probe", "red_team"] = internal("benchmark", description="Its use.")
@@ -47,8 +46,7 @@ class Family(Frozen):
 
 class Protected(Frozen):
     """Protected sets, and limits on the overlap of training text with their items: the longest common run of words, and
-    the share of an item's word weight.
-    """
+    the share of an item's word weight."""
 
     sets: Mapping[Name, ProtectedSet] = Field(default_factory=dict, description="Protected sets by name.")
     families: Mapping[Name, Family] = internal({}, description="Families of sets that share `deny`, by name.")
@@ -100,8 +98,7 @@ class Protected(Frozen):
     @model_validator(mode="after")
     def _denied(self) -> Protected:
         """Convert the URLs in `deny` of the sets to families, by family name, because `deny` of a set is not
-        serialized.
-        """
+        serialized."""
         denied = {name: Family(deny=one.deny) for name, one in self.sets.items() if one.deny}
         # within validation, before the record is in use
         object.__setattr__(self, "families", {**self.families, **denied})
@@ -127,8 +124,7 @@ class Holdout(Frozen):
 
 class Contamination(Frozen):
     """Removal of training documents, or passages in them, that share word n-grams with the held-out set (GPT-3:
-    13-grams).
-    """
+    13-grams)."""
 
     remove: Literal["match", "document"] = Field(
         "match",

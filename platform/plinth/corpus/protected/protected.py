@@ -107,8 +107,7 @@ def identity(ctx: Context, given: ProtectedSet) -> str:
 
 def _divided(files: Sequence[SourceFile], only: set[str]) -> tuple[list[SourceFile], list[SourceFile]]:
     """Return the JSONL files, and the HTML pages that `only` names. A link to a file that is already read under another
-    name is left out.
-    """
+    name is left out."""
     pages = [file for file in files if file.name.endswith(PAGES)]
     lines = [file for file in files if not file.name.endswith(PAGES)]
     return lines, [file for file in pages if (file.name in only if only else not file.refused)]

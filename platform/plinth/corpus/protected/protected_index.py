@@ -147,8 +147,7 @@ class ProtectedIndex:
 
     def without_evidence(self) -> Bools:
         """Return a mask of the items without an n-gram that finds candidates. The text of such an item is too short or
-        entirely common.
-        """
+        entirely common."""
         found: Bools = np.bincount(self.postings, minlength=self.starts.size - 1) == 0
         return found
 
@@ -163,8 +162,7 @@ def items(store: Store, sets: Mapping[str, Part]) -> tuple[list[tuple[str, str]]
 
 def build(texts: pa.Array, params: Protected) -> ProtectedIndex:
     """Build the index of items, in which all words count as evidence. Items with fewer than `min_words` words have no
-    n-grams in the index.
-    """
+    n-grams in the index."""
     starts, words = ngram_hashes(texts, 1)
     vocabulary, numbers = np.unique(words, return_inverse=True)
     hashes, valid = _evidence_of(starts, words, params)
@@ -205,8 +203,7 @@ def weighed(
 
 def ngrams_of(words: U64, starts: I64, n: int) -> tuple[I64, U64]:
     """Return the n-grams of texts whose words are already hashed: starts [D + 1] and hashes, as in
-    `hashes.ngram_hashes`.
-    """
+    `hashes.ngram_hashes`."""
     counts = np.diff(starts)
     gram_starts = np.concatenate([[0], np.cumsum(np.maximum(counts - n + 1, np.minimum(counts, 1)))]).astype(np.int64)
     out = np.empty(int(gram_starts[-1]), dtype=np.uint64)
@@ -236,8 +233,7 @@ def read(store: Store, part: Part) -> ProtectedIndex:
 
 def _posted(index: ProtectedIndex, params: Protected) -> ProtectedIndex:
     """Return the index with the n-grams that find candidates. These n-grams are from items that are long enough, and
-    they contain or touch a word that counts as evidence.
-    """
+    they contain or touch a word that counts as evidence."""
     n, count = params.candidate_words, index.starts.size - 1
     gram_starts, grams = ngrams_of(index.words, index.starts, n)
     owner = np.repeat(np.arange(count, dtype=np.int32), np.diff(gram_starts))
@@ -277,8 +273,7 @@ def hash_rolled(words: U64, starts: I64, n: int, gram_starts: I64, out: U64) -> 
 @compiled
 def find_evidence(starts: I64, words: U64, least: int, most: int, hashes: U64, valid: Bools) -> None:
     """Write to `hashes` the hash of the evidence n-gram that begins at each word, and to `valid` whether there is an
-    evidence n-gram.
-    """
+    evidence n-gram."""
 
 
 @compiled
@@ -309,8 +304,7 @@ def considered(
     store: Store, slot: Slot, params: Protected, columns: Sequence[str] = ("id", "text", "uri")
 ) -> Iterator[tuple[pa.RecordBatch, Bools, Bools]]:
     """Yield batches of documents with two masks. The first marks documents that would be used for training, the second
-    documents from a URL that a protected set denies.
-    """
+    documents from a URL that a protected set denies."""
     sources = ((slot.documents, list(columns)), (slot.sides["survivors"], ["survivor"]))
     for documents, near, held in iter_aligned(store, *sources, (slot.sides["holdout"], ["held_out"])):
         mask = pc.and_not(near.column("survivor"), held.column("held_out"))
@@ -359,5 +353,4 @@ def _drawn(ids: pa.Array) -> Bools:
 @compiled
 def count_once(starts: I64, where: I64, drawn: Bools, first: int, last: I32, counts: I64, most: int) -> None:
     """Count each index in `where` once per document, up to `most`. `last` has the last document in which an index was
-    counted.
-    """
+    counted."""

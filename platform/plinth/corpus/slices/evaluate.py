@@ -116,8 +116,7 @@ def run(
 
 def _step(task: _Task) -> Step:
     """Return the step of the measurement. The bounds are not part of the step, because they do not affect the measured
-    rates.
-    """
+    rates."""
     annotators = {name: [annotator(name).version, dict(raw)] for name, raw in task.annotate}
     measured = task.params.model_dump(mode="json", exclude=set(BOUNDS))
     rule = list(task.rule.texts)
@@ -130,8 +129,7 @@ def _step(task: _Task) -> Step:
 
 def _identity(task: _Task) -> tuple[str, ...]:
     """Return the digests of everything that the task reads: models, lists, documents that reviewers labeled, and the
-    labels.
-    """
+    labels."""
     return (
         *(f"{key}/{name}:{blob.sha256}" for key, name, blob in task.resources),
         *(f"{key}/{part.name}:{part.blob.sha256}" for key, part in task.lists),

@@ -153,8 +153,7 @@ _CLOSES = "bik dle fot gim lok mox nuk pash rint sk tof vik wix zle".split()  # 
 @dataclass(frozen=True)
 class Labelled:
     """Generated document with its label. `bad` is True if a gate should remove the document; `made_as` is the kind of
-    document.
-    """
+    document."""
 
     text: str
     bad: bool
@@ -219,8 +218,7 @@ def _toxic(rng: random.Random, name: str, hidden: bool, strong: Sequence[Term], 
 
 def quality(seed: int, count: int, terms: Sequence[Term] = (), use: Use = "test") -> list[Labelled]:
     """Return `count` good and `count` bad documents of every slice. Bad documents are spam, lists of words, shuffled
-    words, or one repeated sentence.
-    """
+    words, or one repeated sentence."""
     out = []
     for name, rng, at in _each(f"quality {use} {seed}", count):
         out.append(Labelled(good(rng, name), False, name, "good"))

@@ -62,8 +62,7 @@ def known() -> tuple[Term, ...]:
 
 def plants(files: Mapping[str, Mapping[str, Path]]) -> tuple[Term, ...]:
     """Return the terms to insert into generated documents: phrases from the lists with their category, and the texts of
-    `known` whose hash is listed, as `known_text` and `known_near`.
-    """
+    `known` whose hash is listed, as `known_text` and `known_near`."""
     found: list[Term] = []
     for key in sorted(files):
         roles = by_role(files[key], ROLES)
@@ -95,8 +94,7 @@ def lists() -> dict[str, str]:
 
 def illegal_documents(seed: int, count: int, terms: Sequence[Term]) -> list[Labelled]:
     """Return `count` good documents and `count` bad documents of every slice. The bad documents are of all kinds that
-    `terms` allow, in turn.
-    """
+    `terms` allow, in turn."""
     phrases = [term for term in terms if term.category not in (KNOWN_TEXT, KNOWN_NEAR)]
     texts = [term for term in terms if term.category == KNOWN_TEXT]
     near = [term for term in terms if term.category == KNOWN_NEAR]

@@ -304,7 +304,6 @@ def has_classes(model: Mapping[str, Any]) -> bool:
 
 def trusted(named: Sequence[str], models: Raw) -> tuple[str, ...]:
     """Return the trusted reference buckets of the recipe. By default, these are the buckets that models use as
-    `reference`.
-    """
+    `reference`."""
     from_models: Iterable[Any] = (one for model in models.values() for one in model.get("reference") or ())
     return tuple(dict.fromkeys(map(str, named or from_models)))

@@ -160,8 +160,7 @@ def rows(
     ctx: Context, gate: str, reviews: Sequence[Review], documents: Mapping[str, Manifest]
 ) -> tuple[tuple[str, Part], ...]:
     """Return the bucket, id and text of each labeled document, as one part per part of documents. If there are no
-    labels, nothing is read.
-    """
+    labels, nothing is read."""
     ids = tuple(sorted({bytes.fromhex(review.id) for review in reviews}))
     if not ids:
         return ()
@@ -174,8 +173,7 @@ def rows(
 
 def labelled(store: Store, found: Sequence[tuple[str, Part]], reviews: Sequence[Review]) -> list[Labelled]:
     """Return the documents that reviewers labeled, with their labels. A document with labels for two reasons appears
-    twice.
-    """
+    twice."""
     words: dict[str, list[Review]] = {}
     for review in reviews:
         words.setdefault(review.id, []).append(review)
@@ -361,8 +359,7 @@ def _why(
     ctx: Context, bucket: str, documents: Manifest, policy: Manifest, reason: str, part: int, row: int
 ) -> tuple[str | None, dict[str, Any]]:
     """Return the expression of the policy rule with the given reason, and the values that the rule read for a document.
-    Return (None, {}) if the reason is not a rule.
-    """
+    Return (None, {}) if the reason is not a rule."""
     annotations = annotations_of(ctx, bucket, documents)
     try:
         judged, rights = published(policy)

@@ -170,8 +170,7 @@ def _detected(body: bytes) -> str:
 
 def _decoded(body: bytes, codec: str) -> tuple[str, int]:
     """Decode bytes, leaving out bytes that the codec cannot decode. Return the text and the number of undecodable
-    bytes.
-    """
+    bytes."""
     if codec == USER_DEFINED:
         return body.decode("latin-1").translate({0x80 + at: 0xF780 + at for at in range(128)}), 0
     if codec == "iso2022_jp":
@@ -185,8 +184,7 @@ def _decoded(body: bytes, codec: str) -> tuple[str, int]:
 
 def _utf16(body: bytes) -> str | None:
     """Return the codec of UTF-16 markup that has no byte order mark, or None. The codec is detected by the first
-    character, which is `<` or white space.
-    """
+    character, which is `<` or white space."""
     head = body[:2]
     if len(body) % 2 == 0 and b"\0" in head and head.strip(b"\0 \t\r\n<") == b"":
         return "utf-16-be" if head[:1] == b"\0" else "utf-16-le"
@@ -206,8 +204,7 @@ def _as_euc(body: bytes) -> bytes:
 
 def _extended(error: UnicodeError) -> tuple[str, int]:
     """Handle the decoding errors of codecs that the Encoding Standard extends. Return the additional character, or a
-    replacement character.
-    """
+    replacement character."""
     assert isinstance(error, UnicodeDecodeError)
     pair, found = error.object[error.start : error.start + 2], None
     if pair[:1] == b"\x80" and error.encoding == "gb18030":
@@ -276,8 +273,7 @@ def _codings(headers: Any) -> list[str]:
 
 def _without(coding: str, body: bytes, max_bytes: int, partial_body: bool) -> bytes | str:
     """Return a body with one coding decoded. A body that is not in that coding is returned unchanged. For a damaged
-    body, return the reason to reject it.
-    """
+    body, return the reason to reject it."""
     if coding == "chunked":
         return _unchunked(body, partial_body)
     start = body.lstrip(_BLANK)
@@ -366,8 +362,7 @@ def _gunzipped(body: bytes) -> Iterator[bytes | str]:
 
 def _deflated(body: bytes) -> Iterator[bytes | str]:
     """Yield a decompressed `deflate` body piece by piece. The body is in zlib's format (RFC 9110, 8.4.1.2), or is the
-    raw stream that some servers send.
-    """
+    raw stream that some servers send."""
     framed = len(body) > 1 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
     inflate = zlib.decompressobj(wbits=15 if framed else -15)
     pending = body
@@ -446,15 +441,13 @@ def signature(head: bytes) -> str:
 
 def has_nul(head: bytes) -> bool:
     """Return True if a file is binary by git's rule: NUL is near its beginning, and the file is not UTF-16 with a byte
-    order mark.
-    """
+    order mark."""
     return b"\0" in head[:HEAD_BYTES] and not head.startswith(_WIDE_MARKS)
 
 
 def is_text(body: bytes) -> bool:
     """Return True if a body is uncompressed text. Text has no control bytes. Text that is not valid UTF-8 must be so
-    long that compressed data of that length would contain control bytes.
-    """
+    long that compressed data of that length would contain control bytes."""
     head = body[:HEAD_BYTES]
     if head.startswith(_WIDE_MARKS):
         return True

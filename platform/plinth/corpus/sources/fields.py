@@ -157,8 +157,7 @@ class Fields:
 
     def _extra(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that are copied to `extra`, by name. Long strings are shortened, and very large values are
-        left out.
-        """
+        left out."""
         extra: dict[str, Any] = {}
         left_out = list(self._unread)
         outer, _, inner = self.text_field.partition(".")

@@ -110,8 +110,7 @@ def _text(file: SourceFile, mime: str, licence: str, max_bytes: int, binary: Bin
 
 def _content(file: SourceFile, max_bytes: int, binary: Binary) -> bytes | Reject:
     """Return the decompressed bytes of a file. Several gzip members are joined. Any damage makes the whole file a
-    reject.
-    """
+    reject."""
 
     def refused(reason: str, detail: str) -> Reject:
         return Reject(file.name, "file", reason, detail, file.bytes)
@@ -174,8 +173,7 @@ TREE = Reader(name="tree", description="One document per source code file.", rea
 
 def read_jsonl(file: SourceFile, source: Source, licence: str, max_bytes: int) -> Iterator[RawRecord | Reject]:
     """Read the JSON objects of a file, one per line. If the file is in pieces, read the lines of one piece. Blank lines
-    are skipped.
-    """
+    are skipped."""
     fields = Fields(file, source, licence, max_bytes)
     with opened(file) as raw:
         for line in lines(stretches(raw, file.name), max_bytes, file.before):
@@ -383,8 +381,7 @@ STAGE = "sampled"
 
 class SampledText(Frozen):
     """Parameters of generated text: the number of documents, and the sampling of tokens. The text of a document depends
-    only on the seed and the document's number.
-    """
+    only on the seed and the document's number."""
 
     documents: int = Field(1000, ge=1, description="Number of documents to generate.")
     max_tokens: int = Field(512, ge=1, description="Maximum number of tokens per document.")

@@ -119,8 +119,7 @@ def cut_records(stream: Hashing, piece_bytes: int) -> None:
 
 def cut_row_groups(stream: Hashing, piece_bytes: int) -> None:
     """Cut a Parquet file before the first row group that begins at least `piece_bytes` after the last cut. The footer
-    is added to each piece.
-    """
+    is added to each piece."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -221,8 +220,7 @@ class Inventory(Frozen):
 
 class Group(Frozen):
     """Files or pieces of one source that become one part. Each has its license, or `per-document` if each record has a
-    license.
-    """
+    license."""
 
     source: int
     files: tuple[tuple[SourceFile, str], ...]
@@ -270,8 +268,7 @@ def remembered(workspace: Workspace) -> DigestMemory:
 
 def groups(bucket: Bucket, listed: Inventory, part_bytes: int) -> Iterator[Group]:
     """Yield the groups of files of a bucket in order. Each group has about `part_bytes` of source bytes. A piece that
-    is larger becomes a group by itself.
-    """
+    is larger becomes a group by itself."""
     for index, source in enumerate(bucket.sources):
         files = listed.of(index)
         by_file = _licensed_by_file(source)
@@ -296,8 +293,7 @@ def not_read(bucket: Bucket, listed: Inventory) -> dict[str, int]:
 
 def record_licence(declared: str, own: object) -> str:
     """Return the license of a record: the license declared for its source, or the record's `own` license if the source
-    declares `per-document`.
-    """
+    declares `per-document`."""
     if declared != PER_DOCUMENT:
         return declared
     return own.strip() if isinstance(own, str) and own.strip() else UNKNOWN
@@ -341,8 +337,7 @@ def _states_licences(file: SourceFile) -> bool:
 
 def _nothing_to_read(source: Source, base: Path | str, unread: Mapping[str, int]) -> SourceError:
     """Return the error for a source without readable files. The error lists the files that exist and explains how to
-    read them.
-    """
+    read them."""
     wanted = wanted_suffixes(source)
     ways = ["`hidden: true` in the source reads hidden files"] if listing.HIDDEN in unread else []
     for end in unread:

@@ -183,8 +183,7 @@ class Documents(Frozen):
 
 def _is_expression(licence: str) -> bool:
     """Return True if a license is a valid SPDX expression, with identifiers, operators and balanced parentheses (SPDX
-    2.3, annex D).
-    """
+    2.3, annex D)."""
     words = LICENCE_WORD.findall(licence)
     if "".join(words) != "".join(licence.split()):
         return False
@@ -203,8 +202,7 @@ def _is_expression(licence: str) -> bool:
 
 def source_of(sources: Sequence[Mapping[str, Any]], domain: str | None, snapshot: str) -> int | None:
     """Return the index of the only source with this domain and snapshot. Return None if no source or several sources
-    match.
-    """
+    match."""
     fitting = [i for i, one in enumerate(sources) if (one.get("domain"), one.get("snapshot")) == (domain, snapshot)]
     return fitting[0] if len(fitting) == 1 else None
 

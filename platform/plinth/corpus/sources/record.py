@@ -123,8 +123,7 @@ class RawRecord:
 @dataclass(frozen=True, slots=True)
 class Reject:
     """Record that did not become a document. `reason` is a short key such as `seen_before`; `where` is the record's
-    position in its file.
-    """
+    position in its file."""
 
     uri: str
     where: str
@@ -310,8 +309,7 @@ def account(found: int, not_read: Mapping[str, int], documents: Mapping[str, Any
 
 def published(sources: Manifest, documents: Manifest) -> Account | None:
     """Return the account of a bucket from published manifests. Manifests of earlier versions did not count everything;
-    for them, return None.
-    """
+    for them, return None."""
     if "found" not in sources.stats or "records" not in documents.stats:
         return None
     return account(sources.stats["found"], sources.stats["not_read"], documents.stats)

@@ -24,8 +24,7 @@ XZ_BYTES = 256 * 2**20
 
 class Readable(Protocol):
     """Object with `read(size)` and `tell()`. `read` may return fewer bytes than requested, and returns no bytes at the
-    end of the file.
-    """
+    end of the file."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -63,8 +62,7 @@ class PlainStream:
 
 class GzipMember(PlainStream):
     """Stream over the gzip member that starts at byte `start` of the file. After the member is read, `rest` has the
-    compressed bytes that follow it.
-    """
+    compressed bytes that follow it."""
 
     def __init__(self, raw: Readable, first: bytes) -> None:
         super().__init__(raw)
@@ -157,8 +155,7 @@ def with_compression(*stems: str) -> tuple[str, ...]:
 
 def stretches(raw: Readable, name: str) -> Iterator[PlainStream]:
     """Yield the readable runs of a file, decompressed according to its suffix. Each run is read to its end before the
-    next run starts.
-    """
+    next run starts."""
     name = name.lower()
     if name.endswith(".gz"):
         yield from members(raw)

@@ -57,8 +57,7 @@ def _read(value: object) -> datetime | None:
 
 def _number(text: str) -> datetime | None:
     """Parse a time written in digits. The digits are a date without separators if that date is plausible, otherwise
-    seconds (or fractions of a second) since 1970.
-    """
+    seconds (or fractions of a second) since 1970."""
     form = _DIGITS.get(len(text))
     if form and (text[:2] in ("19", "20") or len(text) < 8):
         return datetime.strptime(text, form)
@@ -109,8 +108,7 @@ def _below(text: str | None, limit: int) -> int:
 
 def _named(text: str) -> datetime | None:
     """Parse a date whose month is written in words: a day, a month or a year. Return None if the text also has a time
-    of day.
-    """
+    of day."""
     day = None if ":" in text else iso_date(text)
     return datetime.fromisoformat(f"{day}-01-01"[:10]) if day else None
 
@@ -222,8 +220,7 @@ def directives(robots: Iterable[str], tdm: Iterable[str]) -> str:
 
 def of_headers(headers: Any) -> dict[str, str]:
     """Return the opt-out signals and the license that the headers of an HTTP response declare. The headers are
-    FastWARC's.
-    """
+    FastWARC's."""
     given = [(name.lower(), value) for name, value in headers.items()]
     if not any(name in HEADERS for name, _ in given):
         return {}
@@ -238,16 +235,14 @@ def of_headers(headers: Any) -> dict[str, str]:
 
 def one_of(addresses: Iterable[str]) -> str:
     """Return the address if all addresses are equal, otherwise an empty text. If a page names two licenses, only its
-    text explains how they apply.
-    """
+    text explains how they apply."""
     found = {address.strip() for address in addresses} - {""}
     return found.pop() if len(found) == 1 else ""
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, str]) -> dict[str, Any]:
     """Merge the metadata of an HTTP response and of its page. Directives of both are combined. For other values, the
-    page's values take precedence.
-    """
+    page's values take precedence."""
     both = {*str(first.get(DIRECTIVES, "")).split(), *second.get(DIRECTIVES, "").split()}
     return {**first, **second, **({DIRECTIVES: " ".join(sorted(both))} if both else {})}
 

@@ -53,8 +53,7 @@ def read_warc(file: SourceFile, source: Source, licence: str, max_bytes: int) ->
 
 class _Window:
     """Stream of plain bytes that keeps its last bytes, so that reading can go back to the start of a record after an
-    error.
-    """
+    error."""
 
     def __init__(self, part: PlainStream) -> None:
         self._part = part
@@ -81,8 +80,7 @@ class _Window:
 
     def end_of(self, start: int, length: int | None) -> int | None:
         """Return the end of the record that begins at `start`, computed from its length. Return None if the length is
-        unknown.
-        """
+        unknown."""
         at = start - self._start
         header = HEADER_END.search(self._kept, at) if at >= 0 and length is not None else None
         return header and self._start + header.end() + (length or 0)
@@ -231,8 +229,7 @@ class _Reader:
 
 def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
     """Return the reason and detail of a reject if the headers show that a record is not a page or not an HTTP response,
-    or None.
-    """
+    or None."""
     if uri.startswith(NOT_PAGES):
         return "not_page", f"an address of {uri.partition(':')[0]}"
     if record.is_http and (status := record.http_headers.status_code) != 200:
@@ -245,8 +242,7 @@ def _unwanted(record: Any, uri: str) -> tuple[str, str] | None:
 
 def _declared(record: Any) -> tuple[str, str]:
     """Return the declared `Content-Type` and its media type. If none is declared, return the type that the archiver
-    identified.
-    """
+    identified."""
     declared = (record.http_headers if record.is_http else record.headers).get("Content-Type") or ""
     declared = declared or record.headers.get("WARC-Identified-Payload-Type") or ""
     return declared, MIME_END.split(declared, maxsplit=1)[0].strip().lower()

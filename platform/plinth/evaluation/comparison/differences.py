@@ -63,8 +63,7 @@ def in_order(stats: Mapping[str, Any]) -> list[Difference]:
 
 def label_key(label: str) -> list[tuple[int, float, str]]:
     """Return a sort key for slice labels that orders the numbers in them by value: `< 1 KiB` comes before `1 to 4 KiB`,
-    and `4` before `16`.
-    """
+    and `4` before `16`."""
     return [
         (0, 0.0, "") if piece == "<" else (1, float(piece), "") if piece[0].isdigit() else (2, 0.0, piece)
         for piece in _LABEL.findall(label)
@@ -92,8 +91,7 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
 
 def better(difference: Estimate, fewer_is_better: bool, p: float | None = None) -> str:
     """Return the better model, `a` or `b`; an empty string if the interval includes 0 or the p-value is not
-    significant.
-    """
+    significant."""
     p = difference.p if p is None else p
     if not difference.excludes() or p is None or p >= 1 - LEVEL:
         return NONE
@@ -167,8 +165,7 @@ def finding(line: Difference) -> str:
 
 def result_text(line: Difference) -> str:
     """Return the result of a comparison line in words. "No significant difference" is always followed by the minimum
-    detectable effect.
-    """
+    detectable effect."""
     if line.better != NONE or line.smallest is None:
         return finding(line)
     return f"{finding(line)}; minimum detectable effect {line.smallest:.2g}"
@@ -189,8 +186,7 @@ ABILITIES = ("probes", "tasks", "proxies")
 
 class Explanation(Frozen):
     """Explanation of a difference between two models, with numbers. `sort` is `tokenizer`, `distribution`,
-    `contamination` or `unexplained`.
-    """
+    `contamination` or `unexplained`."""
 
     measure: str
     sort: str
@@ -276,8 +272,7 @@ def _unexplained(line: Difference, loss: Difference) -> str:
 
 def joined(reasons: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     """Group explanations that have the same text. Return each group as its measures, and the text followed by its
-    sort.
-    """
+    sort."""
     found: dict[str, list[str]] = {}
     for one in reasons:
         found.setdefault(f"{one['text']} ({one['sort']})", []).append(one["measure"])

@@ -110,8 +110,7 @@ def spans_of(made: Manifest) -> list[SpanDifference]:
 
 def _spans(ctx: Context, a: MeasuredModel, b: MeasuredModel) -> list[SpanDifference]:
     """Return the held-out byte spans with the largest differences, or none if a model was not evaluated token by
-    token.
-    """
+    token."""
     ours, theirs = (side.measured.get(EVALUATION) for side in (a, b))
     if ours and theirs and ours.named(TOKENS) and theirs.named(TOKENS):
         with suppress(MissingError):  # no document in common: all are counted as unpaired

@@ -54,8 +54,7 @@ def cut_alike(store: Store, a: Manifest, b: Manifest) -> bool:
 
 def ancestry(refs: Refs, manifest: Manifest) -> dict[str, Manifest]:
     """Return a checkpoint's manifest and the manifests of all its ancestors, by asset. Missing manifests are
-    omitted.
-    """
+    omitted."""
     found, waiting = {manifest.asset: manifest}, [manifest]
     while waiting:
         for name, digest in sorted(waiting.pop().inputs.items()):

@@ -170,8 +170,7 @@ def _require_same(measure: str, a: pa.Table, b: pa.Table) -> None:
 
 def labelled(table: pa.Table, axes: dict[str, str]) -> pa.Array:
     """Return the slice labels of every row: one label per column in `axes` (axis name by column), such as `bucket
-    web`.
-    """
+    web`."""
     named = [
         pc.binary_join_element_wise(axis, pc.cast(table[column], pa.string()), " ") for column, axis in axes.items()
     ]
@@ -237,8 +236,7 @@ def chosen(
     slices: pa.Array | None = None,
 ) -> pa.Table:
     """Return a table of items with values and weights from the named columns, and with contamination statuses if
-    known.
-    """
+    known."""
     names = {"item": item, "value": value, "weight": weight, "cluster": cluster, "text": text, "status": "status"}
     found = {to: table[name] for to, name in names.items() if name in table.schema.names}
     found |= {to: pc.cast(found[to], pa.float64()) for to in ("value", "weight") if to in found}

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 class _Lines:
     """Writer of protocol lines to standard output. Other output to file descriptor 1 is redirected to standard
-    error.
-    """
+    error."""
 
     def __init__(self) -> None:
         self._stream = os.fdopen(os.dup(1), "w", buffering=1)

@@ -105,8 +105,7 @@ def _stream(
 
 def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
     """Return token ends in bytes from the tokenizer library's offsets, for tokens that contain placeholder
-    characters.
-    """
+    characters."""
     sizes = np.cumsum([0, *(len(character.encode()) for character in text)])
     made = tokenizer.encode(text, add_special_tokens=False)
     return np.asarray(sizes[[end for _, end in made.offsets]], dtype=np.int64)
@@ -124,8 +123,7 @@ def _library_ends(tokenizer: Tokenizer, text: str) -> NDArray[np.int64]:
 
 class ScoringWindow(NamedTuple):
     """Window of a stream: inputs stream[start : end], targets stream[start + 1 : end + 1]. Targets from index `scored`
-    to the end are scored.
-    """
+    to the end are scored."""
 
     start: int
     end: int
@@ -178,8 +176,7 @@ I64 = NDArray[np.int64]
 
 class Job(NamedTuple):
     """Destination of a window's scores: `offset` is the index of its first target among the scored tokens of the
-    stream.
-    """
+    stream."""
 
     stream: int
     offset: int

@@ -208,8 +208,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _peak(model: Decoder) -> int:
     """Return the peak memory in bytes since the last call of `_forget_peak`. It is the memory of the device, or of this
-    process (with Python and libraries) on a CPU.
-    """
+    process (with Python and libraries) on a CPU."""
     if model.embed_tokens.is_cuda:
         return int(torch.cuda.max_memory_allocated())
     with suppress(OSError, StopIteration):

@@ -98,8 +98,7 @@ class ModelEngine:
     @property
     def facts(self) -> dict[str, Any]:
         """Facts about the model, reported by the child process: `device`, `sequence_tokens`. Waits until the model is
-        loaded.
-        """
+        loaded."""
         while self._child.ready is None:
             try:
                 self._next()
@@ -374,8 +373,7 @@ class ModelChild:
 
 class SpareChild:
     """Holder of the idle child process, if there is one. After a fork, the child process belongs to the parent
-    process.
-    """
+    process."""
 
     def __init__(self) -> None:
         self._kept: tuple[int, ModelKey, ModelChild] | None = None

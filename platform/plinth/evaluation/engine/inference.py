@@ -39,8 +39,7 @@ Forward = Callable[..., Tensor]
 
 class StreamScores(NamedTuple):
     """Scores per stream: total -log2 p, a flag that every token is the most probable one, and -log2 p of every
-    token.
-    """
+    token."""
 
     bits: NDArray[np.float64]  # [streams]
     greedy: NDArray[np.bool_]  # [streams]
@@ -212,14 +211,12 @@ class Writer:
 
     def _limit(self, length: int) -> int:
         """Return the maximum number of new tokens for a prompt of `length` tokens. A long prompt is truncated on the
-        left, but keeps at least half of the training length.
-        """
+        left, but keeps at least half of the training length."""
         return max(1, min(self.sampling.max_tokens, self.sequence_tokens - min(length, self.sequence_tokens // 2)))
 
     def _draws(self, ids: Sequence[Sequence[int]]) -> list[np.random.Generator]:
         """Return one random generator per prompt. Its seed combines the sampling seed, the prompt, and the number of
-        equal prompts before it.
-        """
+        equal prompts before it."""
         seen: Counter[bytes] = Counter()
         found = []
         for one in ids:

@@ -98,8 +98,7 @@ def from_table(table: pa.Table) -> list[ProbeItem]:
 
 def pairs(item: ProbeItem) -> Iterator[tuple[str, str]]:
     """Yield (context, continuation) for every likelihood that the item needs: the correct answer, each wrong answer,
-    and the correct answer after the control prompt.
-    """
+    and the correct answer after the control prompt."""
     context = item.examples + item.prompt
     yield context, item.gold
     for answer in item.wrong:
@@ -224,8 +223,7 @@ WRONG = 3
 
 class Cloze(NamedTuple):
     """A prompt with its answer. By default, wrong answers and the control come from other facts; `near` and `control`
-    replace them if set.
-    """
+    replace them if set."""
 
     prompt: str
     gold: str
@@ -235,8 +233,7 @@ class Cloze(NamedTuple):
 
 def table(pattern: str, rows: str) -> list[Cloze]:
     """Return one cloze per `subject=answer` pair in `rows`. Pairs are separated by `;`. The subject replaces `{}` in
-    the pattern.
-    """
+    the pattern."""
     pairs = (row.strip().split("=") for row in rows.split(";"))
     return [Cloze(pattern.format(subject), f" {answer}") for subject, answer in pairs]
 
@@ -267,8 +264,7 @@ def items(family: str, template: str, facts: Sequence[Cloze], examples: str = ""
 
 def with_examples(family: str, template: str, facts: Sequence[Cloze], count: int = 2) -> list[ProbeItem]:
     """Return the items of a template. The last `count` facts are not scored; they are the few-shot examples of all
-    other items.
-    """
+    other items."""
     shown = "".join(f"{one.prompt}{one.gold}\n" for one in facts[-count:])
     return items(family, template, facts[:-count], shown)
 

@@ -166,8 +166,7 @@ def _kept(rows: Sequence[Row]) -> list[Row]:
 
 def _of(rows: Sequence[Row]) -> dict[str, Any]:
     """Summarize one probe: items by status, number of items that are too long, scores of clean items, scores of
-    contaminated items.
-    """
+    contaminated items."""
     asked = [row for row in rows if row["bits"] is not None]
     kept, held = _kept(rows), [row for row in asked if row["status"] in EXCLUDED]
     counts = {name: len(own) for name, own in sorted(_groups(rows, "status").items())}

@@ -188,8 +188,7 @@ FAMILY = "languages"
 
 def _numbers(language: Language) -> list[Cloze]:
     """Return clozes with consecutive numbers as the prompt and the next number as the answer; the control is another
-    sequence.
-    """
+    sequence."""
     numbers = language.numbers.split()
     facts_ = []
     for place in range(4):
@@ -202,8 +201,7 @@ def _numbers(language: Language) -> list[Cloze]:
 
 def _nouns(language: Language) -> list[Cloze]:
     """Return clozes that ask for the translation of an English noun. The last two are few-shot examples for the
-    others.
-    """
+    others."""
     words = [word.replace("_", " ") for word in language.nouns.split()]
     return [
         Cloze(f"The English word {english} is in {language.name}", f" {word}")

@@ -37,8 +37,7 @@ class Worth(NamedTuple):
     @property
     def decides(self) -> bool:
         """True if the probe can stop a run or fail a gate: its noise is known, and its signal is positive and larger
-        than the noise.
-        """
+        than the noise."""
         return self.signal > 0 and self.snr is not None and self.snr >= 1
 
 

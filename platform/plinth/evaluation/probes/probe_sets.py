@@ -81,8 +81,7 @@ def run(ctx: Context, params: Probes) -> Manifest:
 
 def outside(ctx: Context, params: Probes) -> str:
     """Return a string that identifies the inputs that are not in the recipe: files of custom probes, and probes from
-    other packages.
-    """
+    other packages."""
     files = {name: listing.inventory(one.path, ctx.workspace.input) for name, one in sorted(params.sets.items())}
     read = [[name, file.sha256] for name, found in files.items() for file in found]
     return fingerprint.digest([read, _packages(params)] if _packages(params) else read)
@@ -101,8 +100,7 @@ def load(store: Store, made: Manifest) -> list[ProbeItem]:
 
 def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
     """Return the contamination status by probe and item: clean, contaminated, suspected, undecided (the item is too
-    short) or common (all text of the item is common in training text).
-    """
+    short) or common (all text of the item is common in training text)."""
     (part,) = compared.named(comparison.FILE)
     rows = read_table(store, part, ["set", "item", "status", "why"]).to_pylist()
     return {
@@ -114,8 +112,7 @@ def statuses(store: Store, compared: Manifest) -> dict[tuple[str, str], str]:
 
 def _table(items: list[ProbeItem]) -> pa.Table:
     """Return one row per item. The text compared with training text is normalized like documents; scored text is
-    unchanged.
-    """
+    unchanged."""
     table = to_table(items)
     text = pa.array([normalize(one.text, Normalisation()) for one in items], pa.large_string())
     return table.set_column(SCHEMA.get_field_index("text"), SCHEMA.field("text"), text)

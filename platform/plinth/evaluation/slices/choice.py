@@ -75,8 +75,7 @@ def _of_bucket(store: Store, bucket: str, curated: Manifest, max_bytes: int) -> 
 
 def _smallest(store: Store, curated: Manifest, max_bytes: int) -> list[tuple[bytes, str]]:
     """Return the documents with the smallest ids, up to `max_bytes`. Only these documents and one row group are in
-    memory.
-    """
+    memory."""
     kept: list[tuple[int, bytes, str]] = []  # a heap with the largest id on top
     held = 0
     for part in curated.named("heldout-"):
@@ -199,8 +198,7 @@ def columns(store: Store, ledger: Manifest) -> dict[str, pa.DataType]:
 
 def as_in_ledger(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Return the types that sidecar columns have in the ledger: a list becomes its length, and a 16-byte id becomes
-    hexadecimal text.
-    """
+    hexadecimal text."""
     found = {name: pa.int32() if pa.types.is_list(kind) else kind for name, kind in types.items()}
     return {name: pa.string() if pa.types.is_fixed_size_binary(kind) else kind for name, kind in found.items()}
 
@@ -283,8 +281,7 @@ def _rows(store: Store, ledger: Manifest, ids: Sequence[bytes], names: Sequence[
 
 def _chosen(batch: pa.RecordBatch, wanted: pa.Array) -> pa.Array:
     """Return the rows of held-out documents with the wanted ids. The split is checked because a dropped duplicate may
-    have the same id.
-    """
+    have the same id."""
     return pc.and_(pc.equal(batch.column("decision"), "heldout"), pc.is_in(batch.column("id"), value_set=wanted))
 
 

@@ -194,8 +194,7 @@ def _rows(tokens: Sequence[TokenBits], edges: NDArray[np.int64]) -> list[dict[st
 
 def _binned(bits: NDArray[np.float64], edges: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the bits and the number of tokens of one document in each bin. Bits are multiples of `GRID`, so
-    differences of sums are exact.
-    """
+    differences of sums are exact."""
     upto = np.minimum(edges, len(bits))
     return np.diff(np.concatenate(([0.0], np.cumsum(bits)))[upto]), np.diff(upto)
 

@@ -190,8 +190,7 @@ class Trigram:
 
 def _lower_orders(counts: NDArray[np.uint32]) -> tuple[NDArray[np.float64], ...]:
     """Return the tables for shorter contexts: counts of byte pairs [last, byte]; total count and number of distinct
-    bytes, by [before, last] and by [last]; p(byte) without context [byte].
-    """
+    bytes, by [before, last] and by [last]; p(byte) without context [byte]."""
     cube = counts.reshape(256, 256, 256)
     pairs = cube.sum(axis=0, dtype=np.float64)
     singles = pairs.sum(axis=0)
@@ -376,8 +375,7 @@ def _texts(store: Store, refs: Refs, made: Manifest) -> list[Document]:
 
 def _joined(ends: NDArray[np.int64], span_bytes: int) -> NDArray[np.int64]:
     """Return span ends without those that would leave a span shorter than `span_bytes`. The remainder joins the last
-    span.
-    """
+    span."""
     kept: list[int] = []
     for end in ends.tolist():
         if end - (kept[-1] if kept else 0) >= span_bytes:

@@ -155,8 +155,7 @@ def unrounded(error: float, size: float) -> float:
 
 def fewest_pairs(alpha: float) -> int:
     """Return the smallest number of pairs with which an exact test can be significant: 2 (1/2)^k < alpha, if all k
-    pairs differ in the same direction.
-    """
+    pairs differ in the same direction."""
     return math.floor(1 - math.log2(alpha)) + 1
 
 
@@ -319,8 +318,7 @@ class Sequential(Frozen):
 
     def _half_width(self) -> float:
         """Return the distance from the mean at which the likelihood ratio reaches 1 / alpha, or infinity if it never
-        does.
-        """
+        does."""
         if self.n < 2:
             return math.inf
         g = 1 + self.n * self.effect**2

@@ -98,8 +98,7 @@ def difference(
 
 def _own_error(rows: Floats, clusters: Clusters) -> tuple[float, float, int]:
     """Return mean, standard error and number of clusters. If all values are 0 or all are 1, the error is from Wilson's
-    interval.
-    """
+    interval."""
     middle, error, count = _mean_and_error(rows, clusters, _size(rows))
     if error == 0 and middle in (0.0, 1.0):
         edge = share(round(middle) * count, count)
@@ -446,8 +445,7 @@ def _rest(gaps: Floats, mean: Floats, runs: Floats, below: Floats) -> float:
 
 def _p(distance: float, half_width: Callable[[float], float]) -> float:
     """Return the p-value: 1 minus the confidence level at which the interval reaches 0, found by bisection on a log
-    scale.
-    """
+    scale."""
     low, high = _LEAST, 0.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -126,8 +126,7 @@ def _without_first(data: Path, dropped: list[DamagedLine], folder: Path, error: 
 
 def local(task: Task) -> list[str]:
     """Return the data files of a task's evaluated split, as named in its YAML. Damaged lines are counted in these
-    files.
-    """
+    files."""
     files = (task.config.dataset_kwargs or {}).get("data_files") or []
     split = task.config.test_split or task.config.validation_split
     found = files.get(split, []) if isinstance(files, Mapping) else files
@@ -180,8 +179,7 @@ def _configure(task: Task, params: Mapping[str, Any]) -> None:
 
 def _documents(task: Task, limit: int | None) -> tuple[list[int], list[dict[str, Any]]]:
     """Return the indices of the first `limit` valid documents, and one row for each invalid document before the last
-    valid one.
-    """
+    valid one."""
     good: list[int] = []
     bad: list[dict[str, Any]] = []
     for index, document in enumerate(task.eval_docs):
@@ -274,8 +272,7 @@ def _answer(task: Task, sample: Mapping[str, Any]) -> tuple[float | None, int | 
 
 def _score(value: Any) -> tuple[float | None, float | None]:
     """Return score and weight of a metric's value. A plain number has no weight; a fraction's weight is its
-    denominator. Other values give None for both.
-    """
+    denominator. Other values give None for both."""
     if isinstance(value, bool | int | float | np.number):
         return _number(value), None
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, int | float | np.number) for one in value):

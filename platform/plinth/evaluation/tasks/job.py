@@ -46,13 +46,11 @@ Text = str | Sequence[int]
 
 class Answerer(Protocol):
     """Interface through which `CheckpointLM` queries a model. Token prompts are used unchanged; text prompts follow the
-    start-of-document token.
-    """
+    start-of-document token."""
 
     def likelihoods(self, pairs: Sequence[tuple[Text, Text]]) -> list[tuple[float, bool]]:
         """Return the total -log2 p of each continuation after its prompt, and a flag that greedy decoding yields the
-        continuation.
-        """
+        continuation."""
         ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Mapping[str, Any]) -> list[str]:
@@ -260,8 +258,7 @@ def _step(params: TaskSet, more: Mapping[str, Any]) -> Step:
 
 class _Harness:
     """One run of the child process with lm-evaluation-harness, and the model engine, which is started at the first
-    request.
-    """
+    request."""
 
     def __init__(self, ctx: Context, name: str, params: TaskSet, checkpoint: Manifest, files: Manifest) -> None:
         self.ctx, self.name, self.params, self.checkpoint, self.files = ctx, name, params, checkpoint, files

@@ -49,8 +49,7 @@ class CheckpointLM(LM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Return ln p of each continuation after its context, and a flag that greedy decoding yields the
-        continuation.
-        """
+        continuation."""
         found = self.model.likelihoods([one.args for one in requests])
         return [(-bits * math.log(2), greedy) for bits, greedy in found]
 

@@ -232,8 +232,7 @@ def _within(
 
 def _row(params: Mixture, leg: Leg, names: Sequence[str]) -> dict[str, Any]:
     """Return the manifest row of a phase: whole counts of its full blocks and its tail, as close to its shares as
-    possible.
-    """
+    possible."""
     exact = [leg.middle[name] for name in names]
     blocks = leg.size // params.block_sequences
     ramp = _ramp(params, leg, names) if leg.start != leg.end and blocks else None

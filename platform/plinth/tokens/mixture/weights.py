@@ -223,8 +223,7 @@ def _tempered(phase: Phase, weighed: Shares) -> Shares:
 
 def group_of(stream: Stream, by: str) -> str:
     """Return the group of a stream: its name, its bucket, or its value on the axis `by` (empty if the stream has no
-    value).
-    """
+    value)."""
     return stream.name if by == "stream" else stream.bucket if by == "bucket" else stream.values.get(by, "")
 
 

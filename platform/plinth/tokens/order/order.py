@@ -200,8 +200,7 @@ class Order:
 
     def _counts(self, phase: _Phase, block: int) -> list[int]:
         """Return the number of sequences per stream in a block. If `block` is the number of full blocks, it means the
-        tail.
-        """
+        tail."""
         return phase.full.counts(block) if block < phase.full.blocks else list(phase.tail)
 
     def _before(self, phase: _Phase, block: int) -> list[int]:
@@ -212,8 +211,7 @@ class Order:
         self, number: int, positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int16], NDArray[np.int32], NDArray[np.int64]]:
         """Return the columns of `drawn` for positions in the full blocks of one phase, or for positions in the phase's
-        tail.
-        """
+        tail."""
         phase = self._phases[number]
         first, last = ((int(edge) - phase.first) // self.block_sequences for edge in positions[[0, -1]])
         counts = np.array([self._counts(phase, block) for block in range(first, last + 1)], np.int64)

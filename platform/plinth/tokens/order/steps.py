@@ -106,8 +106,7 @@ class LengthChange(Change):
 
 class Amendment(Change):
     """Change of a started run. It replaces later scheduled changes of the value that it sets (batch size or row
-    length).
-    """
+    length)."""
 
     global_batch_sequences: int | None = Field(
         None, ge=1, description="Sequences per optimizer step from this step on; if null, unchanged."
@@ -191,8 +190,7 @@ class MisplacedChange(RecipeError):
 @dataclass(frozen=True)
 class StepRange:
     """Range of steps that begins at `first_step` and `first_position`, with `batch` sequences per step in rows of
-    `length`.
-    """
+    `length`."""
 
     first_step: int
     first_position: int

@@ -336,8 +336,7 @@ class Loader:
 @dataclass(frozen=True)
 class _DrawnSteps:
     """Sequences of consecutive steps, starting at `first`. Step `first` + n has `edges[n]` to `edges[n + 1]`
-    (exclusive).
-    """
+    (exclusive)."""
 
     first: int
     edges: tuple[int, ...]

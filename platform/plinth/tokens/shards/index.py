@@ -348,8 +348,7 @@ class IndexLookup:
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
         """Return the first row and end (exclusive) of the documents that have tokens in `start` to `stop` of the
-        stream.
-        """
+        stream."""
         begin, block = self._around(start)
         first = begin + max(0, int(block.searchsorted(start, "right")) - 1)
         if begin + len(block) < self._rows and block[-1] < stop:

@@ -53,8 +53,7 @@ _DIGITS = {"single": r"\p{N}", "triples": r"\p{N}{1,3}", "runs": r" ?\p{N}+"}
 
 def pipeline(params: TokenizerParameters, model: Any = None) -> Tokenizer:
     """Return a tokenizer with the pre-tokenizer and decoder of the recipe's tokenizer kind, around `model` or an empty
-    model.
-    """
+    model."""
     tokenizer = Tokenizer(model or models.BPE())
     if params.kind == "bpe-bytes":
         tokenizer.pre_tokenizer = _byte_words(params)

@@ -163,8 +163,7 @@ def _cut(bins: Mapping[int, int], budget: int) -> int:
 
 def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mix 64-bit words with a bijection in which every output bit depends on every input bit (Steele, Lea and Flood
-    2014).
-    """
+    2014)."""
     mixed = values >> np.uint64(30)
     mixed ^= values
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

@@ -333,8 +333,7 @@ def uploaded_path(run: RunDirectory, step: int) -> Path:
 
 def is_uploaded(run: RunDirectory, step: int) -> bool:
     """Return True if exactly this checkpoint was uploaded; an upload of an earlier save of the same step does not
-    count.
-    """
+    count."""
     note = uploaded_path(run, step)
     return note.exists() and note.read_bytes() == record_path(run, step).read_bytes()
 

@@ -124,8 +124,7 @@ def listed(folder: Path) -> list[str]:
 
 def hash_files(folder: Path, names: Sequence[str], *, flush: bool) -> list[File]:
     """Hash the named files in parallel, each with the algorithm of `hasher_of`. If `flush` is set, wait until their
-    bytes are on disk.
-    """
+    bytes are on disk."""
 
     def one(item: str) -> File:
         size, digest = _hash(path_in(folder, item), hasher_of(item), flush, silent)
@@ -347,8 +346,7 @@ def every_file(root: CheckpointRoot, manifests: Sequence[RankManifest], checkpoi
 
 def share(root: CheckpointRoot, index: int, count: int) -> tuple[RankFiles, ...]:
     """Return the ranks whose files reader `index` of `count` must check. With one reader per rank, each reader checks
-    the files of its own rank.
-    """
+    the files of its own rank."""
     return root.ranks[index::count]
 
 

@@ -78,8 +78,7 @@ def file_names(division: Mapping[str, int]) -> dict[int, str]:
 
 def index_text(division: Mapping[str, int], total_bytes: int) -> dict[str, str]:
     """Return the name and text of the index that maps tensors to files. If one file contains all tensors, return an
-    empty dict.
-    """
+    empty dict."""
     names = file_names(division)
     if len(names) == 1:
         return {}

@@ -143,8 +143,7 @@ def write(plan: WritePlan, block: memoryview, do: Do = at_once) -> RankPart:
 
 class Timing(NamedTuple):
     """Times of a save: its start (`time.monotonic`), the seconds that it stalled training, and the seconds that it
-    waited for the previous save.
-    """
+    waited for the previous save."""
 
     begun: float
     stall_s: float

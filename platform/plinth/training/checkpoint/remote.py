@@ -247,8 +247,7 @@ class RemoteCheckpoints:
 
     def _get(self, key: str, most: int | None = None) -> bytes:
         """Return an object's bytes. If `most` is set, at most `most` + 1 bytes are read, so that a longer object is
-        detected.
-        """
+        detected."""
         data: bytes = self._body(key).read(None if most is None else most + 1)
         return data
 

@@ -131,8 +131,7 @@ def restore(engine: TrainingEngine) -> None:
 
 def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
     """Raise an error if the optimizer or its weight average differs from the parent's, because the parent's state would
-    then have other tensors.
-    """
+    then have other tensors."""
     kinds = [(one.kind, dict(one.options), one.ema_decay is not None) for one in (ours, theirs)]
     if kinds[0] != kinds[1]:
         found, expected = (f"{kind} {options or ''}{' with a mean of weights' * mean}" for kind, options, mean in kinds)
@@ -147,8 +146,7 @@ def _require_same_kind(ours: Optimizer, theirs: Optimizer) -> None:
 
 def _verify(engine: TrainingEngine, run: RunDirectory, step: int) -> None:
     """Compare this rank's files of the checkpoint with their signed digests. If any rank finds a difference, every rank
-    raises an error.
-    """
+    raises an error."""
     try:
         SharedVerification(engine.config, engine.rank).verify(step, run)
     except CheckpointError as error:

@@ -76,8 +76,7 @@ def _unknown_rollback(config: RunConfig, step: int, rollbacks: list[Intervention
 
 def kept(policy: Checkpoints, steps: list[int], scores: dict[int, float], always: set[int]) -> set[int]:
     """Return the committed steps whose checkpoints the policy keeps. `steps` is sorted, oldest first; lower `scores`
-    are better.
-    """
+    are better."""
     staying = set(steps[-policy.keep_last :]) | (always & set(steps))
     if policy.keep_every:
         staying |= {step for step in steps if step % policy.keep_every == 0}

@@ -75,8 +75,7 @@ class Share:
 
 class Piece(NamedTuple):
     """Range of a flattened shard: elements `first` to `end` of shard `part` of a parameter that is divided along `dim`
-    into `parts` shards.
-    """
+    into `parts` shards."""
 
     dim: int
     part: int

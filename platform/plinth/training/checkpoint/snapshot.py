@@ -215,8 +215,7 @@ def recorded_digests(run: RunDirectory, step: int) -> dict[str, Any]:
 
 def parameters_digest(parameters: Iterable[tuple[str, Tensor]]) -> str:
     """Return one SHA-256 over the names, dtypes, shapes and BLAKE3 digests of whole parameters, sorted by name, as in
-    `digests`.
-    """
+    `digests`."""
     lines = {name: line_of(name, tensor) for name, tensor in parameters}
     return digest_of_lines(lines[name] for name in sorted(lines))
 

@@ -142,8 +142,7 @@ class Arena:
 
     def reserve(self, size: int) -> Tensor:
         """Return a uint8 tensor [size] over the memory block, growing the block if needed. The block's old content may
-        be lost.
-        """
+        be lost."""
         if size > self.size:
             self._unpin()
             size = -(-size // GROWTH) * GROWTH + GROWTH
@@ -259,8 +258,7 @@ class _Hashed:
 
     def reach(self, begin: int, end: int) -> None:
         """Record that bytes `begin` to `end` are filled, and hash all bytes up to `end`. Tensors that are filled twice
-        are hashed at the end.
-        """
+        are hashed at the end."""
         self._again |= begin < self._done
         if not self._again:
             self._hash(end, silent)

@@ -43,8 +43,7 @@ class _Slot(NamedTuple):
 
 def layout_of(config: RunConfig) -> dict[str, int]:
     """Return the settings that divide state and gradient sums over ranks. A run resumes bit for bit if they are
-    equal.
-    """
+    equal."""
     parallel = config.parallel
     degrees = {name: int(getattr(parallel, name)) for name in ("zero_stage", "tensor", "pipeline", "sequence")}
     return {"ranks": config.ranks, "micro_batch_sequences": config.micro_batch_sequences, **degrees}
@@ -77,8 +76,7 @@ def capture(engine: TrainingEngine) -> Captured:
 
 def _kinds_by_group(outer: Any) -> list[dict[str, list[str]]]:
     """Return, for each parameter group, the kinds of optimizer state of its parameters. This includes groups of which
-    this rank has an empty range.
-    """
+    this rank has an empty range."""
     inner, found = outer.basic_optimizer, list[dict[str, list[str]]]()
     for flat, group in _flats(outer):
         kinds = sorted(_moments(inner, flat))
@@ -196,8 +194,7 @@ def _slot(outer: Any, parameter: Any, masters: Mapping[int, Tensor]) -> _Slot | 
 
 def _unfused_masters(outer: Any) -> dict[int, Tensor]:
     """Return the FP32 master weights of each parameter by the parameter's id, for runs in reduced precision without
-    ZeRO.
-    """
+    ZeRO."""
     if hasattr(outer, "fp32_partitioned_groups_flat"):
         return {}
     pairs = zip(getattr(outer, "fp16_groups", []), getattr(outer, "fp32_groups", []), strict=True)
@@ -211,15 +208,13 @@ def _moments(inner: Any, flat: Tensor) -> dict[str, Tensor]:
 
 def _is_copy(engine: TrainingEngine, shard: Shard) -> bool:
     """Return True if a parameter is not divided over tensor ranks and the first tensor rank, not this one, writes its
-    state.
-    """
+    state."""
     return shard == WHOLE and engine.topology.place.tensor > 0
 
 
 def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
     """Return the elements that this rank writes from its range of a parameter. Without ZeRO each replica writes an
-    equal part.
-    """
+    equal part."""
     size = share.state[MASTER].numel()
     if share.copy:
         return 0, 0
@@ -232,8 +227,7 @@ def _written_range(engine: TrainingEngine, share: Share) -> tuple[int, int]:
 
 def _flats(outer: Any) -> list[tuple[Tensor, dict[str, Any]]]:
     """Return the tensors that the optimizer updates, with their parameter groups. ZeRO-3 empties its groups between
-    steps.
-    """
+    steps."""
     groups, three = outer.basic_optimizer.param_groups, getattr(outer.optimizer, "fp32_partitioned_groups_flat", None)
     if three:
         return [(flat, groups[outer.optimizer.sub_group_to_group_id[number]]) for number, flat in enumerate(three)]

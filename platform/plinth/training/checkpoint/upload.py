@@ -48,8 +48,7 @@ class UploadLoop:
 
     def follow(self) -> bool:
         """Upload checkpoints until the supervisor tells the process to finish. Return True if all checkpoints are in
-        the bucket.
-        """
+        the bucket."""
         while True:
             self._withdraw()
             waiting = [step for step in checkpoint.committed(self.run) if not checkpoint.is_uploaded(self.run, step)]
@@ -120,8 +119,7 @@ class Uploader:
 
     def finish(self, hurry: Callable[[], bool]) -> None:
         """Upload the remaining checkpoints, then end the process. Once `hurry()` is true, wait no longer than the
-        recipe's grace period.
-        """
+        recipe's grace period."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -176,8 +174,7 @@ def fetch_command(config_path: Path, step: int, node: int, nodes: int) -> list[s
 
 def main() -> int:
     """Upload the checkpoints of the run named on the command line, or fetch a node's part of one. Return 0 if all
-    transfers are complete.
-    """
+    transfers are complete."""
     config = configuration.load(sys.argv[1])
     assert config.checkpoints.upload is not None
     remote = RemoteCheckpoints(config.checkpoints.upload, config.run_id)
@@ -200,8 +197,7 @@ def _fetch(config: RunConfig, remote: RemoteCheckpoints, step: int, node: int, n
 
 def _read_orders(following: UploadLoop) -> None:
     """Tell the upload loop to finish when a line arrives on standard input. If the input closes, exit at once, because
-    the supervisor has ended.
-    """
+    the supervisor has ended."""
     for _ in sys.stdin:
         following.finishing.set()
     os._exit(2)

@@ -82,8 +82,7 @@ class WriterClient:
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the writer's answer, or None if there is none after `timeout_s`. If the process has ended without an
-        answer, return a failure.
-        """
+        answer, return a failure."""
         line = self._line(timeout_s)
         if line is not None:
             return dict(json.loads(line))
@@ -105,8 +104,7 @@ class WriterClient:
 
     def made_progress(self) -> bool:
         """Return True if the writer has made progress since the last call. On systems other than Linux, return True if
-        the writer is alive.
-        """
+        the writer is alive."""
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             written = Path(f"/proc/{self._process.pid}/io").read_text().split("wchar: ")[1].split()[0]
@@ -227,8 +225,7 @@ def lock_path(run: RunDirectory, rank: int) -> Path:
 
 def hold(run: RunDirectory, rank: int) -> int:
     """Take the lock of a rank's writer and return its descriptor. The process id and the host are written into the lock
-    file.
-    """
+    file."""
     return atomic.take(lock_path(run, rank), owner=f"{os.getpid()} {socket.gethostname()}")
 
 

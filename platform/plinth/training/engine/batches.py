@@ -112,8 +112,7 @@ class ReplicaBatches:
 
 def _next(source: Iterator[StepBatch]) -> StepBatch | Exception | None:
     """Return the next batch, or None at the end. If the reader fails, return an error that can be sent to other
-    ranks.
-    """
+    ranks."""
     try:
         return next(source, None)
     except PlinthError as error:
@@ -164,8 +163,7 @@ class ModelInput(NamedTuple):
 
 def expand_batch(rows: CompactBatch, length: int, device: torch.device, *, segments: bool) -> ModelInput:
     """Return a batch on a device as 64-bit ids in rows of `length` tokens. If `segments`, also return each token's
-    document.
-    """
+    document."""
     width = rows.tokens.shape[1]
     ids = to_device(signed(rows.tokens), device).long()
     if rows.tokens.itemsize == 2:
@@ -192,8 +190,7 @@ def _segments(rows: CompactBatch, device: torch.device) -> Tensor:
 
 def _mask_of_runs(runs: np.ndarray, shape: torch.Size, device: torch.device) -> Tensor:
     """Return a bool mask that is True at the positions inside `runs` (begin and end, ascending, disjoint) of the flat
-    array.
-    """
+    array."""
     edges = torch.zeros(shape.numel() + 1, dtype=torch.int32, device=device)
     places = to_device(runs, device).long()
     edges.index_add_(0, places[:, 0], torch.ones_like(places[:, 0], dtype=torch.int32))
@@ -212,7 +209,6 @@ def signed(array: np.ndarray) -> np.ndarray:
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     """Copy an array to a device without waiting. A copy of more than 64 KB from pageable memory may wait for the
-    device.
-    """
+    device."""
     held = torch.from_numpy(array)
     return (held.pin_memory() if device.type == "cuda" else held).to(device, non_blocking=True)

@@ -77,8 +77,7 @@ def _own_engine(bucket: int) -> Iterator[None]:
 
 def _leave_norm_out(outer: Any) -> None:
     """Replace DeepSpeed's norm and overflow checks with constants, in the cases where no DeepSpeed setting disables
-    them.
-    """
+    them."""
     if hasattr(outer, "_get_norm_groups"):  # ZeRO-3
         outer._get_norm_groups = lambda: [0.0]
     elif getattr(outer, "cpu_offload", False):  # ZeRO-1 and ZeRO-2

@@ -51,8 +51,7 @@ class DeviceGradients:
 
     def measure(self) -> None:
         """Measure the gradient after the last backward pass of a step. All ranks must call this. The host does not
-        wait.
-        """
+        wait."""
         norms = list(self._norms())
         device = self._engine.device
         total = torch.stack([n.to(device) for n in norms]).double().square().sum() if norms else _zero(device)
@@ -255,8 +254,7 @@ class LayerMonitor:
 
     def latest(self) -> LayerStatistics | None:
         """Return the newest measurement that has reached the host, without waiting. Return None before the first
-        measurement.
-        """
+        measurement."""
         while self._sent and (self._sent[0][2] is None or self._sent[0][2].query()):
             self._receive()
         return self._latest

@@ -220,8 +220,7 @@ class TrainingEngine:
 
     def _step(self, total: Tensor | None) -> None:
         """Run DeepSpeed's step after a backward pass. After the last backward pass, `total` is the loss of the whole
-        step.
-        """
+        step."""
         if total is not None:
             self._complete(total)
         self.clock.enter("optimizer")
@@ -244,8 +243,7 @@ class TrainingEngine:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Return a context in which `loss_of` may be called. All ranks must enter it. Gradients are off, and the loss
-        has no z-loss.
-        """
+        has no z-loss."""
         self.module.eval()
         try:
             with torch.no_grad():

@@ -230,8 +230,7 @@ class Muon(torch.optim.Optimizer):
 
     def _step_wave(self, wave: Wave, flat: tuple[Tensor, ...], group: dict[str, Any], bad: Tensor | None) -> None:
         """Update the matrices of one wave. The parts of each matrix are sent to the rank that orthogonalizes it, and
-        back.
-        """
+        back."""
         weights, gradient, momentum = ([all_[one.held] for one in wave.matrices] for all_ in flat)
         ahead = [self._look_ahead(v, g, bad) for v, g in zip(momentum, gradient, strict=True)]
         whole = wave.gather(ahead)
@@ -376,8 +375,7 @@ def _alone(one: HeldMatrix, rank: int) -> Wave:
 
 def _end_to_end(members: Sequence[Tensor], offsets: Sequence[int], share: int, group: Any) -> list[Wave]:
     """Divide matrices as ZeRO-1 and ZeRO-2 do: rank r has `share` elements of the concatenated group, starting at r x
-    share.
-    """
+    share."""
     rank = dist.get_rank(group)
     waves, across = list[Wave](), list[HeldMatrix]()
     for member, offset in zip(members, offsets, strict=True):

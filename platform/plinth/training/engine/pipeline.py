@@ -96,8 +96,7 @@ class TiedEmbedding:
 
     def _add(self, borrowed: Tensor) -> None:
         """Add a micro batch's gradient of the last stage's copy in FP32, as DeepSpeed does for the parameters that it
-        manages.
-        """
+        manages."""
         assert borrowed.grad is not None
         if self._gradient is None:
             self._gradient = torch.zeros_like(borrowed, dtype=torch.float32)
@@ -115,8 +114,7 @@ class TiedEmbedding:
 
     def send_gradient(self, outer: Any) -> None:
         """Send the last stage's gradient to the first stage, and add it to the gradient in DeepSpeed's optimizer
-        `outer`.
-        """
+        `outer`."""
         operations: list[dist.P2POp] = []
         if self._stage.last:
             _send(operations, self._gradient, self._ranks[0])
@@ -217,8 +215,7 @@ class PipelineEngine(TrainingEngine):
 
     def _schedule(self, batch: StepBatch) -> Tensor:
         """Run all forward and backward passes of a step. Return the mean loss on the last stage, and zero on other
-        stages.
-        """
+        stages."""
         total = torch.zeros((), dtype=torch.float64, device=self.rank.device)
         waiting: deque[tuple[Tensor | None, Tensor]] = deque()
         count, weights = len(batch), batch.weights(self.config.data_ranks)
@@ -283,8 +280,7 @@ class PipelineEngine(TrainingEngine):
 
     def _passed_on(self, shape_of_tokens: Sequence[int], *inputs: Any, **asked: Any) -> Tensor:
         """Run one forward pass over all stages. Each stage gets the previous stage's activations and returns its own
-        output.
-        """
+        output."""
         exchange = StageExchange(self._stage, self._ranks, self._activations(shape_of_tokens), self.rank.device)
         x = exchange(forward_from=True)[0]
         y: Tensor = self.deepspeed(*inputs, x=x, **asked)
@@ -302,8 +298,7 @@ class PipelineEngine(TrainingEngine):
 
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Yield whole parameters in the order of the undivided model, one at a time, on the CPU. All ranks must iterate
-        together.
-        """
+        together."""
         with torch.device("meta"):
             undivided = Decoder(self.config.model, self.config.vocab_size)
         ours = dict(self.module.named_parameters())

@@ -97,8 +97,7 @@ class SavedInitial:
 
     def fill(self, target: Tensor, name: str, role: Role, placement: Placement) -> None:
         """Write the initial values of one part of a tensor into `target`, in its precision and on its device. See
-        `Initial.fill` for the arguments.
-        """
+        `Initial.fill` for the arguments."""
         if self._rows is not None and role == "embedding":
             self._fill_rows(target, self._tensor(name, (self._vocabulary, placement.shape[1])), placement)
             return
@@ -184,8 +183,7 @@ class SavedInitial:
 
 def master_weights(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the groups with an FP32 master weight in place of each parameter. The gradients of the parameters become
-    FP32.
-    """
+    FP32."""
     return [{**group, "params": [_master(parameter) for parameter in group["params"]]} for group in groups]
 
 

@@ -206,8 +206,7 @@ def write(config: RunConfig, evidence: Mapping[str, Any]) -> None:
 
 def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) -> dict[str, Any]:
     """Compare one step of the original run with the replay. If the timeline lacks the step, every value counts as
-    different.
-    """
+    different."""
     pairs = {
         name: {"original": original.get(name, False if name == "vetoed" else None), "replayed": again[name]}
         for name in COMPARED
@@ -217,8 +216,7 @@ def _compared(original: Mapping[str, Any], step: int, again: Mapping[str, Any]) 
 
 def _commit(config: RunConfig, step: int, again: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the original and the replayed state at one commit. List the monitor, which includes the guard, only if it
-    differs.
-    """
+    differs."""
     expected = checkpoint.read_state(config.directory, step)
     parts: dict[str, Any] = {
         part: {"original": expected[part], "replayed": again[part], "equal": expected[part] == again[part]}
@@ -264,16 +262,14 @@ def _comparable(event: Mapping[str, Any]) -> dict[str, Any]:
 
 def _largest_difference(steps: list[dict[str, Any]], name: str) -> float:
     """Return the largest absolute difference of one number between original and replay. Steps without both values are
-    left out.
-    """
+    left out."""
     pairs = ((row[name]["original"], row[name]["replayed"]) for row in steps)
     return max((abs(a - b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)), default=0.0)
 
 
 def _relative_difference(steps: list[dict[str, Any]], name: str) -> float:
     """Return the largest relative difference of one number between original and replay. It is infinite if a step lacks
-    one of the two values.
-    """
+    one of the two values."""
     pairs = [(row[name]["original"], row[name]["replayed"]) for row in steps]
     if not all(isinstance(one, float) for pair in pairs for one in pair):
         return math.inf
@@ -313,8 +309,7 @@ METHOD: Final = (
 
 def share_of(engine: TrainingEngine) -> list[Tensor]:
     """Return a copy of this rank's master weights and optimizer state on the CPU. It is as large as the rank's part of
-    a checkpoint.
-    """
+    a checkpoint."""
     return [tensor.detach().to("cpu", copy=True) for tensor in engine.optimizer_tensors()]
 
 

@@ -54,8 +54,7 @@ ToleranceClass = Literal["bit-equal", "measured"]
 
 class MeasuredBound(Frozen):
     """Bound for one number: the largest relative difference between original and replay, the largest difference between
-    two replays, and the allowed maximum.
-    """
+    two replays, and the allowed maximum."""
 
     difference: float
     spread: float
@@ -67,8 +66,7 @@ class MeasuredBound(Frozen):
     @property
     def holds(self) -> bool:
         """True if the difference is within the bound. A bound of 1 or more is never met, because it would allow any
-        value.
-        """
+        value."""
         return self.difference <= self.bound < 1
 
 
@@ -237,8 +235,7 @@ def _undecided(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 def _decisions(value: Any) -> Any:
     """Return a copy of a record without its measured numbers. Measured numbers are floats, or floats written as
-    text.
-    """
+    text."""
     if isinstance(value, Mapping):
         return {name: _decisions(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -339,8 +339,7 @@ def baseline_steps(step: int, count: int, without: Collection[int] = ()) -> list
 
 def suspect_steps(history: History) -> set[int]:
     """Return all suspect steps: skipped steps, steps with a skipped update, and steps in the window of a rule that
-    suspects the batch.
-    """
+    suspects the batch."""
     interventions = [event for event in history.events if event["event"] == "intervention"]
     windows = [event["window"] for event in interventions if event["rule"] in OF_BATCH]
     kept_back = {step for step, event in history.steps.items() if event.get("vetoed")}
@@ -374,8 +373,7 @@ class _View:
 
     def about(self, step: int) -> dict[str, Any]:
         """Return the fields with which every result begins: run, step, checkpoint, and the original loss and gradient
-        norm.
-        """
+        norm."""
         history = timeline(self.config.directory.events)
         trained = history.steps.get(step)
         taken_back = [event for event in history.undone if event["step"] == step]

@@ -215,8 +215,7 @@ def judge_layers(
     rule: LayerRule, name: Rule, measured: Mapping[str, float] | None, history: dict[str, Rolling]
 ) -> Finding | None:
     """Return the finding for the layer that is furthest outside its usual range, or None. Add the measurement to the
-    history.
-    """
+    history."""
     worst: Finding | None = None
     for layer, value in (measured or {}).items():
         window = history.setdefault(layer, Rolling(LAYER_WINDOW))
@@ -240,8 +239,7 @@ WARM_UP = 10
 
 class ThroughputRule:
     """Rule that judges the seconds per token of every step. It does not judge seconds per step, because batches may
-    grow.
-    """
+    grow."""
 
     def __init__(self, policy: Throughput, window_steps: int) -> None:
         self.policy, self._window = policy, Rolling(window_steps)

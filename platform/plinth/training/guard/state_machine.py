@@ -173,8 +173,7 @@ class Guard:
 
     def _hardest(self, made: list[Intervention]) -> list[Intervention]:
         """Return all warnings, and only the most severe other action. Two rules that detect the same problem then cause
-        only one action.
-        """
+        only one action."""
         warnings = [one for one in made if one.action == "warn"]
         acting = [one for one in made if one.action != "warn"]
         if not acting:

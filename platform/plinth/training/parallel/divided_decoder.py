@@ -282,8 +282,7 @@ def partition_initialised(model: nn.Module, initial: WeightSource, settings: dic
 
 def fill_range(whole: Tensor, initial: WeightSource, name: str, role: Role, start: int, count: int) -> None:
     """Initialize `count` elements of a flattened parameter, starting at `start`, and the other elements in their
-    rows.
-    """
+    rows."""
     if whole.dim() < 2:
         initial.fill(whole, name, role, Placement(tuple(whole.shape)))
         return

@@ -159,8 +159,7 @@ class ModelParallelUnit:
 
 def _alone(topology: Topology) -> Any:
     """Return a process group with only this rank. DeepSpeed would take None for the group of all ranks. All ranks must
-    call this.
-    """
+    call this."""
     import torch.distributed as dist
 
     return [dist.new_group([rank]) for rank in range(topology.ranks)][topology.rank]

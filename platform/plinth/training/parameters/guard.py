@@ -27,8 +27,7 @@ class GuardRule(OneValue):
 
 class Nonfinite(GuardRule):
     """Rule for a loss or gradient that is NaN or infinite. The update of such a step is always skipped, whatever the
-    action.
-    """
+    action."""
 
     action: Action = Field("rollback", description=_ACTION)
 
@@ -86,8 +85,7 @@ class PlateauRule(LateRule):
 
 class Throughput(GuardRule):
     """Rule for steps that are much slower than before. It depends on wall-clock time, so its action can only be warn or
-    stop.
-    """
+    stop."""
 
     confirmations: int = internal(10, ge=1, description=_CONFIRMATIONS)
     ratio: float = internal(0.5, gt=0, lt=1, description="Threshold as a fraction of the recent tokens per second.")
@@ -136,8 +134,7 @@ class BatchScreening(Frozen):
 
 class GuardParameters(Frozen):
     """Settings of the guard, which judges every step. It skips updates, rolls back, lowers the learning rate or stops
-    the run, within limits.
-    """
+    the run, within limits."""
 
     enabled: bool = Field(True, description="Enable the guard. If false, a non-finite loss ends the run.")
     window_steps: int = Field(

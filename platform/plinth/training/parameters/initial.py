@@ -82,8 +82,7 @@ class InitialWeights(Frozen):
 
 class InitialState(Frozen):
     """Resolved source of a run's initial weights: the digest of the manifest of asset `initial`, and the recipe's
-    options.
-    """
+    options."""
 
     manifest: str
     optimizer: Literal["fresh", "kept"] = "fresh"

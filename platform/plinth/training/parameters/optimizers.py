@@ -140,8 +140,7 @@ class Optimizer(Frozen):
 
 class MuonOptions(Frozen):
     """Options of Muon. Its update is the momentum, orthogonalized by Newton-Schulz iteration (Jordan et al. 2024,
-    kellerjordan.github.io/posts/muon).
-    """
+    kellerjordan.github.io/posts/muon)."""
 
     momentum: float = Field(0.95, ge=0, lt=1, description="Momentum coefficient.")
     scale: Literal["rms", "spectral"] = Field(
@@ -298,8 +297,7 @@ class RotaryChange(Frozen):
 
 class TrainingChange(RunChange):
     """A change of batch size, row length or rotary positions from a step on. With a `reason`, it amends a started run:
-    it applies to future steps and replaces later scheduled changes.
-    """
+    it applies to future steps and replaces later scheduled changes."""
 
     rope_theta: float | None = Field(
         None, gt=0, description="Base of the rotary frequencies, unchanged if unset. Not allowed in amendments."

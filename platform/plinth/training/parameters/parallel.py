@@ -29,8 +29,7 @@ BUCKET = 2**25
 
 class LossScale(Frozen):
     """Loss scale for FP16. Gradients are scaled up so that small values do not underflow (Micikevicius et al.,
-    arXiv:1710.03740).
-    """
+    arXiv:1710.03740)."""
 
     static: float = Field(0.0, ge=0, description="Fixed loss scale, or 0 for a dynamic loss scale.")
     initial_power: int = Field(16, ge=0, le=32, description="Exponent N of the initial loss scale 2^N.")
@@ -43,8 +42,7 @@ class LossScale(Frozen):
 
 class Parallel(Frozen):
     """Division of the model: ranks = data x tensor x pipeline x sequence. The data degree follows from the other
-    three.
-    """
+    three."""
 
     zero_stage: Literal[0, 1, 2, 3] = Field(
         1, description="DeepSpeed ZeRO stage: 1 divides optimizer state, 2 also gradients, 3 also parameters."
@@ -138,8 +136,7 @@ def not_with(parallel: Parallel, *, float8: bool = False, undivided: Collection[
 
 def _communication(parallel: Parallel, precision: str) -> Iterator[Refusal]:
     """Yield the reasons why communication settings are rejected: they would round gradients, or would have no
-    effect.
-    """
+    effect."""
     if precision != "auto" and parallel.communication_dtype not in ("auto", "fp32", precision):
         yield (
             "communication_dtype",

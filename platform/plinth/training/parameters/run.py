@@ -88,8 +88,7 @@ class Checkpoints(Frozen):
 
 class Validation(Frozen):
     """Interval and amount of the evaluation of held-out text and probes during training. It does not change the
-    weights.
-    """
+    weights."""
 
     every_steps: int = Field(0, ge=0, description="Evaluation interval in steps. If 0, every checkpoint is evaluated.")
     bytes_per_slice: int = Field(
@@ -249,8 +248,7 @@ class Training(Frozen):
 
     def place(self, key: tuple[str | int, ...]) -> tuple[str | int, ...]:
         """Map a key of a schedule to the key `changes` of the recipe, which contains the entries of all three
-        schedules.
-        """
+        schedules."""
         indices = [index for index, change in enumerate(self.changes) if key[0] in change.schedules]
         return ("changes", indices[int(key[1])], *key[2:]) if indices else key
 

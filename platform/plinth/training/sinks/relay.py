@@ -283,8 +283,7 @@ def end(relay: subprocess.Popen[bytes] | None) -> None:
 
 def follow(feeds: Sequence[Feed], over: Callable[[float], bool]) -> None:
     """Send new rows to all sinks until `over` returns True, then send the remaining rows once. `over` is called with
-    the number of seconds to wait.
-    """
+    the number of seconds to wait."""
     said: dict[str, str] = {}
     last = over(0.0)
     while True:

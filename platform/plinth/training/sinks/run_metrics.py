@@ -352,8 +352,7 @@ class MetricState:
 
 class RunFollower:
     """Reader of a run's timeline and of its GPU samples. Each byte is read once. `state` has the current metric
-    values.
-    """
+    values."""
 
     def __init__(self, config: RunConfig) -> None:
         flops = flops_exact(config.model, config.vocab_size, config.sequence_tokens)

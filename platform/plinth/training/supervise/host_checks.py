@@ -181,8 +181,7 @@ def faults(nvml: Any, gpu: Any, temperature_c: float) -> Iterator[str]:
 
 def asked_gpus(launch: Launch) -> int:
     """Return the number of GPUs per node that the launch requests, or 0 if it requests none. The local launcher never
-    requests GPUs.
-    """
+    requests GPUs."""
     if launch.kind == "ray":
         return int(launch.ray.resources.get("GPU", 0))
     if launch.kind == "kubernetes":

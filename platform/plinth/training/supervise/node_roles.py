@@ -95,16 +95,14 @@ class Leader:
 
     def failed(self) -> list[int]:
         """Wait until each node has fetched its part of the checkpoint or is lost. Return the nodes whose part is
-        missing.
-        """
+        missing."""
         nodes = self._nodes if self._away else []
         codes = {node.node: RemoteRank(node, 0).wait() for node in nodes}
         return [number for number, code in codes.items() if code != 0]
 
     def hosts(self) -> tuple[HostFacts, ...]:
         """Return the facts about their machines that the other nodes have reported, in order. Nodes without a report
-        are left out.
-        """
+        are left out."""
         until = time.monotonic() + min(HOSTS_S, self._place.lease_s)
         while self._away:
             found = [node.host(self._order.session) for node in self._nodes]
@@ -179,8 +177,7 @@ class RemoteNode:
 
     def host(self, session: str) -> HostFacts | None:
         """Return the facts about the node's machine, or None if the node does not follow the orders of this session
-        yet.
-        """
+        yet."""
         report = read(self._path, NodeReport)
         return report.host if report is not None and report.session == session else None
 
@@ -257,8 +254,7 @@ class Follower:
 
     def fetch(self, step: int) -> subprocess.Popen[bytes]:
         """Start the process that fetches this node's part of a checkpoint. Its exit status is reported like a rank's
-        status.
-        """
+        status."""
         command = fetch_command(self._path, step, self.place.node, self.place.nodes)
         process: subprocess.Popen[bytes] = processes.start(command, *processes.STORES, *processes.KEYS)
         return process
@@ -301,8 +297,7 @@ class Follower:
 
     def _without_leader(self) -> int:
         """Return the exit status of this node after node 0 is lost. The job may have finished before this node
-        started.
-        """
+        started."""
         try:
             status = json.loads(self.config.directory.result.read_bytes())["status"]
         except FileNotFoundError:

@@ -104,8 +104,7 @@ class NodeOrder(Frozen):
 
 class NodeReport(Frozen):
     """A node's report on an order: the exit status of each of its ranks, a signal that the node itself received, and
-    the facts about its machine. `session` is the session of the order.
-    """
+    the facts about its machine. `session` is the session of the order."""
 
     order: str
     session: str = ""
@@ -230,8 +229,7 @@ _STARTER: list[RankStarter] = [_interpreter]
 
 def start_ranks_by(starter: RankStarter) -> None:
     """Set the function that starts ranks in this process. For example, a rehearsal starts ranks with torch already
-    loaded.
-    """
+    loaded."""
     _STARTER[:] = [starter]
 
 

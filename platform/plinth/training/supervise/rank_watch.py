@@ -51,8 +51,7 @@ class Process(Protocol):
 
 class LastChange:
     """Timer of the seconds since a file last changed. The monotonic clock is used, so a change of the wall clock cannot
-    look like a hang.
-    """
+    look like a hang."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -150,8 +149,7 @@ _FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (.+)$', re.MULTILINE)
 
 def environment(run: RunDirectory) -> dict[str, str]:
     """Return the environment variables that enable a rank's flight recorder. NCCL's watchdog then dumps it into the
-    run's directory.
-    """
+    run's directory."""
     prefix = str(run.hangs.absolute() / "nccl-rank-")
     return {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -226,8 +224,7 @@ def examine(entries: Mapping[int, Sequence[Mapping[str, Any]]], ranks: int) -> d
 
 def innermost(stack: Path) -> str:
     """Return the innermost frame of the main thread in a stack dump, as `file.py:10 function`. faulthandler lists the
-    main thread last.
-    """
+    main thread last."""
     try:
         blocks = stack.read_text().split("\n\n")
     except OSError:

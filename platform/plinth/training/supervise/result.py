@@ -135,8 +135,7 @@ class AllowanceWatch:
 
     def spent(self) -> bool:
         """Return True if the job must stop because the allowance is spent. This is logged once. Passing a fraction in
-        `MARKS` is also logged.
-        """
+        `MARKS` is also logged."""
         now, ranks = time.monotonic(), self._config.ranks
         if now - self._read > READ_S:
             self._read, self.granted = now, read_allowance(self._config.directory.allowance) or self.granted
@@ -213,8 +212,7 @@ class LostWork:
 
     def update(self) -> None:
         """Read new events of the timeline. Call this often, because an event's time is the moment at which it is read
-        here.
-        """
+        here."""
         for event in self._reader.poll():
             self._record(event, time.monotonic())
 

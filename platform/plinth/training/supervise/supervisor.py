@@ -95,8 +95,7 @@ class Supervisor:
 
     def _excluded(self) -> JobResult | None:
         """Check the machines. Return the result of the job if a machine is unfit for training, or None if all are
-        fit.
-        """
+        fit."""
         if not self.config.supervision.host_checks.enabled or self.asked_to_stop:
             return None
         reports = checked_hosts(self.config, self.config_path, self.place, self.leader, self._on_check)
@@ -147,8 +146,7 @@ class Supervisor:
 
     def _attempt(self, audit: bool) -> tuple[int, str]:
         """Start all ranks and wait for them. Return the exit status that decides the next action, and the reason as
-        text.
-        """
+        text."""
         self.lost.begin()
         rank_watch.prepare(self.run)
         self.first_failed = []
@@ -172,8 +170,7 @@ class Supervisor:
 
     def _state(self, audit: bool) -> None:
         """Sign the attestation of this attempt before its ranks start. The code on disk may have changed since the last
-        attempt.
-        """
+        attempt."""
         hosts, counts = (this_host(), *self.leader.hosts()), {"ranks": self.config.ranks, "nodes": self.place.nodes}
         attempts.state(self.run, self.config_path.read_bytes(), self.config.key, **counts, hosts=hosts, audit=audit)
 
@@ -201,8 +198,7 @@ class Supervisor:
 
     def _on_hang(self) -> None:
         """Log on the timeline which ranks wait for which. If logging fails, continue, because hanging ranks must still
-        be killed.
-        """
+        be killed."""
         try:
             self.events.append("hang", **rank_watch.collect(self.run, self.config.ranks), durable=True)
         except (OSError, PlinthError) as error:
@@ -210,8 +206,7 @@ class Supervisor:
 
     def _take_over(self) -> None:
         """Clean up after a killed supervisor, report its lost work, and download a checkpoint that exists only in the
-        bucket.
-        """
+        bucket."""
         self._clean()
         lost = self.lost.lose_vanished()
         if lost is not None:
@@ -226,8 +221,7 @@ class Supervisor:
 
     def _clean(self) -> None:
         """Let the writers commit the state that every rank had staged. Then delete half-written files, which may fill
-        the disk.
-        """
+        the disk."""
         self.run.require_no_links()
         for rank in writer.wait_until_gone(self.run, self.config.supervision.hang_s):
             writer.end(self.run, rank)
@@ -278,8 +272,7 @@ class Supervisor:
 
     def _back_off(self) -> bool:
         """Wait before the next attempt, longer after each restart. Return False if a stop was requested during the
-        wait.
-        """
+        wait."""
         until = time.monotonic() + self._backoff_s
         while time.monotonic() < until and not self.asked_to_stop:
             self._watch_allowance()

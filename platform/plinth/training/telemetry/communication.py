@@ -162,8 +162,7 @@ class StragglerDetector:
 
     def record(self, time: StepTime) -> None:
         """Add a finished step. The first step of an attempt is left out, because kernels are selected and compiled in
-        it.
-        """
+        it."""
         self._read += 1
         if self._read == 1:
             return
@@ -172,8 +171,7 @@ class StragglerDetector:
 
     def send(self, step: int) -> None:
         """After a step is launched, gather the measurements of all ranks if the interval is over. The host does not
-        wait for GPUs.
-        """
+        wait for GPUs."""
         if not self.every or step % self.every:
             return
         numbers = 1 + len(OWN_PARTS)

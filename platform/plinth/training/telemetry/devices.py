@@ -63,8 +63,7 @@ _XID, _UNCORRECTED = 0x8, 0x2  # nvmlEventTypeXidCriticalError, nvmlEventTypeDou
 
 def is_hardware_error(event: Mapping[str, Any]) -> bool:
     """Return True if a `device_error` event reports a fault of the GPU itself, and False if the program caused the
-    error.
-    """
+    error."""
     return event.get("xid") not in XIDS_OF_PROGRAMS
 
 
@@ -97,8 +96,7 @@ class DeviceMonitor:
 
     def sample(self) -> list[dict[str, Any]]:
         """Return the current values of each GPU, with power in watts and temperature in degrees Celsius. Missing values
-        are None.
-        """
+        are None."""
         nvml, ecc = self._nvml, (self._nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self._nvml.NVML_VOLATILE_ECC)
         questions: dict[str, Callable[[Any], Any]] = {
             "utilisation": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,

@@ -123,8 +123,7 @@ class GoodputLedger(Frozen):
 
     def percentages(self, digits: int = 1) -> dict[Cause, float]:
         """Return the percentage of each cause relative to all rank-seconds. Causes without time are left out. The
-        percentages are rounded so that they sum to 100.
-        """
+        percentages are rounded so that they sum to 100."""
         found = {cause: us for cause, us in self.rank_us.items() if us}
         total, units = sum(found.values()), 100 * 10**digits
         if not total:

@@ -107,8 +107,7 @@ class GoodputAccount:
 
     def _begin(self, kind: str) -> None:
         """Start a job with this event. A job without a submission event was requeued by its scheduler, or is the first
-        job.
-        """
+        job."""
         again = kind in ("vanished", "job_started") and bool(self._attempts)
         since = self._attempts[-1].now if again else self._now
         self._jobs += 1
@@ -166,8 +165,7 @@ class GoodputAccount:
 
     def _run_started(self, job: TimedAttempt, event: Event) -> None:
         """Record that the ranks have started. If a checkpoint was chosen, it has been verified and will be loaded
-        next.
-        """
+        next."""
         job.ranks = self._ranks = int(event["ranks"])
         verified = min(round(float(event.get("verified_s", 0.0)) * 1e6), max(0, job.open))
         job.name({"restore": verified})
@@ -323,8 +321,7 @@ class TimedAttempt:
 
     def settle(self, cause: Cause) -> None:
         """End a phase. Time since the last step gets the causes of its events; the other time of the phase gets
-        `cause`.
-        """
+        `cause`."""
         self.name(self._divided(cause))
         self.since.clear()
         self.in_loop = 0
@@ -402,8 +399,7 @@ class _Named(NamedTuple):
 
 def _without_debts(found: Counter[Cause]) -> dict[Cause, int]:
     """Return the times by cause without negative times. These are subtracted from the largest cause, so the total
-    stays.
-    """
+    stays."""
     debt = sum(us for us in found.values() if us < 0)
     positive = {cause: found[cause] for cause in CAUSES if found[cause] > 0}
     while debt:

@@ -31,8 +31,7 @@ BUFFER = {"cpu": 1 << 28, "cuda": 1 << 30}
 
 def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float]) -> float:
     """Return the duration of the fastest of many repetitions in seconds. The first repetition is left out, because it
-    loads kernels.
-    """
+    loads kernels."""
     clock(action)
     begun, found = time.perf_counter(), list[float]()
     while len(found) < LEAST or time.perf_counter() - begun < SECONDS:
@@ -42,8 +41,7 @@ def best_s(action: Callable[[], Any], clock: Callable[[Callable[[], Any]], float
 
 def largest_side(most: int, seconds: Callable[[int], float]) -> int:
     """Return the largest matrix side, up to `most`, whose product takes less than LONGEST_S. Twice the side takes eight
-    times as long.
-    """
+    times as long."""
     side = most // 8
     seconds(side)  # loads kernels
     while side < most and 8 * seconds(side) < LONGEST_S:
@@ -88,8 +86,7 @@ def speed(device: torch.device, name: str) -> dict[str, Any]:
 
 def _product(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Any]:
     """Return a function that multiplies two random matrices. Constant matrices would flip fewer bits, draw less power
-    and allow higher clocks.
-    """
+    and allow higher clocks."""
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     return partial(torch.mm, left, right, out=torch.empty_like(left))
 

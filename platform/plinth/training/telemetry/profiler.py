@@ -139,8 +139,7 @@ class StepProfiler:
 
     def learn(self, number: int) -> None:
         """Receive the number of the newest trace request that the leading rank has seen. Every rank gets it with the
-        numbers of a step.
-        """
+        numbers of a step."""
         for each in range(self._known + 1, number + 1):
             self._add(each)
         self._known = max(self._known, number)

@@ -246,8 +246,7 @@ class MeanStep(Frozen):
 
 class StepSeconds(NamedTuple):
     """Seconds of one step by part, and the seconds between its event and the previous step's event, without work
-    outside of steps.
-    """
+    outside of steps."""
 
     number: int
     seconds: Counter[StepPart]
@@ -256,8 +255,7 @@ class StepSeconds(NamedTuple):
 
 def following_steps(events: Iterable[Mapping[str, Any]]) -> Iterator[StepSeconds]:
     """Yield the steps that directly follow another step and report their parts. A step that was taken several times is
-    yielded each time.
-    """
+    yielded each time."""
     before: float | None = None  # time of the previous step's event
     for event in events:
         if event["event"] in _BREAKS:

@@ -198,8 +198,7 @@ def waited_s(step: Mapping[str, Any]) -> float:
 
 def saved_s(step: Mapping[str, Any]) -> float:
     """Return the seconds of a step that were spent waiting for a checkpoint's copy. The checkpoint's `stall_s` includes
-    them.
-    """
+    them."""
     return float(step.get("parts", {}).get("checkpoint", 0.0))
 
 
@@ -337,8 +336,7 @@ LABELS: Final[Mapping[str, str]] = {
 
 class RunFigures(NamedTuple):
     """Main numbers of a live or finished run, None before its first step. Steps that a rollback discarded are
-    excluded.
-    """
+    excluded."""
 
     final_loss: float | None = None
     median_step_s: float | None = None
@@ -377,8 +375,7 @@ def of_events(events: Iterable[Mapping[str, Any]]) -> RunFigures:
 
 def _finite(name: str, steps: Iterable[Event]) -> Iterator[float]:
     """Yield the finite values of a field of step events. Non-finite values are text in the timeline and are left
-    out.
-    """
+    out."""
     values = (step.get(name) for step in steps)
     yield from (float(value) for value in values if isinstance(value, int | float) and math.isfinite(value))
 

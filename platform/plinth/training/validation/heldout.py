@@ -121,8 +121,7 @@ def _tokenised(ctx: Context, params: Validation, wanted: Mapping[str, Manifest],
 
 def _chosen(store: Store, name: str, curated: Manifest, params: Validation) -> list[Document]:
     """Return the held-out documents of a bucket. If there are none, return an empty list unless the recipe names
-    slices.
-    """
+    slices."""
     try:
         return choose_documents(store, {name: curated}, params.bytes_per_slice)
     except StageError:

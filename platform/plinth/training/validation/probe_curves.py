@@ -158,8 +158,7 @@ def of(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, list[ProbeLo
 
 def _evaluated(events: Path) -> Iterator[dict[str, Any]]:
     """Yield the events with probe scores from a timeline. Other lines and incomplete lines are skipped without
-    parsing.
-    """
+    parsing."""
     if not events.exists():
         return
     with events.open("rb") as stream:

@@ -76,8 +76,7 @@ class Budget(NamedTuple):
 
 class Choice(NamedTuple):
     """Items that every evaluation scores, their token streams, and the number of held-out evaluations between two
-    scorings.
-    """
+    scorings."""
 
     items: list[ProbeItem]
     streams: list[ScoredStream]
@@ -206,8 +205,7 @@ def _by_item(items: Sequence[ProbeItem], streams: Sequence[ScoredStream]) -> Ite
 
 def _ranks(items: Sequence[ProbeItem]) -> list[int]:
     """Return the rank of each item within its probe, by a hash of its name. A smaller selection is therefore a subset
-    of a larger selection.
-    """
+    of a larger selection."""
     places: dict[str, list[tuple[bytes, int]]] = {}
     for number, one in enumerate(items):
         name = hashlib.blake2b(f"{one.probe}\n{one.item}".encode(), digest_size=16).digest()

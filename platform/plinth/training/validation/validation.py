@@ -59,8 +59,7 @@ class ProbeResult(NamedTuple):
 
     def event(self) -> dict[str, object]:
         """Return the probe fields of the event `evaluated`. The numbers are not rounded, so they equal the offline
-        score bit for bit.
-        """
+        score bit for bit."""
         return {"probes": self.probes, "probe_set": self.digest, "probe_seconds": round(self.seconds, 4)}
 
 
@@ -88,8 +87,7 @@ class ProbeScorer:
 
     def due(self, step: int) -> bool:
         """Return True if probes are scored after this step, which is at every n-th held-out evaluation and at the last
-        one.
-        """
+        one."""
         return step in self._steps
 
     def score(self, engine: TrainingEngine) -> ProbeResult:
@@ -112,8 +110,7 @@ class ProbeScorer:
 
     def _answers(self, engine: TrainingEngine) -> torch.Tensor:
         """Return two numbers [N, 2] for each target of all batches, in order: -ln p, and 1 if the target is the most
-        probable token, otherwise 0.
-        """
+        probable token, otherwise 0."""
         from plinth.evaluation.engine.inference import run
 
         sizes = [one.targets for one in self._batches]
@@ -269,8 +266,7 @@ class Validator:
 
     def _arrays(self, index: int | None) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """Return the tokens [M, S + 1] and the mask of scored targets [M, S] of a micro batch. Without a micro batch,
-        no target is scored.
-        """
+        no target is scored."""
         rows, unit = self.config.micro_batch_sequences, _unit(self.config)
         micro = None if index is None else self._micros[index]
         longest = unit if micro is None else max(window.length for _, window in micro.jobs)
@@ -300,8 +296,7 @@ def _plan(slices: Sequence[HeldoutSlice], sequence_tokens: int, rows: int) -> It
 
 def _unit(config: RunConfig) -> int:
     """Return the number by which all window lengths must be divisible, so that sequence ranks can divide the
-    windows.
-    """
+    windows."""
     unit, ranks = config.sequence_tokens // LENGTHS, config.parallel.sequence
     return unit if unit and unit % ranks == 0 and config.sequence_tokens % unit == 0 else config.sequence_tokens
 

@@ -51,8 +51,7 @@ class NationalId(NamedTuple):
 
 def ssn(text: str) -> bool:
     """Check a US Social Security number. Areas 000, 666 and 900–999, group 00 and serial 0000 are never issued. Two
-    more numbers are rejected because they were printed in advertisements.
-    """
+    more numbers are rejected because they were printed in advertisements."""
     area = text[:3]
     given = area not in ("000", "666") and area < "900" and text[3:5] != "00" and text[5:] != "0000"
     return given and text not in ("078051120", "219099999") and not ("987654320" <= text <= "987654329")
@@ -69,8 +68,7 @@ def nir(text: str) -> bool:
 
 def steuer_id(text: str) -> bool:
     """Check a German tax number. Among its first ten digits, one digit occurs two or three times, and all others at
-    most once.
-    """
+    most once."""
     counts = sorted((text[:10].count(digit) for digit in set(text[:10])), reverse=True)
     return text[0] != "0" and counts[0] in (2, 3) and all(count == 1 for count in counts[1:]) and mod_11_10(text)
 
@@ -148,8 +146,7 @@ def ahv(text: str) -> bool:
 
 def resident_id(text: str) -> bool:
     """Check the province, county, date of birth, sequence and check character of a Chinese resident number (GB 11643,
-    ISO/IEC 7064 MOD 11-2).
-    """
+    ISO/IEC 7064 MOD 11-2)."""
     try:
         born = date(int(text[6:10]), int(text[10:12]), int(text[12:14]))
     except ValueError:
@@ -226,8 +223,7 @@ _SIGNS = re.compile(rb"[ .-]")
 
 def number(raw: bytes, start: int, meaning: int) -> PiiHit | None:
     """Match a national number that begins with a digit. A British number written in groups begins three bytes before
-    `start`.
-    """
+    `start`."""
     if meaning & words.NINO and raw[start - 1 : start] == b" ":
         found = lettered(raw, start - 3, meaning) if start >= 3 else None
         if found:

@@ -87,8 +87,7 @@ def email(raw: bytes, at: int) -> PiiHit | None:
 
 def _local(raw: bytes, at: int) -> bytes:
     """Return the text before an `@` that can be the local part of an e-mail address. A part of a longer word is never
-    returned.
-    """
+    returned."""
     window = raw[max(0, at - MAX_LOCAL - 4) : at]
     local = window[len(window.rstrip(LOCAL)) :]
     before = window[: len(window) - len(local)]
@@ -264,8 +263,7 @@ def _assigned(raw: bytes, start: int) -> PiiHit | None:
 
 def _formed(name: str, text: bytes) -> bool:
     """Return True if a value in a published key format is really a key. The prefix `sk-` also begins class names and
-    slugs, which consist of words.
-    """
+    slugs, which consist of words."""
     if not _disordered(text) or FORMED_EXAMPLE.search(text):
         return False
     return name != "model_api_key" or _unworded(text) or (len(text) >= 32 and bool(HEX.match(text)))
@@ -282,8 +280,7 @@ def _disordered(text: bytes) -> bool:
 
 def _unworded(text: bytes) -> bool:
     """Return True if a value has at least two digits, consists of words in less than half of its length, and is not a
-    short hex digest.
-    """
+    short hex digest."""
     if len(text) < 32 and HEX.match(text):
         return False
     words = sum(map(len, WORDS.findall(text)))

@@ -34,8 +34,7 @@ class PiiHit(NamedTuple):
 
 def labelled(raw: bytes, start: int) -> bool:
     """Return True if the words directly before a number mark it as another number, such as a part, order or file
-    number.
-    """
+    number."""
     return bool(_LABELLED.search(raw, max(0, start - 40), start))
 
 
@@ -197,8 +196,7 @@ def phone(raw: bytes, start: int, end: int, meaning: int) -> PiiHit | None:
 
 def _american(area: bytes, exchange: bytes, line: bytes) -> bool:
     """Return True if a North American telephone number is valid (NANPA). Area code and exchange are at least 200 and
-    not service codes (N11), and the number is not reserved for fiction (555-0100 to 555-0199).
-    """
+    not service codes (N11), and the number is not reserved for fiction (555-0100 to 555-0199)."""
     fiction = exchange == b"555" and line.startswith(b"01")
     codes = all(code[:1] >= b"2" and code[1:] != b"11" for code in (area, exchange))
     return codes and not fiction
@@ -231,8 +229,7 @@ def _international(raw: bytes, start: int, end: int, named: bool) -> PiiHit | No
 
 def _trunk(raw: bytes, first: int, start: int, end: int) -> PiiHit | None:
     """Match a telephone number that begins with an area code in brackets or before a slash. The match must have at
-    least nine digits, and must not be part of a path or a tax number (`021/815/08150`).
-    """
+    least nine digits, and must not be part of a path or a tax number (`021/815/08150`)."""
     before = raw[first - 1 : first] if first else b""
     if before.isalnum() or before in (b"/", b"=", b"-", b"_", b".") or labelled(raw, first):
         return None
@@ -279,8 +276,7 @@ def named(raw: bytes, start: int) -> bool:
 
 def _groups(raw: bytes, start: int, end: int) -> list[tuple[int, str]] | None:
     """Return the end and the digits of each group of a number. Return None if the number continues as a word or a
-    fraction.
-    """
+    fraction."""
     after = raw[end : end + 2]
     if (after[:1] in b"%_" and after) or after[:1].isalpha() or (after[:1] in (b".", b",") and after[1:].isdigit()):
         return None

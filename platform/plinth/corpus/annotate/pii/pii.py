@@ -207,8 +207,7 @@ def _batch(
 
 def disjoint(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     """Return the spans sorted and without overlaps. If spans overlap, the earlier span is kept; if they begin together,
-    the longer span is kept.
-    """
+    the longer span is kept."""
     chosen: list[tuple[int, int, str]] = []
     reached = 0
     for start, end, reason in sorted(spans, key=lambda span: (span[0], -span[1], span[2])):

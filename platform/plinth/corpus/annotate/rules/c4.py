@@ -55,8 +55,7 @@ class C4Params(Frozen):
 
 def annotate_c4(batch: pa.RecordBatch, params: C4Params) -> pa.RecordBatch:
     """Annotate each document with its number of lines by outcome of the rules, and the number of sentences in kept
-    lines; see `plinth_text.rules.c4` for the rules.
-    """
+    lines; see `plinth_text.rules.c4` for the rules."""
     lines = c4.Lines(
         params.min_words_per_line,
         params.max_word_characters,
@@ -122,8 +121,7 @@ class C4LinesParams(Frozen):
 
 def annotate_c4_lines(batch: pa.RecordBatch, params: C4LinesParams) -> pa.RecordBatch:
     """Annotate each document with its number of lines, the number of kept lines and of the sentences in them, whether
-    it has phrases that drop a page, and the spans to cut.
-    """
+    it has phrases that drop a page, and the spans to cut."""
     citations = params.profile != "dolma"
     found = c4.lines(batch.column("text"), params.profile == "paper", params.max_word_characters, citations)
     why, lorem, curly = _JUDGES[params.profile](found, _MIN_WORDS[params.profile])
@@ -161,8 +159,7 @@ def _first(*rules: tuple[int, Bools]) -> U8:
 
 def _paper(found: c4.CitedLines, min_words: int) -> tuple[U8, Bools, Bools]:
     """Apply the rules in the order of the C4 authors' code. A forbidden phrase drops the page, unless an earlier rule
-    cuts the line that contains the phrase.
-    """
+    cuts the line that contains the phrase."""
     ended = _has(found, c4.ENDED) & ~_has(found, c4.DOTS)
     return _ordered(found, ended, found.words < min_words)
 
@@ -234,8 +231,7 @@ REFINEDWEB_LINES_SCHEMA = pa.schema(
 
 def annotate_refinedweb_lines(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Annotate each document with its number of words (by fastText's splitter) that begin with a letter or digit, the
-    share of these words that the rules remove, whether no text is left, and the spans to cut.
-    """
+    share of these words that the rules remove, whether no text is left, and the spans to cut."""
     texts = batch.column("text")
     found = refinedweb.line_cuts(texts)
     words, left, emptied = found.words, found.left, found.emptied

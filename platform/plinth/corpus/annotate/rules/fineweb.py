@@ -107,8 +107,7 @@ def read(lines: Iterable[str], where: str) -> dict[str, LanguageLimits]:
 @lru_cache(maxsize=1)
 def published() -> Mapping[str, LanguageLimits]:
     """Return FineWeb-2's limits by language. The medians of these limits apply to languages that FineWeb-2 does not
-    list. Keys include FineWeb-2's names and ISO 639-3 codes.
-    """
+    list. Keys include FineWeb-2's names and ISO 639-3 codes."""
     own = read(FILE.read_text("utf-8").splitlines(), FILE.name)
     named = {one.name: one for one in reversed(own.values())}
     codes = {one.name.partition("_")[0]: one for one in reversed(own.values())}
@@ -212,8 +211,7 @@ def fit(label: str, texts: Sequence[str], removed: float = REMOVED, frequent: fl
 
 def _frequent(texts: Sequence[str], share: float) -> tuple[str, ...]:
     """Return the words that contain a letter and make up at least `share` of all words, sorted by frequency and then by
-    code points.
-    """
+    code points."""
     counts = Counter(word for text in texts for word in words(text) if any(map(str.isalpha, word)))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     enough = sum(counts[word] >= share * counts.total() for word in ranked)
@@ -281,8 +279,7 @@ class FineWebParams(Frozen):
 
 def annotate_fineweb(batch: pa.RecordBatch, params: FineWebParams) -> pa.RecordBatch:
     """Annotate each document with the share of lines that end a sentence, the share of short lines, the share of
-    characters in repeated lines, and the number of line ends per word. Blank lines are not counted.
-    """
+    characters in repeated lines, and the number of line ends per word. Blank lines are not counted."""
     texts, english = batch.column("text"), params.profile == "datatrove"
     (data, offsets), words = utf8(texts), None
     if params.after_c4:

@@ -47,8 +47,7 @@ class GopherQualityParams(Frozen):
 def annotate_gopher_quality(batch: pa.RecordBatch, params: GopherQualityParams) -> pa.RecordBatch:
     """Annotate each document with word counts and ratios. The columns are the number of words (without words that
     consist of symbols), the mean word length, the number of symbols per word, the shares of lines that start with a
-    bullet or end with an ellipsis, the share of words with a letter, and the number of distinct stop words (of 8).
-    """
+    bullet or end with an ellipsis, the share of words with a letter, and the number of distinct stop words (of 8)."""
     n = gopher.gopher_counts(batch.column("text"), params.profile == "datatrove")
     words, lines = n[:, gopher.WORDS], n[:, gopher.LINES]
     columns = [
@@ -98,8 +97,7 @@ class GopherRepetitionParams(Frozen):
 
 def annotate_gopher_repetition(batch: pa.RecordBatch, params: GopherRepetitionParams) -> pa.RecordBatch:
     """Annotate each document with its shares of repeated lines, paragraphs and characters, as defined in
-    `plinth_text.rules.gopher`.
-    """
+    `plinth_text.rules.gopher`."""
     shares = gopher.repetition_shares(batch.column("text"), params.profile == "datatrove")
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in shares.T], schema=GOPHER_REPETITION_SCHEMA
@@ -165,8 +163,7 @@ REPEATED_TOKENS_SCHEMA = pa.schema(
 
 def annotate_repeated_tokens(batch: pa.RecordBatch, params: NoParams) -> pa.RecordBatch:
     """Annotate each document with its number of tokens, the largest number of consecutive repeats of a sequence of 1 to
-    13 tokens, and the length in tokens of the longest repeated passage, as defined in `plinth_text.rules.gopher`.
-    """
+    13 tokens, and the length in tokens of the longest repeated passage, as defined in `plinth_text.rules.gopher`."""
     found = gopher.periods(batch.column("text")).astype(np.int32)
     return pa.record_batch(
         [pa.array(np.ascontiguousarray(column)) for column in found.T], schema=REPEATED_TOKENS_SCHEMA
@@ -241,8 +238,7 @@ def prepare_redpajama(params: RedPajamaParams, files: Files) -> PreparedSignals:
 
 def annotate_redpajama(batch: pa.RecordBatch, prepared: PreparedSignals) -> pa.RecordBatch:
     """Annotate each document with RedPajama-v2's signals, as defined in `plinth_text.rules.redpajama`. Column names and
-    rounding are as published.
-    """
+    rounding are as published."""
     signals = np.round(redpajama.signals(batch.column("text"), prepared.stop_words or STOP_WORDS), PRECISION)
     columns = [np.ascontiguousarray(column) for column in signals.T]
     return pa.record_batch(

@@ -212,8 +212,7 @@ MERGE_VALUES = 32 * 2**20
 @dataclass(frozen=True)
 class Carried:
     """Shingle sets or signatures from several parts of documents, stored as a flat column of values and a sorted run
-    with the position of each document's values in the column.
-    """
+    with the position of each document's values in the column."""
 
     places: Part
     values: Part
@@ -308,8 +307,7 @@ def _wanted(store: Store, task: _Carry) -> tuple[I64, U64]:
 
 def values_of(params: MinHash) -> ValuesFn:
     """Return a function that reads the shingle sets of documents if the parameter `verify` is `text`, or else their
-    signatures.
-    """
+    signatures."""
     return partial(_values, params)
 
 
@@ -354,8 +352,7 @@ def _range(
     opened: Sequence[sorted_runs.SortedRun], values: Sequence[U64], low: int, high: int
 ) -> tuple[U64, U64, U64, U64, U64, U64]:
     """Read the columns of `PAYLOAD` and their values for a range of components, from several pieces. Rows are sorted by
-    component and document.
-    """
+    component and document."""
     slices = [one.slice(low, high) for one in opened]
     held = [
         np.asarray(mine[int(start[0]) : int(start[0] + size.sum())] if start.size else mine[:0])

@@ -76,8 +76,7 @@ def shortened(texts: pa.Array, characters: int | None) -> pa.Array:
 
 def _scratch(offsets: I64) -> tuple[U8, U64, U64]:
     """Return scratch arrays for the normalized bytes, the code points and the n-grams of a text. The arrays are large
-    enough for the longest text.
-    """
+    enough for the longest text."""
     longest = int(np.diff(offsets).max(initial=0)) + 2
     return np.empty(longest, np.uint8), np.empty(longest, np.uint64), np.empty(longest + 2, np.uint64)
 
@@ -96,8 +95,7 @@ def sign(
     data: U8, offsets: I64, n: int, a: U64, b: U64, folded: U8, points: U64, grams: U64, out: U32, filled: Bools
 ) -> None:
     """Write the signatures of all texts to `out`, and to `filled` whether a text has a shingle. `folded`, `points` and
-    `grams` are the arrays from `_scratch`.
-    """
+    `grams` are the arrays from `_scratch`."""
 
 
 # Similarity cache: similarities of pairs of documents, computed once and valid for ever.
@@ -191,8 +189,7 @@ def _merge(store: Store, task: _Merge) -> tuple[Part, ...]:
 
 def ends(high: U64, low: U64) -> U64:
     """Return a 64-bit hash of each document id, computed from the two halves of the id. The key of a pair combines the
-    hashes of its two documents.
-    """
+    hashes of its two documents."""
     out = np.empty(high.size, dtype=np.uint64)
     pair_ends(high, low, out)
     return out
@@ -272,8 +269,7 @@ class Links:
 
     def walk(self, what: int, known: tuple[Any, Any] | None = None, payload: Payload | None = None) -> tuple[U64, U64]:
         """Visit all pairs of every candidate group once. Return the keys of the pairs that were compared, and their
-        similarities.
-        """
+        similarities."""
         pairs, values = known or (np.empty(0, np.uint64), np.empty(0, np.uint64))
         payload = payload or no_payload(self.high.size)
         views = payload.values, payload.values.view(np.uint32), payload.values.view(np.int16)
@@ -312,8 +308,7 @@ def smallest(bounds: I64, node: I64, high: U64, low: U64, out: I64) -> None:
 @compiled
 def move_values(table: U64, larger: U64) -> None:
     """Insert the values of a hash table into a larger table, whose size is a power of two. The value 0 marks a free
-    slot.
-    """
+    slot."""
 
 
 @compiled

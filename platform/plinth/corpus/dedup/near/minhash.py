@@ -50,8 +50,7 @@ PARTITION_ROWS = (1_000, 1_000_000)
 
 def signature_schema(params: MinHash) -> pa.Schema:
     """Return the schema of a part of signatures. Its only column contains the minima of all permutations as
-    little-endian uint32 numbers, or null for a text without words.
-    """
+    little-endian uint32 numbers, or null for a text without words."""
     return pa.schema([pa.field("signature", pa.binary(4 * params.bands * params.rows))])
 
 
