@@ -21,6 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -28,6 +30,7 @@ from prometheus_client import generate_latest
 
 from plinth import processes
 from plinth.errors import PlinthError
+from plinth.extensions import Catalogue
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
@@ -69,13 +72,31 @@ class SinkSource(NamedTuple):
     goes_on: bool = True  # True to continue from the sink's bookmark, False to start at the beginning of the timeline
 
 
+@dataclass(frozen=True)
+class AddedSink:
+    """Sink that a package adds: a member of the entry point group `plinth.sinks`. It gets each event of the timeline.
+
+    Args:
+        name: name of the entry point.
+        enabled: function that returns True if the environment configures the sink.
+        open: `(configuration, file for the sink's bookmark)` -> sink, which reads the timeline itself at each flush.
+    """
+
+    name: str
+    enabled: Callable[[], bool]
+    open: Callable[[RunConfig, Path], TimelineSink]
+
+
+SINKS = Catalogue("plinth.sinks", "sink of a run", AddedSink, {})
+
+
 def folder(config: RunConfig) -> Path:
     """Return the folder for bookmarks and files of sinks."""
     return config.directory.root / "sinks"
 
 
 def sources_of(config: RunConfig) -> list[SinkSource]:
-    """Return the sinks of the run's recipe."""
+    """Return the sinks of the run's recipe, and those of packages that the environment configures."""
     place = folder(config)
     chosen = (config.sinks.tensorboard, bool(config.sinks.wandb), config.sinks.prometheus)
     known = (
@@ -83,7 +104,19 @@ def sources_of(config: RunConfig) -> list[SinkSource]:
         SinkSource("wandb", lambda: WandbRun(config, place)),
         SinkSource("prometheus", lambda: PrometheusFile(config, place / "plinth.prom"), goes_on=False),
     )
-    return [source for source, wanted in zip(known, chosen, strict=True) if wanted]
+    return [*(source for source, wanted in zip(known, chosen, strict=True) if wanted), *_added(config)]
+
+
+def _added(config: RunConfig) -> list[SinkSource]:
+    found = list[SinkSource]()
+    for name in SINKS:
+        try:
+            if (sink := SINKS[name]).enabled():
+                opened = partial(sink.open, config, folder(config) / f"{name}.json")
+                found.append(SinkSource(name, opened, goes_on=False))
+        except PlinthError as error:  # a broken package must not stop the run
+            print(error, file=sys.stderr, flush=True)
+    return found
 
 
 class TensorBoardFiles:
@@ -256,8 +289,8 @@ class Feed:
 
 
 def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
-    """Start the relay process of a job, if its recipe has sinks."""
-    if not config.sinks.any:
+    """Start the relay process of a job, if it has sinks."""
+    if not sources_of(config):
         return None
     command = processes.python("plinth.training.sinks.relay", str(path))
     process: subprocess.Popen[bytes] = processes.start(
