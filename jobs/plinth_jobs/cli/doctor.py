@@ -56,7 +56,7 @@ CATALOGUES = {
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.hugging_face:FORMS",
     "plinth.run_sections": "plinth.report.run_sections:SECTIONS",
-    "plinth.sinks": "plinth.training.sinks.relay:SINKS",
+    "plinth.sinks": "plinth.training.sinks.added:SINKS",
     "plinth.asset_listeners": "plinth.operation.asset_listeners:LISTENERS",
     "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }

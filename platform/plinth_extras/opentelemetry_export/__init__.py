@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from plinth.extensions import late, require
 from plinth.operation.asset_listeners import AssetListener
-from plinth.training.sinks.relay import AddedSink
+from plinth.training.sinks.added import AddedSink
 
 #: Signals of OTLP. Each has its own variables, such as OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and OTEL_TRACES_EXPORTER.
 SIGNALS: Final = ("traces", "metrics", "logs")

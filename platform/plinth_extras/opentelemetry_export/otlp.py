@@ -144,12 +144,15 @@ class Exporters:
 
     The exporters log each failed request by themselves. Their last message becomes the reason of our error instead, so
     that the caller reports it once.
+
+    Args:
+        timeout_s: seconds for a request with its retries; default: OTEL_EXPORTER_OTLP_TIMEOUT, or 10.
     """
 
-    def __init__(self) -> None:
-        made: dict[str, Callable[[], Any]]
+    def __init__(self, timeout_s: float | None = None) -> None:
+        made: dict[str, Callable[..., Any]]
         made = {"traces": OTLPSpanExporter, "metrics": OTLPMetricExporter, "logs": OTLPLogExporter}
-        self._exporters = {signal: made[signal]() for signal in signals()}
+        self._exporters = {signal: made[signal](timeout=timeout_s) for signal in signals()}
         self._said = _Said()
         self._loggers = [logging.getLogger(type(one).__module__) for one in self._exporters.values()]
         for logger in self._loggers:

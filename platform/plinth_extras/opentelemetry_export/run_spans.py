@@ -38,7 +38,7 @@ from opentelemetry.sdk.resources import Resource
 from plinth.report.run_metrics import MARKED, words
 from plinth.storage.atomic import write_bytes
 from plinth.training.config import RunConfig
-from plinth.training.sinks.relay import SinkRow
+from plinth.training.sinks.added import SinkRow
 from plinth.training.sinks.run_metrics import RUN, MetricSample, RunFollower
 from plinth.training.telemetry.goodput import AttemptTime, GoodputLedger, TimeSpan
 from plinth.training.telemetry.goodput_account import GoodputAccount
@@ -57,6 +57,8 @@ LASTED: Final = {
 
 #: Events of the timeline between two bookmarks.
 _CHUNK: Final = 512
+#: Seconds for a request after one has failed, so that a dead endpoint does not delay the end of a job.
+IMPATIENT_S: Final = 1.0
 _UNITS: Final = {"seconds": "s", "bytes": "By"}
 
 
@@ -85,6 +87,7 @@ class RunExport:
     def __init__(self, config: RunConfig, mark: Path) -> None:
         self._run, self._mark = config.run_id, mark
         self._trace, self._resource, self._exporters = Trace(trace_name(config.run_id)), resource(), Exporters()
+        self._is_impatient = False
         self._story = RunStory(config.run_id, config.recipe, config.ranks)
         self._reader, self._events = TimelineReader(config.directory.events), deque[Event]()
         self._followed, self._measured = RunFollower(config), 0.0
@@ -115,11 +118,18 @@ class RunExport:
         except Exception:
             self._failures += 1
             self._write_mark()
+            self._renew(IMPATIENT_S)
             raise
+        if self._is_impatient:
+            self._renew(None)
 
     def close(self) -> None:
         """Close the connections."""
         self._exporters.close()
+
+    def _renew(self, timeout_s: float | None) -> None:
+        self._exporters.close()
+        self._exporters, self._is_impatient = Exporters(timeout_s), timeout_s is not None
 
     def _take(self, event: Event) -> None:
         """Plan what an event adds. Events before the bookmark only bring the account up to date."""

@@ -6,6 +6,7 @@
                                                               └─▶ entry points `plinth.sinks`, such as OpenTelemetry
 
     run_metrics   the metrics of a run, and their values after any event; the numbers of an event by name
+    added         interface of a sink, and the sinks that packages add
     relay         opens the tools that a recipe enables, and sends them each event once, even after restarts
 
 The package needs no torch. The asset `run` logs to MLflow. Does not belong here: measurements (telemetry/).

@@ -21,47 +21,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client import generate_latest
 
 from plinth import processes
 from plinth.errors import PlinthError
-from plinth.extensions import Catalogue
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.sinks.added import SINKS, SinkRow, TimelineSink
 from plinth.training.sinks.run_metrics import RUN, Families, RunFollower, scalars
 from plinth.training.telemetry.timeline import Event, TimelineReader
 
-# The sinks of a timeline: TensorBoard, Weights & Biases, Prometheus.
-
-
-class SinkRow(NamedTuple):
-    """Numbers of an event at the current step of the run."""
-
-    seq: int
-    time: float
-    step: int
-    values: dict[str, float]
-    redone: bool = False  # True if the step is a repetition
-
-
-class TimelineSink(Protocol):
-    """A sink for one tool. Its exceptions are printed, and the same rows are retried."""
-
-    def go_back(self, step: int) -> None:
-        """Discard the rows that were written for this step and later steps."""
-
-    def write(self, row: SinkRow) -> None: ...
-
-    def flush(self) -> None:
-        """Write all rows, and return when they are visible to other processes."""
-
-    def close(self) -> None: ...
+# The sinks of a timeline: TensorBoard, Weights & Biases, Prometheus, and those of packages.
 
 
 class SinkSource(NamedTuple):
@@ -70,24 +45,6 @@ class SinkSource(NamedTuple):
     name: str
     open: Callable[[], TimelineSink]
     goes_on: bool = True  # True to continue from the sink's bookmark, False to start at the beginning of the timeline
-
-
-@dataclass(frozen=True)
-class AddedSink:
-    """Sink that a package adds: a member of the entry point group `plinth.sinks`. It gets each event of the timeline.
-
-    Args:
-        name: name of the entry point.
-        enabled: function that returns True if the environment configures the sink.
-        open: `(configuration, file for the sink's bookmark)` -> sink, which reads the timeline itself at each flush.
-    """
-
-    name: str
-    enabled: Callable[[], bool]
-    open: Callable[[RunConfig, Path], TimelineSink]
-
-
-SINKS = Catalogue("plinth.sinks", "sink of a run", AddedSink, {})
 
 
 def folder(config: RunConfig) -> Path:
