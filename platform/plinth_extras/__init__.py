@@ -6,4 +6,6 @@
     compressed/    quantized and pruned forms of a release: files and export
     roofline/      bottleneck of a run's steps: page section, command
     proxies/       product proxies: generated test items for product tasks, checked by code
+    opentelemetry_export/  runs and assets as spans, metrics and log records, by OTLP
+    openlineage_export/    events about publications for a lineage server
 """

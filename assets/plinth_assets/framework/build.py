@@ -136,9 +136,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 RESOURCE, SESSION, READER = "plinth", "plinth_session", "plinth_reader"
 
 
-def resources_of(
-    workspace: str, compute: Compute, session: Session | None = None, recipe: str = ""
-) -> dict[str, Any]:
+def resources_of(workspace: str, compute: Compute, session: Session | None = None, recipe: str = "") -> dict[str, Any]:
     """Return the resources that assets of stages need, by key."""
     return {
         RESOURCE: PlinthResource.over(workspace, compute, recipe),

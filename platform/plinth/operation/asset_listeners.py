@@ -1,10 +1,10 @@
-"""Listeners of assets: packages that are told when the orchestrator starts, publishes or fails to publish an asset.
+"""Notifications of packages when the orchestrator starts, publishes or fails to publish an asset.
 
     stage ── announced ──▶ bounded queue ──▶ one thread ──▶ every enabled listener
 
-Listeners send what they are told to other systems, such as a collector of traces or of lineage. A slow or absent system
-never delays an asset: updates wait in a queue, those that find it full are dropped, and `finish` waits for the rest for
-a few seconds only. It returns one line per listener that missed updates. Nothing is started if no listener is enabled.
+Listeners send updates to other systems, such as collectors of traces or lineage. A slow or absent system never delays
+an asset: updates wait in a queue, a full queue drops them, and `finish` waits a few seconds for the rest. It returns
+one line per listener that missed updates. Without an enabled listener there is neither a queue nor a thread.
 
 Does not belong here: the log of publications in the workspace (`workspace_files`).
 """
@@ -33,7 +33,7 @@ FINISH_S: Final = 3.0
 
 @dataclass
 class AssetUpdate:
-    """What happened to an asset in one run of the orchestrator.
+    """Start, publication or failure of an asset in one run of the orchestrator.
 
     Args:
         asset: asset key.
@@ -74,12 +74,12 @@ class AssetListener:
     Args:
         name: name of the entry point.
         enabled: function that returns True if the environment configures the listener.
-        tell: function that sends an update, in a thread of its own; an exception counts as a missed update.
+        notify: function that sends an update, in a separate thread; an exception counts as a missed update.
     """
 
     name: str
     enabled: Callable[[], bool]
-    tell: Callable[[AssetUpdate], None]
+    notify: Callable[[AssetUpdate], None]
 
 
 LISTENERS = Catalogue("plinth.asset_listeners", "listener of assets", AssetListener, {})
@@ -119,7 +119,7 @@ class Deliveries:
         while not self._over and (update := self._queue.get()) is not None:
             for listener in self._listeners:
                 try:
-                    listener.tell(update)
+                    listener.notify(update)
                 except Exception as error:  # of any client library
                     self._miss((listener,), f"{type(error).__name__}: {error}")
             self._waiting -= 1
@@ -136,10 +136,10 @@ _current: Deliveries | None = None
 
 @contextmanager
 def announced(ctx: Context, update: AssetUpdate) -> Iterator[AssetUpdate]:
-    """Tell the listeners that an asset was started, and then that it was published or has failed.
+    """Notify the listeners of the start of an asset, and then of its publication or failure.
 
-    The caller fills in `inputs` and `manifest` of the yielded update once they are known. Nothing is told about arms of
-    experiments and processes that share a run's tasks, whose publications are logged nowhere either.
+    The caller fills in `inputs` and `manifest` of the yielded update once they are known. Arms of experiments and
+    processes that share a run's tasks are left out, as in the log of publications.
     """
     if ctx.share is not None or ctx.workspace.experiment or not (listeners := _enabled()):
         yield update

@@ -3,7 +3,7 @@
     events    the events of an asset, in the classes of the project's own client
 
 The client's own settings choose where events go: its environment variables (`OPENLINEAGE_URL`, `OPENLINEAGE__…`), or a
-file that `OPENLINEAGE_CONFIG` names or that lies in `~/.openlineage`. Nothing is sent without one of them. The
+file (`OPENLINEAGE_CONFIG`, or `~/.openlineage/openlineage.yml`). Nothing is sent without one of them. The
 orchestrator sends, in `plinth run` as well as in Dagster's own processes.
 """
 
@@ -29,9 +29,9 @@ def configured() -> bool:
     return named or by_parts or (Path.home() / ".openlineage" / "openlineage.yml").is_file()
 
 
-def _tell(update: Any) -> None:
+def _notify(update: Any) -> None:
     require("openlineage.client", "openlineage")
     late(f"{__name__}.events:send")(update)
 
 
-LISTENER = AssetListener("openlineage", configured, _tell)
+LISTENER = AssetListener("openlineage", configured, _notify)

@@ -182,7 +182,7 @@ class RunStory:
     def __init__(self, run: str, recipe: str, ranks: int) -> None:
         self._facts = {"plinth.run": run, "plinth.recipe": recipe}
         self._account, self._attempts = GoodputAccount(ranks), 0
-        self._job, self._told = 0, 0  # the newest job, and the last one that was told
+        self._job, self._sent = 0, 0  # the newest job, and the last one with spans
         self._ends: dict[int, Event] = {}
 
     @property
@@ -196,7 +196,7 @@ class RunStory:
         """
         self._account.add(event)
         kind = str(event["event"])
-        if kind == "step" and self._attempts and self._job - 1 <= self._told:
+        if kind == "step" and self._attempts and self._job - 1 <= self._sent:
             return []
         ledger = self._account.ledger()
         if not ledger.attempts:  # the end of a job that never began
@@ -219,8 +219,8 @@ class RunStory:
 
     def _jobs(self, ledger: GoodputLedger, until: int) -> Iterator[PlannedSpan]:
         """Yield the spans of the jobs up to `until` that have no spans yet."""
-        new = [(number, one) for number, one in enumerate(ledger.attempts) if self._told < one.job <= until]
-        self._told = max(self._told, until)
+        new = [(number, one) for number, one in enumerate(ledger.attempts) if self._sent < one.job <= until]
+        self._sent = max(self._sent, until)
         if not new:
             return
         times: dict[int, list[TimeSpan]] = {number: [] for number, _ in new}
@@ -239,9 +239,7 @@ class RunStory:
         error = "" if how in ("finished", "stopped") else str(end.get("reason") or how)
         facts = {"plinth.job": job, "plinth.job.end": how}
         begin, until = attempts[0].begin, attempts[-1].end
-        return PlannedSpan(
-            job_key(job), "training job", _us(begin), _us(until), self._facts | facts, error=error
-        )
+        return PlannedSpan(job_key(job), "training job", _us(begin), _us(until), self._facts | facts, error=error)
 
     def _of_attempt(self, key: str, one: AttemptTime, spans: Iterable[TimeSpan]) -> Iterator[PlannedSpan]:
         facts: dict[str, Any] = {"plinth.job": one.job, "plinth.attempt": one.attempt, "plinth.ranks": one.ranks}

@@ -38,13 +38,21 @@ class Receiver:
     @property
     def spans(self) -> list[Any]:
         return [
-            span for one in self.got["/v1/traces"] for r in one.resource_spans for s in r.scope_spans for span in s.spans
+            span
+            for one in self.got["/v1/traces"]
+            for r in one.resource_spans
+            for s in r.scope_spans
+            for span in s.spans
         ]
 
     @property
     def logs(self) -> list[Any]:
         return [
-            log for one in self.got["/v1/logs"] for r in one.resource_logs for s in r.scope_logs for log in s.log_records
+            log
+            for one in self.got["/v1/logs"]
+            for r in one.resource_logs
+            for s in r.scope_logs
+            for log in s.log_records
         ]
 
     @property

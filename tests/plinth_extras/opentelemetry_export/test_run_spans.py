@@ -20,7 +20,6 @@ from plinth.training.sinks.relay import Feed, folder, sources_of
 from plinth.training.telemetry.goodput import GoodputLedger, TimeSpan
 from plinth.training.telemetry.goodput_account import GoodputAccount, account
 from plinth.training.telemetry.timeline import Timeline, read_events
-from plinth_extras.opentelemetry_export import run_spans
 from plinth_extras.opentelemetry_export.run_spans import RunExport, RunStory, without_debts
 from tests.plinth.training.conftest import run_job, tiny
 from tests.plinth_extras.opentelemetry_export.conftest import Receiver, attributes

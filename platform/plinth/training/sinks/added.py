@@ -1,7 +1,8 @@
 """Interface of a sink, and the sinks that packages add.
 
-A sink of a package is no part of a recipe: the environment configures it.
-Does not belong here: what feeds a sink (`relay`, which runs as a program and is imported by no package).
+The environment configures a package's sink, not the recipe.
+Does not belong here: the relay that feeds sinks. It runs as a program, so a package that imported it would get a second
+copy of its classes.
 """
 
 from __future__ import annotations
