@@ -90,7 +90,7 @@ class Deliveries:
 
     def __init__(self, listeners: tuple[AssetListener, ...]) -> None:
         self._listeners, self._queue = listeners, queue.Queue[AssetUpdate | None](QUEUE)
-        self._waiting, self._over = 0, False
+        self._accepted, self._passed_on, self._over = 0, 0, False  # each counter has one writer
         self._missed, self._reasons = Counter[str](), dict[str, str]()
         self._thread = threading.Thread(target=self._deliver, name="plinth-asset-listeners", daemon=True)
         self._thread.start()
@@ -99,7 +99,7 @@ class Deliveries:
         """Queue an update. It is dropped if the queue is full."""
         try:
             self._queue.put_nowait(update)
-            self._waiting += 1
+            self._accepted += 1
         except queue.Full:
             self._miss(self._listeners, f"more than {QUEUE} updates waited")
 
@@ -110,8 +110,8 @@ class Deliveries:
             self._queue.put(None, timeout=wait_s)
         self._thread.join(max(0.0, until - time.monotonic()))
         self._over = True
-        if self._waiting:
-            self._miss(self._listeners, f"no answer within {wait_s:g} s", self._waiting)
+        if waiting := self._accepted - self._passed_on:
+            self._miss(self._listeners, f"no answer within {wait_s:g} s", waiting)
         missed = sorted(self._missed.items())
         return [f"{name} missed {count} updates of assets: {self._reasons[name]}" for name, count in missed]
 
@@ -122,7 +122,7 @@ class Deliveries:
                     listener.notify(update)
                 except Exception as error:  # of any client library
                     self._miss((listener,), f"{type(error).__name__}: {error}")
-            self._waiting -= 1
+            self._passed_on += 1
 
     def _miss(self, listeners: tuple[AssetListener, ...], reason: str, count: int = 1) -> None:
         for listener in listeners:

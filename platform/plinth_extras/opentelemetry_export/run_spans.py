@@ -85,10 +85,10 @@ class RunExport:
     """
 
     def __init__(self, config: RunConfig, mark: Path) -> None:
-        self._run, self._mark = config.run_id, mark
+        self._config, self._mark = config, mark
         self._trace, self._resource, self._exporters = Trace(trace_name(config.run_id)), resource(), Exporters()
         self._is_impatient = False
-        self._story = RunStory(config.run_id, config.recipe, config.ranks)
+        self._story, self._read = self._beginning(), 0
         self._reader, self._events = TimelineReader(config.directory.events), deque[Event]()
         self._followed, self._measured = RunFollower(config), 0.0
         known = json.loads(mark.read_bytes()) if mark.exists() else {}
@@ -109,7 +109,7 @@ class RunExport:
         """
         try:
             self._send()
-            self._events.extend(self._reader.poll())
+            self._poll()
             while self._events:
                 for _ in range(min(_CHUNK, len(self._events))):
                     self._take(self._events.popleft())
@@ -130,6 +130,17 @@ class RunExport:
     def _renew(self, timeout_s: float | None) -> None:
         self._exporters.close()
         self._exporters, self._is_impatient = Exporters(timeout_s), timeout_s is not None
+
+    def _beginning(self) -> RunStory:
+        return RunStory(self._config.run_id, self._config.recipe, self._config.ranks)
+
+    def _poll(self) -> None:
+        """Read new events. If an earlier timeline from another machine was put before, begin again."""
+        events = self._reader.poll()
+        if events and events[0]["seq"] <= self._read:
+            self._story = self._beginning()
+        self._read = events[-1]["seq"] if events else self._read
+        self._events.extend(events)
 
     def _take(self, event: Event) -> None:
         """Plan what an event adds. Events before the bookmark only bring the account up to date."""
@@ -162,7 +173,7 @@ class RunExport:
             severity_number=SeverityNumber.WARN if bad else SeverityNumber.INFO,
             severity_text="WARN" if bad else "INFO",
             body=f"{kind}: {words(event)}".rstrip(": "),
-            attributes={"plinth.run": self._run, "plinth.event": kind, "plinth.seq": event["seq"]},
+            attributes={"plinth.run": self._config.run_id, "plinth.event": kind, "plinth.seq": event["seq"]},
             event_name=f"plinth.{kind}",
         )
         return ReadableLogRecord(made, self._resource, SCOPE)

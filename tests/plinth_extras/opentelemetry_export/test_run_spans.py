@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plinth.errors import MissingError
 from plinth.processes import free_port
 from plinth.training.config import RunConfig
 from plinth.training.sinks import relay
@@ -168,6 +170,22 @@ def test_a_repeated_export_has_the_same_ids_and_a_bookmark_spares_it(make: Make,
     assert len(endpoint.spans) == len(whole)
 
 
+def test_an_earlier_timeline_that_is_put_before_counts_once(make: Make, endpoint: Receiver) -> None:
+    config = make()
+    told(config)
+    whole = config.directory.events.read_bytes().splitlines(keepends=True)
+    config.directory.events.write_bytes(b"".join(whole[:3]))
+    folder(config).mkdir()
+    export = RunExport(config, folder(config) / "opentelemetry.json")
+    export.flush()
+    replaced = config.directory.root / "replaced.jsonl"
+    replaced.write_bytes(b"".join(whole))
+    replaced.rename(config.directory.events)
+    export.flush()
+    export.close()
+    assert by_cause(endpoint.spans) == known(ledger_of(config))
+
+
 def test_a_traceparent_is_the_parent(make: Make, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make()
     told(config)
@@ -221,6 +239,15 @@ def test_a_dead_endpoint_is_said_once_and_all_is_sent_when_it_lives(
     assert said.count("sink opentelemetry rejected numbers") == 1
     assert "code: 400" in said
     assert by_cause(endpoint.spans) == known(ledger_of(config))
+
+
+def test_a_missing_sdk_names_the_extra(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
+    (source,) = sources_of(make())
+    with pytest.raises(MissingError) as caught:
+        source.open()
+    assert caught.value.remedy == "pip install 'plinth[otel]'"
 
 
 EVENT = st.sampled_from(["step", "checkpoint", "restart", "resumed", "finished", "failed", "submitted", "vanished"])
