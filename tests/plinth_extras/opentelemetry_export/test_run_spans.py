@@ -184,6 +184,7 @@ def test_an_earlier_timeline_that_is_put_before_counts_once(make: Make, endpoint
     export.flush()
     export.close()
     assert by_cause(endpoint.spans) == known(ledger_of(config))
+    assert sum(span.name == "training job" for span in endpoint.spans) == 2
 
 
 def test_a_traceparent_is_the_parent(make: Make, endpoint: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
