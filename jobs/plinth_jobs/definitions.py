@@ -232,7 +232,7 @@ def build(
         jobs=list(jobs.values()),
         schedules=[scheduled(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron],
         sensors=_sensors(recipe, workspace, jobs),
-        resources=resources_of(str(workspace), compute, session),
+        resources=resources_of(str(workspace), compute, session, recipe.name),
     )
     added = (one for one in ADDED.values() if served or one.in_runs)
     return dg.Definitions.merge(own, *(one.build(recipe, workspace, pages) for one in added))

@@ -47,8 +47,11 @@ BASE = (
 )
 #: Addresses and credentials of stores, hubs and databases.
 STORES = ("AWS_*", "BOTO_*", "S3_*", "GOOGLE_*", "GCS_*", "AZURE_*", "FSSPEC_*", "HF_*", "HUGGING_FACE_*", "PG*")
-#: Tracking server of runs, and orchestration services.
-SERVICES = ("MLFLOW_*", "DAGSTER_*", "WANDB_*", "TENSORBOARD_*", "RAY_*")
+#: Tracking server of runs, orchestration services, and receivers of traces, metrics and lineage.
+SERVICES = (
+    *("MLFLOW_*", "DAGSTER_*", "WANDB_*", "TENSORBOARD_*", "RAY_*"),
+    *("OTEL_*", "TRACEPARENT", "TRACESTATE", "OPENLINEAGE_*"),
+)
 #: Variables of a scheduler, and those its scripts need to load modules.
 CLUSTER = (
     *("SLURM*", "SBATCH_*", "SRUN_*", "SQUEUE_*", "SCANCEL_*", "SCONTROL_*", "MUNGE_*", "RAY_*", "KUBE*"),
@@ -75,6 +78,7 @@ _PLACES = (
     *("PLINTH_EXCLUDED", "DAGSTER_HOME", "PGPASSFILE", "PGSSLROOTCERT", "PGSSLCERT", "PGSSLKEY", "SSL_CERT_FILE"),
     *("SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "AWS_CONFIG_FILE", "KUBECONFIG"),
     *("AWS_SHARED_CREDENTIALS_FILE", "HF_HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"),
+    "OPENLINEAGE_CONFIG",
 )
 #: Workspaces of this process.
 _SHUT_OUT: set[Path] = set()

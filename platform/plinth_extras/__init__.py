@@ -7,4 +7,6 @@
     mcp_server/    read-only tools for agents (Model Context Protocol): command
     roofline/      what limits the speed of a run's steps: a page section and a command
     proxies/       product proxies: generated test items for product tasks, checked by code
+    opentelemetry_export/  runs and assets as spans, metrics and log records, by OTLP
+    openlineage_export/    events about publications for a lineage server
 """

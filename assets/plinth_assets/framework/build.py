@@ -26,7 +26,8 @@ from plinth.compute.progress import Meter, Progress, ProgressLines, SilentMeter
 from plinth.compute.select_engine import Compute
 from plinth.errors import CheckFailedError, PlinthError
 from plinth.evaluation.engine.client import SPARE
-from plinth.operation import admission, workspace_files
+from plinth.operation import admission, asset_listeners, workspace_files
+from plinth.operation.asset_listeners import AssetUpdate
 from plinth.operation.workspace_files import CHECKED, PUBLISHED
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
@@ -87,6 +88,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     workers: int = 2
     ray_address: str = ""
     share: str = ""
+    recipe: str = ""
 
     _engine: Engine | None = PrivateAttr(default=None)
     _session: Session | None = PrivateAttr(default=None)
@@ -98,7 +100,7 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         if self._session:
             self._session.assets.advance(0, "Great Expectations")
-        for line in data_docs.finish():
+        for line in (*data_docs.finish(), *asset_listeners.finish()):
             if self._session:
                 self._session.warnings.append(line)
         if self._engine:
@@ -110,21 +112,23 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
         """Return a stage's runtime context."""
         self._session = session
         engine = self._engine or self._compute.open()
-        return Context(Workspace(self.workspace), engine, session.progress, TaskShare.parse(self.share))
+        share = TaskShare.parse(self.share)
+        return Context(Workspace(self.workspace), engine, session.progress, share, recipe=self.recipe)
 
     @property
     def _compute(self) -> Compute:
         return Compute(self.engine, self.workers, self.ray_address, self.share)
 
     @classmethod
-    def over(cls, workspace: str, compute: Compute) -> Self:
-        """Return the resource of a workspace, with the chosen engine."""
+    def over(cls, workspace: str, compute: Compute, recipe: str = "") -> Self:
+        """Return the resource of a workspace, with the chosen engine and the name of the recipe."""
         return cls(
             workspace=workspace,
             engine=compute.engine,
             workers=compute.workers,
             ray_address=compute.address,
             share=compute.share,
+            recipe=recipe,
         )
 
 
@@ -132,10 +136,10 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 RESOURCE, SESSION, READER = "plinth", "plinth_session", "plinth_reader"
 
 
-def resources_of(workspace: str, compute: Compute, session: Session | None = None) -> dict[str, Any]:
+def resources_of(workspace: str, compute: Compute, session: Session | None = None, recipe: str = "") -> dict[str, Any]:
     """Return the resources that assets of stages need, by key."""
     return {
-        RESOURCE: PlinthResource.over(workspace, compute),
+        RESOURCE: PlinthResource.over(workspace, compute, recipe),
         SESSION: session or Session(),
         READER: ArrowReader(workspace=workspace),
     }
@@ -215,15 +219,17 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
         MissingError: an input was never materialized.
         CheckFailedError: a blocking expectation failed; nothing was published.
     """
-    made = bring(stage, ctx, say)
-    if made.outcome:
-        failures = len(made.outcome.failures)
-        workspace_files.append(
-            ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
-        )
-    if made.blocked and made.suite and made.outcome:
-        yield _check_result(stage, made.suite, made.outcome)
-    manifest = publish(stage, ctx, made)
+    with asset_listeners.announced(ctx, _update(stage, ctx)) as update:
+        made = bring(stage, ctx, say)
+        update.inputs, update.manifest, update.reused = made.inputs, made.manifest, made.cached
+        if made.outcome:
+            failures = len(made.outcome.failures)
+            workspace_files.append(
+                ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
+            )
+        if made.blocked and made.suite and made.outcome:
+            yield _check_result(stage, made.suite, made.outcome)
+        manifest = publish(stage, ctx, made)
     for line in made.outcome.warnings if made.outcome else ():
         warn(f"{stage.asset}: {line}")
     yield dg.MaterializeResult(
@@ -232,6 +238,11 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
         metadata=metadata(stage, ctx, manifest, made.inputs, cached=made.cached),
         check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
     )
+
+
+def _update(stage: Stage, ctx: Context) -> AssetUpdate:
+    place = ctx.workspace.uri or ctx.workspace.root.resolve().as_uri()
+    return AssetUpdate(stage.asset, place, stage.code_version, stage.schema)
 
 
 class CheckedManifest(NamedTuple):

@@ -56,6 +56,8 @@ CATALOGUES = {
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.hugging_face:FORMS",
     "plinth.run_sections": "plinth.report.run_sections:SECTIONS",
+    "plinth.sinks": "plinth.training.sinks.added:SINKS",
+    "plinth.asset_listeners": "plinth.operation.asset_listeners:LISTENERS",
     "plinth.papers": "plinth_registry.exports.models:PAPERS",
 }
 

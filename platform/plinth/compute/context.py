@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -103,9 +104,10 @@ class StepCost(Frozen):
 
 @dataclass
 class Context(State):
-    """Workspace, engine, progress display and task order of a stage, and the cost of its tasks by step.
+    """Workspace, engine, progress display and task order of a stage, with the cost and the times of its tasks by step.
 
-    `requested_by` is the person who requested the run, if known; `run` is the orchestrator's run id, if any.
+    `requested_by` is the person who requested the run, if known; `run` is the orchestrator's run id, if any, and
+    `recipe` the name of its recipe. A step's times are Unix seconds: when its first tasks began, and its last ended.
     """
 
     engine: Engine = field(default_factory=InlineEngine)
@@ -113,6 +115,8 @@ class Context(State):
     share: TaskShare | None = None
     requested_by: str | None = None
     run: str = ""
+    recipe: str = ""
+    times: dict[str, tuple[float, float]] = field(default_factory=dict)
     costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))
 
 
@@ -151,6 +155,7 @@ def run_items(
     Raises:
         PlinthError: the error of the task function; finished items keep their records.
     """
+    began = time.time()
     keys = [step.key(item.inputs) for item in items]
     found = ctx.cache.get_many(keys)
     missing = [i for i, parts in enumerate(found) if parts is None]
@@ -174,6 +179,7 @@ def run_items(
             tasks = [(keys[i], items[i].task) for i in missing]
             for _ in ctx.engine.map(call, tasks, timeout_s=timeout_s, done=done):
                 pass
+    ctx.times[step.name] = ctx.times.get(step.name, (began,))[0], time.time()
     return [parts for parts in found if parts is not None]
 
 

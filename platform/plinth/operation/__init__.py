@@ -9,6 +9,7 @@
     admission        reservation before a job is submitted or a corpus stage runs
     settlement       costs of jobs from their timelines, by run, bucket, team and person; goodput and energy
     workspace_files  settings in YAML, and the log of arrivals, checks and publications
+    asset_listeners  notifications about assets, which packages send to other systems
 
 Plans that compare layouts, fleets and prices are in the ring.
 """

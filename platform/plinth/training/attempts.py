@@ -217,6 +217,9 @@ PREDICATE: Final = "urn:plinth:training-attempt:v1"
 #: File of a checkpoint with every statement up to it.
 BUNDLE: Final = "attempts.json"
 
+#: Version, trace id, span id and flags.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
 Envelope = Mapping[str, Any]
 
 
@@ -234,6 +237,9 @@ class AttemptRecord(Frozen):
     hosts: tuple[HostFacts, ...] = Field(min_length=1, description="Machines of the run, the leading rank's first.")
     audit: bool = Field(False, description="True if the ranks replay steps to prove that a resume is exact.")
     at: str = Field(description="Start time of the attempt in UTC, as ISO 8601.")
+    trace: str = Field(
+        UNKNOWN, exclude_if=lambda given: not given, description="Trace id of `$TRACEPARENT` (W3C Trace Context)."
+    )
 
     @property
     def silent_nodes(self) -> int:
@@ -269,6 +275,7 @@ def state(
         hosts=tuple(hosts),
         audit=audit,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
+        trace=_trace(),
     )
     run.attempts.mkdir(parents=True, exist_ok=True)
     content = dsse.statement(PREDICATE, {"config.json": made.config_sha256}, made.model_dump(mode="json"))
@@ -277,6 +284,11 @@ def state(
             _path(run, number).write_bytes(fingerprint.canonical(envelope))
     dsse.write(_path(run, made.number), content, trust.signer(TRAINER))
     return made
+
+
+def _trace() -> str:
+    found = _TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", ""))
+    return found[1] if found else UNKNOWN
 
 
 def known(run: RunDirectory) -> list[Envelope]:

@@ -163,11 +163,6 @@ class Sinks(Frozen):
         False, description="Write `sinks/plinth.prom` in the run's directory, for node_exporter's textfile collector."
     )
 
-    @property
-    def any(self) -> bool:
-        """True if any sink is enabled."""
-        return self.tensorboard or bool(self.wandb) or self.prometheus
-
 @extended("training")
 class Training(Frozen):
     """Training of one run."""

@@ -21,8 +21,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client import generate_latest
 
@@ -31,34 +32,11 @@ from plinth.errors import PlinthError
 from plinth.storage.atomic import write_bytes
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
+from plinth.training.sinks.added import SINKS, SinkRow, TimelineSink
 from plinth.training.sinks.run_metrics import RUN, Families, RunFollower, scalars
 from plinth.training.telemetry.timeline import Event, TimelineReader
 
-# The sinks of a timeline: TensorBoard, Weights & Biases, Prometheus.
-
-
-class SinkRow(NamedTuple):
-    """Numbers of an event, with the step that the run had reached."""
-
-    seq: int
-    time: float
-    step: int
-    values: dict[str, float]
-    redone: bool = False  # True if the step is a repetition
-
-
-class TimelineSink(Protocol):
-    """A sink for one tool. If a method raises an exception, it is printed and the same rows are sent again."""
-
-    def go_back(self, step: int) -> None:
-        """Discard the rows that were written for this step and later steps."""
-
-    def write(self, row: SinkRow) -> None: ...
-
-    def flush(self) -> None:
-        """Write all rows, and return once other processes can see them."""
-
-    def close(self) -> None: ...
+# The sinks of a timeline: TensorBoard, Weights & Biases, Prometheus, and those of packages.
 
 
 class SinkSource(NamedTuple):
@@ -75,7 +53,7 @@ def folder(config: RunConfig) -> Path:
 
 
 def sources_of(config: RunConfig) -> list[SinkSource]:
-    """Return the sinks that the run's recipe enables."""
+    """Return the sinks of the run's recipe, and those of packages that the environment configures."""
     place = folder(config)
     chosen = (config.sinks.tensorboard, bool(config.sinks.wandb), config.sinks.prometheus)
     known = (
@@ -83,7 +61,19 @@ def sources_of(config: RunConfig) -> list[SinkSource]:
         SinkSource("wandb", lambda: WandbRun(config, place)),
         SinkSource("prometheus", lambda: PrometheusFile(config, place / "plinth.prom"), goes_on=False),
     )
-    return [source for source, wanted in zip(known, chosen, strict=True) if wanted]
+    return [*(source for source, wanted in zip(known, chosen, strict=True) if wanted), *_added(config)]
+
+
+def _added(config: RunConfig) -> list[SinkSource]:
+    found = list[SinkSource]()
+    for name in SINKS:
+        try:
+            if (sink := SINKS[name]).enabled():
+                opened = partial(sink.open, config, folder(config) / f"{name}.json")
+                found.append(SinkSource(name, opened, goes_on=False))
+        except PlinthError as error:  # a broken package must not stop the run
+            print(error, file=sys.stderr, flush=True)
+    return found
 
 
 class TensorBoardFiles:
@@ -256,8 +246,8 @@ class Feed:
 
 
 def start(config: RunConfig, path: Path) -> subprocess.Popen[bytes] | None:
-    """Start the relay process of a job if the recipe enables a sink, otherwise return None."""
-    if not config.sinks.any:
+    """Start the relay process of a job, if it has sinks."""
+    if not sources_of(config):
         return None
     command = processes.python("plinth.training.sinks.relay", str(path))
     process: subprocess.Popen[bytes] = processes.start(

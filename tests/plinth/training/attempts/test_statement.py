@@ -55,6 +55,18 @@ def test_each_attempt_names_the_one_before_and_what_it_began_from(run: RunDirect
     assert first.hosts[0].software == second.hosts[0].software
 
 
+def test_a_statement_names_the_trace_of_its_job(
+    run: RunDirectory, trainer: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(run)
+    monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
+    begin(run)
+    monkeypatch.setenv("TRACEPARENT", "00-not-a-trace\n")
+    begin(run)
+    assert [one.trace for one in opened(known(run), trainer, "tiny-1")] == ["", "ab" * 16, ""]
+    assert ["trace" in dsse.unverified(one, "an attempt")["predicate"] for one in known(run)] == [False, True, False]
+
+
 def test_a_checkpoint_keeps_what_was_stated_until_then(run: RunDirectory, trainer: Authority) -> None:
     begin(run)
     folder = commit(run, 1)
