@@ -46,7 +46,7 @@ def test_the_index_for_language_models_has_every_page_of_the_menus_with_a_senten
     finally:
         sys.path.remove(str(DOCS))
     text = llms_txt.text(reference_pages.OUTSIDE)
-    assert text.startswith("# Plinth\n\n> Plinth takes raw text to")
+    assert text.startswith("# Plinth\n\n> Plinth turns raw text into")
     links = re.findall(r"^- \[[^\]]+\]\((\S+)\.html\): (.{15,})$", text, re.MULTILINE)
     assert len(links) == text.count("\n- ") > 60
     assert [sentence for _, sentence in links if "](" in sentence or "```" in sentence] == []

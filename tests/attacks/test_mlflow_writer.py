@@ -179,7 +179,7 @@ def test_a_settled_candidate_is_not_taken_up_again_under_a_new_version(ctx: Cont
 def test_terminal_commands_in_tags_never_reach_a_terminal(
     ctx: Context, line: Any, mlflow: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from plinth_jobs.cli.release import _show
+    from plinth_jobs.cli.release import show_candidates
 
     found = register(ctx, line)
     clear = "\x1b[2J\x1b]0;approved\x07[bold green]passed[/]\u202e"
@@ -187,7 +187,7 @@ def test_terminal_commands_in_tags_never_reach_a_terminal(
         mlflow.set_model_version_tag(found.model, found.version, tag, value)
     mlflow.update_model_version(found.model, found.version, description=clear + "<script>alert(1)</script>")
     capfd.readouterr()
-    _show(api.pending(ctx, line.recipe))
+    show_candidates(api.pending(ctx, line.recipe))
     shown = capfd.readouterr().out
     assert "rejection not" in shown
     assert not {"\x1b", "\x07", "\u202e"} & set(shown)

@@ -217,6 +217,8 @@ def with_shared_options(command: click.Command) -> click.Command:
     """Let a command accept `--workspace` and `--recipe` even if it needs neither, so that one set of options fits every
     command. Added options are not listed in its help."""
     taken = {option for parameter in command.params for option in parameter.opts}
+    if any(parameter.name == "recipe" for parameter in command.params):  # also as an argument
+        taken.add("--recipe")
     kinds: dict[tuple[str, str], click.ParamType[Any]] = {
         ("-w", "--workspace"): WorkspacePlace(),
         ("-r", "--recipe"): PackagedFile("recipes"),

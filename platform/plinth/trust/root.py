@@ -281,7 +281,7 @@ class Trust:
                 found=f"{self.root.title} in {self.folder / ROOT_FILE}",
                 expected=f"version {had} or later, because this machine has seen version {had}",
                 remedy=f"restore that version, or restore trust/{had}.root.json in the workspace, or run `plinth keys "
-                "pin --replace`",
+                "pin --replace ROOT`",
             )
         return self
 
