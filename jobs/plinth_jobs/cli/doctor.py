@@ -56,7 +56,7 @@ CATALOGUES = {
     "plinth.tiles": "plinth_jobs.index_tiles:ADDED",
     "plinth.model_forms": "plinth.model.hugging_face:FORMS",
     "plinth.run_sections": "plinth.report.run_sections:SECTIONS",
-    "plinth.papers": "plinth_registry.exports.models:PAPERS",
+    "plinth.papers": "plinth_registry.papers:PAPERS",
 }
 
 #: Advice for a server that exited.
