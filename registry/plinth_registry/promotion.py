@@ -13,6 +13,7 @@ import contextlib
 import io
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 from plinth.compute.context import Context
@@ -258,12 +259,18 @@ def note(client: Any, name: str, version: str | None, tag: str, value: str) -> N
 
 
 def show_card(ctx: Context, client: Any, name: str, version: str) -> None:
-    """Show the current model card of a release on its version in MLflow. If the version was deleted, do nothing."""
-    known = connection.optional(lambda: client.get_model_version(name, version))
-    with contextlib.suppress(TrustError):  # a candidate that was changed must not prevent a rollback
+    """Show the current model card of a release on its version in MLflow and on its candidate's, unless they were
+    deleted.
+    """
+    try:
         found = verified.candidate_of(ctx, releases.history(ctx, name).releasing(name, version))
+    except TrustError:  # a candidate that was changed must not prevent a rollback
+        return
+    card = model_card(ctx, found)
+    for shown in ((name, version), (found.model, found.version)):
+        known = connection.optional(partial(client.get_model_version, *shown))
         if known is not None:
-            describe(client, known, known.tags, card=model_card(ctx, found))
+            describe(client, known, known.tags, card=card)
 
 
 def source_of(model: str, version: str | None) -> str:

@@ -147,13 +147,18 @@ def test_a_candidate_has_papers_before_it_is_released(
 
 
 def test_the_model_card_is_the_description_of_candidate_and_release(ctx: Context, line: Any, mlflow: Any) -> None:
+    found, _ = register(ctx, line)
+    before = mlflow.get_model_version(found.model, "1").description
+    assert f"# Model card: {found.model}/1\n\n**{UNRELEASED}**: " in before
     record = release(ctx, line)
     name, path = record.model, f"model-card-{record.model}-1.md"
     version = mlflow.get_model_version(name, "1")
     assert f"The full model card is `{path}` among the artifacts" in version.description
     parts = [version.description.index(part) for part in ("## Gates", "## Scores", f"# Model card: {name}/1\n")]
     assert parts == sorted(parts)
-    assert f"# Model card: {name}-candidate/1\n" in mlflow.get_model_version(f"{name}-candidate", "1").description
+    shown = mlflow.get_model_version(f"{name}-candidate", "1").description
+    assert f"# Model card: {name}/1\n" in shown
+    assert UNRELEASED not in shown
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(mlflow.download_artifacts(version.run_id, path, folder)).read_text()
     found = verified.verify_release(ctx, name, "1")[0]
