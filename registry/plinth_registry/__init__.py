@@ -29,6 +29,7 @@ Inside the package, each module can import the modules above it (keys and envelo
     consumers     services that use a release, and models derived from a release, with owners; impact: manifests, runs,
                   versions and consumers derived from an artifact
     evidence      evidence for the gates, with figures recomputed from their tables
+    papers        documents about a model, written by other packages; the model card
     registration  experiment, run, metrics and version in MLflow, each created once; their descriptions
     run_metrics   metrics in MLflow: a run's timeline, each event once; scores of a model with their data
     judgement     evaluation of a candidate's gates; its signed verdict; waivers of one gate for one candidate until a

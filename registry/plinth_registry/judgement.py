@@ -26,6 +26,7 @@ from plinth_registry.candidate import Candidate
 from plinth_registry.gates import GateResult, blocking, evaluate, is_open
 from plinth_registry.gates.facts import Evidence
 from plinth_registry.gates.settings import SHORTEST_REASON, always
+from plinth_registry.papers import model_card
 from plinth_registry.policy import SignedPolicy
 from plinth_registry.registration import scores_text, show_gates
 
@@ -215,7 +216,8 @@ def judge(ctx: Context, client: Any | None, recipe: Recipe, version: Any, *, who
     judged = _judged(ctx, recipe, found, gathered)
     if client is not None:
         root, measured = Trust.of(ctx.workspace).root.title, _measured(ctx, found)
-        show_gates(client, version, judged.results, root, judged.policy, measured)
+        card = model_card(ctx, found) if whole else ""  # it reads the ledger
+        show_gates(client, version, judged.results, root, judged.policy, measured, card)
     return judged
 
 

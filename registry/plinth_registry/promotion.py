@@ -13,10 +13,11 @@ import contextlib
 import io
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 from plinth.compute.context import Context
-from plinth.errors import GateError, MissingError, RegistryError
+from plinth.errors import GateError, MissingError, RegistryError, TrustError
 from plinth.recipe.recipe import Recipe
 from plinth.trust.dsse import now
 from plinth_registry import audit_log, incidents, judgement, releases, verified
@@ -24,7 +25,8 @@ from plinth_registry import candidate as candidates
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
 from plinth_registry.mlflow import connection
-from plinth_registry.registration import locked
+from plinth_registry.papers import model_card
+from plinth_registry.registration import describe, locked
 from plinth_registry.releases import ReleaseRecord
 
 Stage = Literal["canary", "champion"]
@@ -68,6 +70,7 @@ def promote(
             # Verify the version as a consumer would, before it becomes champion.
             verified.verify_release(ctx, recipe.required_release().name, version)
             record = _move(ctx, client, CHAMPION, facts)
+        show_card(ctx, client, record.model, version)
         return record
 
 
@@ -105,6 +108,7 @@ def rollback(
         moved = {"model": name, "version": good, "previous": champion, "by": by, "reason": reason, "at": now()}
         record = releases.append(ctx, action=action, goal=action, **moved, **about)
         note(client, name, champion, "rolled_back", f"{record.at} {by}: {reason}")
+        show_card(ctx, client, name, champion)
         repair(ctx, client, name)
         return record
 
@@ -141,6 +145,7 @@ def return_canary(
             raise MissingError(f"{name} has no canary", remedy=remedy)
         asked.subject = f"{name} version {record.previous}"
         note(client, name, record.previous, "returned", f"{record.at} {record.by}: {record.reason}")
+        show_card(ctx, client, name, str(record.previous))
         repair(ctx, client, name)
         return record
 
@@ -249,6 +254,21 @@ def note(client: Any, name: str, version: str | None, tag: str, value: str) -> N
     """Show a note for people on a version in MLflow. If the version was deleted, do nothing, because only the signed
     record counts."""
     connection.optional(lambda: client.set_model_version_tag(name, version, tag, value))
+
+
+def show_card(ctx: Context, client: Any, name: str, version: str) -> None:
+    """Show the current model card of a release on its version in MLflow and on its candidate's, unless they were
+    deleted.
+    """
+    try:
+        found = verified.candidate_of(ctx, releases.history(ctx, name).releasing(name, version))
+    except TrustError:  # a candidate that was changed must not prevent a rollback
+        return
+    card = model_card(ctx, found)
+    for shown in ((name, version), (found.model, found.version)):
+        known = connection.optional(partial(client.get_model_version, *shown))
+        if known is not None:
+            describe(client, known, known.tags, card=card)
 
 
 def source_of(model: str, version: str | None) -> str:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from itertools import accumulate, takewhile
 from typing import Any, Final, get_args
 
 from plinth import fingerprint
@@ -128,6 +129,7 @@ def show_gates(
     root: str,
     policy: SignedPolicy | None = None,
     measured: str = "",
+    card: str = "",
 ) -> None:
     """Write the gates' results to a version's tags and description, for people. Only changes are written. Tags have one
     line per gate, and the evidence is an artifact of the version's run.
@@ -135,6 +137,7 @@ def show_gates(
     Args:
         root: title of the root of trust.
         measured: scores, as `scores_text` formats them; empty to keep the existing scores.
+        card: model card in Markdown; empty to keep the existing card.
     """
     results = tuple(results)
     tags = {f"gate/{result.name}": result.text for result in results}
@@ -149,14 +152,33 @@ def show_gates(
     for key, value in tags.items():
         if version.tags.get(key) != value:
             client.set_model_version_tag(version.name, version.version, key, value)
-    describe(client, version, {**version.tags, **tags}, measured)
+    describe(client, version, {**version.tags, **tags}, measured, card)
 
 
-def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str = "") -> None:
-    """Write a version's description, which MLflow shows first, from the version's tags and scores."""
-    text = version_text(measured or version.description or "", tags)
-    if text != (version.description or ""):
+def describe(client: Any, version: Any, tags: Mapping[str, str], measured: str = "", card: str = "") -> None:
+    """Write a version's description, which MLflow shows first, from the version's tags, scores and model card.
+
+    Args:
+        measured: scores, as `scores_text` formats them; empty to keep the existing scores.
+        card: model card in Markdown; empty to keep the existing card.
+    """
+    known = version.description or ""
+    shown = _stored(client, version, card) if card else _parts(known)[1]
+    text = version_text(measured or known, tags, shown)
+    if text != known:
         client.update_model_version(version.name, version.version, text)
+
+
+def _stored(client: Any, version: Any, card: str) -> str:
+    """Store a model card with the artifacts of a version's run. Return its text for the description, which begins with
+    the name of the artifact.
+    """
+    name, digest = f"model-card-{version.name}-{version.version}.md", fingerprint.digest(card)[:16]
+    if version.tags.get(CARD_TAG) != digest:
+        client.log_text(version.run_id, card, name)
+        client.set_model_version_tag(version.name, version.version, CARD_TAG, digest)
+    text = card.partition("\n---\n")[2] if card.startswith("---\n") else card  # without the front matter for the Hub
+    return f"{CARD}{name}` among the artifacts of the source run.\n\n{text.strip()}"
 
 
 def logged_model(client: Any, experiment_id: str, key: str) -> Any:
@@ -220,10 +242,15 @@ def _tags(
     return tags
 
 
-# Description of a version: taints, canary, gates with evidence, scores. Evaluating the gates rewrites all of it; a
-# taint keeps the existing scores.
+# Description of a version: taints, canary, gates with evidence, scores, model card. Evaluating the gates rewrites all
+# parts; a taint keeps the existing scores and card.
 
 SCORES = "## Scores"
+#: First words of a model card in a description.
+CARD: Final = "The full model card is `"
+#: Tag with the digest of the model card among the artifacts.
+CARD_TAG: Final = "card"
+_SECTION = re.compile(r"(?m)^(?=#{1,6} )")
 HOW_TO_APPROVE = (
     "Approval is pending. To approve, run `plinth approve`. If MLflow requires a login and the gate policy accepts "
     "tags, you can instead set two tags on this version: `approval` = `approved` and `approval.reason`. A second "
@@ -257,21 +284,30 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else ""
 
 
-def version_text(known: str, tags: Mapping[str, str]) -> str:
-    """Return a version's description, which is built from its tags. If it exceeds `DESCRIPTION_CHARACTERS`, the last
-    slices are omitted.
+def version_text(known: str, tags: Mapping[str, str], card: str = "") -> str:
+    """Format a version's description. If it exceeds `DESCRIPTION_CHARACTERS`, the last sections of the model card are
+    omitted, then the last slices.
 
     Args:
-        known: current description, whose scores are kept.
+        known: current description, whose scores are kept, and whose model card is kept if `card` is empty.
         tags: tags of the version, as `registration` and `freeze` write them.
     """
-    lines = [*_banner(tags), *_gates(tags)]
-    kept = known[known.index(SCORES) :] if SCORES in known else known
-    text = "\n".join([*lines, kept]) if lines else kept
-    if len(text) > DESCRIPTION_CHARACTERS:
+    scores, known_card = _parts(known)
+    sections = [f"\n\n{one.strip()}" for one in _SECTION.split(card or known_card) if one]
+    room = DESCRIPTION_CHARACTERS - len(sections[0] if sections else "")
+    text = "\n".join([*_banner(tags), *_gates(tags), scores])
+    if len(text) > room:
         note = "\n| … more: metrics `bits_per_byte/…` of the run | | | | |"
-        text = text[: DESCRIPTION_CHARACTERS - len(note)].rpartition("\n")[0] + note
-    return text
+        text = text[: room - len(note)].rpartition("\n")[0] + note
+    fitting = accumulate(sections, initial=text)
+    return list(takewhile(lambda found: len(found) <= DESCRIPTION_CHARACTERS, fitting))[-1]
+
+
+def _parts(description: str) -> tuple[str, str]:
+    """Return the scores and the model card of a description."""
+    kept = description[description.index(SCORES) :] if SCORES in description else description
+    scores, mark, card = kept.partition(CARD)
+    return scores.rstrip(), mark + card
 
 
 def _banner(tags: Mapping[str, str]) -> Iterable[str]:

@@ -175,7 +175,7 @@ def verify_release(ctx: Context, name: str, version: str) -> tuple[Candidate, Ch
     record = history.releasing(name, version)
     if history.standing.place(version) == "rolled back":
         raise GateError(f"{name} version {version} was rolled back", remedy=f"use {name}@champion")
-    found = _candidate_of(ctx, record)
+    found = candidate_of(ctx, record)
     _require_decisions(ctx, record, found)
     chain = candidate.verify_candidate(ctx, found)
     marks = taint.marks_on(ctx, chain, candidate.evidence_of(ctx, found.checkpoint, found.evaluation))
@@ -235,7 +235,7 @@ def last_good(ctx: Context, name: str, held: Standing) -> str | None:
     return None
 
 
-def _candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
+def candidate_of(ctx: Context, record: ReleaseRecord) -> Candidate:
     """Return the candidate that a release record names. The candidate's signed facts must match the record."""
     directory = signing.directory_of(ctx, record.candidate["checkpoint"])
     model, version = f"{record.model}{candidate.SUFFIX}", str(record.candidate_version)

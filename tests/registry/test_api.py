@@ -15,6 +15,7 @@ from plinth.compute.context import Context
 from plinth.errors import GateError, LineageError, MissingError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
 from plinth_audit.papers import signed
+from plinth_audit.papers.facts import ROLLED_BACK
 from plinth_audit.papers.signed import subject_of
 from plinth_jobs.cli import call as command_line
 from plinth_registry import (
@@ -30,6 +31,7 @@ from plinth_registry import (
     verified,
 )
 from plinth_registry import signing as directories
+from plinth_registry.candidate import evidence_path
 from plinth_registry.exports.models import UNRELEASED
 from plinth_registry.mlflow import connection, server
 from plinth_registry.mlflow.server import DATABASE
@@ -142,6 +144,36 @@ def test_a_candidate_has_papers_before_it_is_released(
     flip(found.directory / "model.safetensors")
     with pytest.raises(SignatureError, match=r"the signature of .* is invalid"):
         api.find_candidate(ctx, line.recipe, "1")
+
+
+def test_the_model_card_is_the_description_of_candidate_and_release(ctx: Context, line: Any, mlflow: Any) -> None:
+    found, _ = register(ctx, line)
+    before = mlflow.get_model_version(found.model, "1").description
+    assert f"# Model card: {found.model}/1\n\n**{UNRELEASED}**: " in before
+    record = release(ctx, line)
+    name, path = record.model, f"model-card-{record.model}-1.md"
+    version = mlflow.get_model_version(name, "1")
+    assert f"The full model card is `{path}` among the artifacts" in version.description
+    parts = [version.description.index(part) for part in ("## Gates", "## Scores", f"# Model card: {name}/1\n")]
+    assert parts == sorted(parts)
+    shown = mlflow.get_model_version(f"{name}-candidate", "1").description
+    assert f"# Model card: {name}/1\n" in shown
+    assert UNRELEASED not in shown
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(mlflow.download_artifacts(version.run_id, path, folder)).read_text()
+    found = verified.verify_release(ctx, name, "1")[0]
+    assert whole == signed.papers_of_candidate(ctx, found).files["README.md"].decode()
+    api.rollback(ctx, line.recipe, BEN, "it leaks", withdraw=True)
+    assert f"**{ROLLED_BACK}**: " in mlflow.get_model_version(name, "1").description
+
+
+def test_a_release_whose_candidate_was_changed_can_be_rolled_back(ctx: Context, line: Any, mlflow: Any) -> None:
+    record = release(ctx, line)
+    found = verified.verify_release(ctx, record.model, "1")[0]
+    flip(evidence_path(found.directory, found.key))
+    before = mlflow.get_model_version(record.model, "1").description
+    assert api.rollback(ctx, line.recipe, BEN, "it was changed", withdraw=True).action == "withdrawn"
+    assert mlflow.get_model_version(record.model, "1").description == before
 
 
 def test_the_same_work_is_registered_once(ctx: Context, line: Any, mlflow: Any) -> None:

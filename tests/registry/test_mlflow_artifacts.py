@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from plinth.storage.workspace import Workspace
 from plinth_registry import taint, verified
 from plinth_registry.candidate import Candidate, source_uri
 from plinth_registry.verified import verify_release
-from tests.registry.exports.test_released import export, move, release_in, root_of
+from tests.registry.conftest import make_recipe, sign_candidate
+from tests.registry.exports.test_released import ModelLine, export, move, release_in, root_of
 from tests.s3_server import serving
 
 CHAMPION = "models:/demo@champion"
@@ -81,6 +83,38 @@ def test_mlflow_and_transformers_load_champion_and_candidate(registry: Registry,
     assert mlflow.artifacts.load_dict(f"{CHAMPION}/config.json")["architectures"] == ["LlamaForCausalLM"]
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("uri", [CHAMPION, "models:/demo-candidate/1"])
+def test_mlflow_genai_evaluates_champion_and_candidate(
+    registry: Registry, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+    from mlflow.genai.scorers import scorer
+
+    monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")  # its thread never ends
+    model = mlflow.pyfunc.load_model(uri)
+
+    def continued(prompt: str) -> str:
+        return str(model.predict([prompt], params={"max_new_tokens": 5})[0])
+
+    @scorer  # type: ignore[untyped-decorator]
+    def keeps_prompt(inputs: dict[str, str], outputs: str) -> bool:
+        return outputs.startswith(inputs["prompt"])
+
+    @scorer  # type: ignore[untyped-decorator]
+    def is_expected(outputs: str, expectations: dict[str, str]) -> bool:
+        return outputs == expectations["text"]
+
+    prompts = ["a small text", "text that is"]
+    data = [
+        {"inputs": {"prompt": one}, "expectations": {"text": continued(one) if one == prompts[0] else ""}}
+        for one in prompts
+    ]
+    scorers = [keeps_prompt, is_expected]
+    found = mlflow.genai.evaluate(data=data, predict_fn=lambda prompt: continued(prompt), scorers=scorers)
+    assert found.metrics == {"keeps_prompt/mean": 1.0, "is_expected/mean": 0.5}
+
+
 def _tainted(registry: Registry) -> None:
     taint.mark(registry.ctx, registry.candidate.checkpoint, "ada@example.org", "a poisoned bucket")
 
@@ -127,6 +161,86 @@ def test_what_is_not_proved_is_refused_with_the_reason(
     assert not any((tmp_path / "here").iterdir())
 
 
+def _source(registry: Registry, source: str) -> None:
+    registry.client.create_model_version("demo", source)
+    registry.client.set_registered_model_alias("demo", "champion", "3")
+
+
+def _traversal(registry: Registry) -> None:
+    shutil.copytree(registry.ctx.workspace.models, registry.ctx.workspace.root / "planted")
+    _source(registry, f"plinth:///models/../planted/{registry.candidate.directory.name}")
+
+
+def _other_spelling(registry: Registry) -> None:
+    _source(registry, registry.source.replace("/models/", "/models/./"))
+
+
+def _folder_of_another_model(registry: Registry, put: Callable[[Path, Path], Any] = shutil.copytree) -> None:
+    """Models of the same trainer, exchanged in the workspace, with their signatures."""
+    line = ModelLine(registry.ctx, make_recipe("demo"), seed=2)
+    other, own = sign_candidate(registry.ctx, line).directory, registry.candidate.directory
+    shutil.rmtree(own)
+    put(other, own)
+    for path in other.parent.glob(f"{other.name}.*"):
+        shutil.copy(path, path.with_name(path.name.replace(other.name, own.name)))
+
+
+def _link_to_another_model(registry: Registry) -> None:
+    _folder_of_another_model(registry, lambda other, own: own.symlink_to(other))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "uri", "reason"),
+    [
+        (_traversal, CHAMPION, "a source that is not a model of this workspace"),
+        (_other_spelling, CHAMPION, "is not the source of a model"),
+        (_folder_of_another_model, CHAMPION, "has another checkpoint"),
+        (_folder_of_another_model, "models:/demo-candidate/1", "has another checkpoint"),
+        (_link_to_another_model, "models:/demo-candidate/1", "is a symlink"),
+    ],
+)
+def test_a_source_that_leads_elsewhere_is_refused(
+    registry: Registry, spoil: Callable[[Registry], None], uri: str, reason: str
+) -> None:
+    import mlflow
+
+    spoil(registry)
+    with pytest.raises(mlflow.exceptions.MlflowException, match=reason) as refused:
+        mlflow.artifacts.download_artifacts(uri)
+    assert refused.value.error_code == "PERMISSION_DENIED"
+
+
+def test_edited_tags_change_nothing(registry: Registry) -> None:
+    import mlflow
+
+    before = registry.candidate.checkpoint
+    for key in ("candidate", "checkpoint", "gates", "approval", "taint"):
+        registry.client.set_model_version_tag("demo", "2", key, "0" * 64)
+    folder = Path(mlflow.artifacts.download_artifacts(CHAMPION))
+    assert folder.joinpath("MLmodel").read_text().count(f"plinth:///models/{before[:12]}") == 1
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_an_unapproved_candidate_under_another_name_is_refused(registry: Registry, copied: bool) -> None:
+    """Before the first release, and under a name that no release has."""
+    import mlflow
+
+    other = sign_candidate(registry.ctx, ModelLine(registry.ctx, make_recipe("other"), seed=2))
+    client, source = registry.client, source_uri(registry.ctx.workspace, other.directory)
+    for name in ("other-candidate", "other", "prod"):
+        client.create_registered_model(name)
+    client.create_model_version("other-candidate", source)
+    assert Path(mlflow.artifacts.download_artifacts("models:/other-candidate/1"), "MLmodel").is_file()
+    if copied:
+        client.copy_model_version("models:/other-candidate/1", "prod")
+        client.copy_model_version("models:/prod/1", "other")
+    else:
+        client.create_model_version("other", source)
+    client.set_registered_model_alias("other", "champion", "1")
+    with pytest.raises(mlflow.exceptions.MlflowException, match=r"(prod|other) version 1 was never released"):
+        mlflow.artifacts.download_artifacts("models:/other@champion")
+
+
 def test_weights_that_are_swapped_after_the_check_are_refused(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,3 +285,79 @@ def test_a_machine_without_a_workspace_reads_an_export(
         bucket.put("models/demo/config.json", b"{}")
         with pytest.raises(mlflow.exceptions.MlflowException, match=r"config\.json has changed"):
             mlflow.artifacts.download_artifacts(CHAMPION)
+
+
+def _exports(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Export the champion for machines that have no workspace, and return the folder of exports."""
+    assert export(registry.ctx, CHAMPION.removeprefix("models:/"), tmp_path / "exports" / "demo") == 0
+    monkeypatch.setenv("PLINTH_EXPORTS", str(tmp_path / "exports"))
+    monkeypatch.setenv("PLINTH_ROOT", str(shutil.copy(root_of(registry.ctx), tmp_path)))
+    return tmp_path / "exports"
+
+
+def _linked(exports: Path) -> None:
+    path = exports / "demo" / "config.json"
+    path.rename(exports / "config.json")
+    path.symlink_to(exports / "config.json")
+
+
+def _pipe(exports: Path) -> None:
+    (exports / "demo" / "EXPORT.json").unlink()
+    os.mkfifo(exports / "demo" / "EXPORT.json")
+
+
+def _added(exports: Path) -> None:
+    (exports / "demo" / "MLmodel").write_text("flavors: {python_function: {loader_module: evil}}")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"), [(_linked, "not a regular file"), (_pipe, "not a plain file"), (_added, "MLmodel was added")]
+)
+def test_an_export_with_other_files_is_refused(
+    registry: Registry, spoil: Callable[[Path], None], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    spoil(_exports(registry, tmp_path, monkeypatch))
+    monkeypatch.setenv("PLINTH_WORKSPACE", str(tmp_path / "nowhere"))
+    with pytest.raises(mlflow.exceptions.MlflowException, match=reason):
+        mlflow.artifacts.download_artifacts(CHAMPION)
+
+
+def test_an_export_that_is_exchanged_for_another_release_is_refused(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statement is read before it is copied: a writer of the folder may exchange it in between."""
+    import mlflow
+
+    _exports(registry, tmp_path, monkeypatch)
+    monkeypatch.setenv("PLINTH_WORKSPACE", str(tmp_path / "nowhere"))
+    short = registry.candidate.checkpoint[:12]
+    answers = iter([True, False])
+    monkeypatch.setattr("plinth_registry.mlflow.artifacts._is_of", lambda *given: given[1] == short and next(answers))
+    with pytest.raises(mlflow.exceptions.MlflowException, match=f"another model(?s:.*)checkpoint {short}"):
+        mlflow.artifacts.download_artifacts(CHAMPION)
+
+
+@pytest.mark.parametrize(("spoil", "reason"), [(_tainted, "is tainted"), (_rolled_back, "was rolled back")])
+def test_a_model_that_was_removed_from_the_workspace_is_not_read_from_a_stale_export(
+    registry: Registry, spoil: Callable[[Registry], None], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    _exports(registry, tmp_path, monkeypatch)
+    directory = registry.candidate.directory
+    spoil(registry)
+    shutil.rmtree(directory)
+    with pytest.raises(mlflow.exceptions.MlflowException, match=reason):
+        mlflow.artifacts.download_artifacts(CHAMPION)
+
+
+def test_a_workspace_without_a_pinned_root_is_refused(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.setenv("PLINTH_TRUST", str(tmp_path / "empty"))
+    with pytest.raises(mlflow.exceptions.MlflowException, match="no root of trust is pinned"):
+        mlflow.artifacts.download_artifacts(CHAMPION)

@@ -142,9 +142,9 @@ def test_an_artifact_that_another_server_keeps_is_written_by_the_library(
     written = list[tuple[Any, ...]]()
     answer = {"run": {"info": {"artifact_uri": place}}}
     monkeypatch.setattr(Server, "request", lambda *_: json.dumps(answer).encode())
-    library = SimpleNamespace(log_dict=lambda *given: written.append(given))
+    library = SimpleNamespace(log_text=lambda *given: written.append(given))
     Server("http://127.0.0.1:1", {}, lambda: library).log_dict("run", {"a": 1}, "a.json")
-    assert written == [("run", {"a": 1}, "a.json")]
+    assert written == [("run", '{\n  "a": 1\n}', "a.json")]
 
 
 def no_server() -> Any:
@@ -241,7 +241,7 @@ def test_an_artifact_is_written_below_the_artifacts_of_the_server_or_by_it(place
         database.execute("INSERT INTO runs VALUES ('own', 'mlflow-artifacts:/1/own/artifacts'), ('other', ?)", (place,))
         database.commit()
     written = list[str]()
-    server = SimpleNamespace(log_dict=lambda run, *_: written.append(run))
+    server = SimpleNamespace(log_text=lambda run, *_: written.append(run))
     client = ModelDatabase(tmp_path / "mlflow.db", tmp_path / "artifacts", lambda: server)
     for run in ("own", "other", "absent"):
         client.log_dict(run, {}, "a.json")

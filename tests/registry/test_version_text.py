@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plinth_registry.gates import GateResult
-from plinth_registry.registration import DESCRIPTION_CHARACTERS, scores_text, version_text
+from plinth_registry.registration import CARD, DESCRIPTION_CHARACTERS, scores_text, version_text
 
 SLICES = {"all": {"bytes": 10, "model": 2.2, "gzip": 3.0, "trigram": 2.9}}
 GATES = [
@@ -62,6 +62,36 @@ def test_it_is_never_longer_than_what_databases_keep() -> None:
     assert len(text) <= DESCRIPTION_CHARACTERS
     assert text.splitlines()[-1].startswith("| … more")
     assert version_text(text, TAGS) == text
+
+
+LINK = f"{CARD}model-card-demo-1.md` among the artifacts of the source run."
+MODEL_CARD = f"{LINK}\n\n# Model card: demo/1\n\nCheckpoint.\n\n## Model\n\nSmall.\n\n## Evidence\n\n- digests"
+
+
+def test_the_model_card_follows_the_scores_and_is_kept() -> None:
+    scores = scores_text("ab" * 32, SLICES)
+    text = version_text(scores, TAGS, MODEL_CARD)
+    assert text.endswith(f"{scores}\n\n{MODEL_CARD}")
+    assert text.startswith("## Gates: failed")
+    assert version_text(text, TAGS) == text == version_text(text, TAGS, MODEL_CARD)
+    assert version_text(text, {**TAGS, "taint": "dpo: leak"}).endswith(f"{scores}\n\n{MODEL_CARD}")
+    assert version_text(text, TAGS, MODEL_CARD.replace("Small", "Large")) == text.replace("Small", "Large")
+
+
+def test_a_long_model_card_ends_with_a_whole_section_and_names_its_artifact() -> None:
+    scores, room = scores_text("ab" * 32, SLICES), DESCRIPTION_CHARACTERS - len(version_text("", TAGS))
+    card = MODEL_CARD.replace("digests", "d" * DESCRIPTION_CHARACTERS)
+    text = version_text(scores, TAGS, card)
+    assert text.endswith("## Model\n\nSmall.")
+    assert version_text(text, TAGS) == text
+    longest = MODEL_CARD.replace("Small.", "s" * (room - len(scores) - len(MODEL_CARD) + len("Small.") - 2))
+    text = version_text(scores, TAGS, longest)
+    assert (len(text), text.endswith("- digests")) == (DESCRIPTION_CHARACTERS, True)
+    assert version_text(scores, TAGS, longest + "d").endswith("s" * 9)
+    many = {f"bucket {n}": SLICES["all"] for n in range(500)}
+    text = version_text(scores_text("ab" * 32, many), TAGS, MODEL_CARD)
+    assert len(text) <= DESCRIPTION_CHARACTERS
+    assert text.endswith(f" | | | | |\n\n{LINK}")
 
 
 def test_tags_that_somebody_broke_hide_nothing_else() -> None:

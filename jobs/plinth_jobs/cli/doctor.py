@@ -58,7 +58,7 @@ CATALOGUES = {
     "plinth.run_sections": "plinth.report.run_sections:SECTIONS",
     "plinth.sinks": "plinth.training.sinks.added:SINKS",
     "plinth.asset_listeners": "plinth.operation.asset_listeners:LISTENERS",
-    "plinth.papers": "plinth_registry.exports.models:PAPERS",
+    "plinth.papers": "plinth_registry.papers:PAPERS",
 }
 
 #: Advice for a server that exited.

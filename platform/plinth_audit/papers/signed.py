@@ -29,16 +29,8 @@ from plinth_audit.papers.provider import TRAINING_SUMMARY, training_summary
 from plinth_registry import approval, audit_log, candidate, policy, releases, signing, verified
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
-from plinth_registry.exports.models import (
-    EVIDENCE,
-    LeavingPapers,
-    Papers,
-    ReleasedModel,
-    pretty,
-    record_envelope,
-    role_of,
-    statements_about,
-)
+from plinth_registry.exports.models import EVIDENCE, pretty, record_envelope, role_of, statements_about
+from plinth_registry.papers import LeavingPapers, Papers, ReleasedModel
 from plinth_registry.releases import ReleaseRecord
 
 FOLDER: Final = "papers"
@@ -245,4 +237,9 @@ def leaving(ctx: Context, found: ReleasedModel) -> LeavingPapers:
     return LeavingPapers(made.files, evidence)
 
 
-PAPERS = Papers("papers", leaving)
+def card(ctx: Context, found: Candidate) -> str:
+    """Return the model card of a verified candidate, or of its release if it was released."""
+    return papers_of_candidate(ctx, found).files[MODEL_CARD].decode()
+
+
+PAPERS = Papers("papers", leaving, card)

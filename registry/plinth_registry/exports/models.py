@@ -8,15 +8,13 @@ refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from plinth.compute.context import Context
 from plinth.entry_points import absent, not_here
 from plinth.errors import GateError, MissingError, PlinthError, SignatureError
-from plinth.extensions import Catalogue
 from plinth.provenance.statements import chain
 from plinth.trust import dsse
 from plinth.trust.dsse import ROLES, ROOT, TRAINER
@@ -36,47 +34,11 @@ from plinth_registry import (
     verified,
 )
 from plinth_registry.audit_log import LOGINS, RELEASES
-from plinth_registry.candidate import Candidate
 from plinth_registry.exports import ExportClaim
+from plinth_registry.papers import PAPERS, Papers, ReleasedModel
 from plinth_registry.releases import ReleaseHistory, ReleaseRecord
 
 EVIDENCE = "evidence"
-
-
-class ReleasedModel(NamedTuple):
-    """Verified release with its release record and candidate."""
-
-    record: ReleaseRecord
-    candidate: Candidate
-
-    @property
-    def name(self) -> str:
-        return f"{self.record.model}/{self.record.version}"
-
-
-class LeavingPapers(NamedTuple):
-    """Documents of a release for an export: file contents by name, and signed statements by name with their signing
-    role."""
-
-    files: Mapping[str, bytes]
-    evidence: Mapping[str, tuple[str, bytes]]
-
-
-@dataclass(frozen=True)
-class Papers:
-    """Documents that are exported with every release, as a member of the entry point group `plinth.papers`.
-
-    Args:
-        name: name of the entry point.
-        leaving: function that returns the documents, given the context and the released model. It raises GateError if
-            the policy requires a signature that is missing.
-    """
-
-    name: str
-    leaving: Callable[[Context, ReleasedModel], LeavingPapers]
-
-
-PAPERS = Catalogue("plinth.papers", "papers", Papers, {})
 
 
 def find(ctx: Context, target: str) -> ReleasedModel:

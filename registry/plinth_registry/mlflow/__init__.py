@@ -316,13 +316,17 @@ class Server:
         self._ask("DELETE", "registered-models/alias", name=name, alias=alias)
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Store a dictionary as a JSON artifact of a run."""
+        """Store a value as a JSON artifact of a run."""
+        self.log_text(run_id, json.dumps(dictionary, indent=2), artifact_file)
+
+    def log_text(self, run_id: str, text: str, artifact_file: str) -> None:
+        """Store a text as an artifact of a run."""
         place = self._get("runs/get", run_id=run_id)["run"]["info"]["artifact_uri"]
         if not place.startswith(PROXIED) or place.startswith(f"{PROXIED}/"):  # not through this server
-            self._library().log_dict(run_id, dictionary, artifact_file)
+            self._library().log_text(run_id, text, artifact_file)
             return
         path = quote(f"{ARTIFACTS}/{place.removeprefix(PROXIED)}/{artifact_file}")
-        self.request("PUT", path, json.dumps(dictionary, indent=2).encode())
+        self.request("PUT", path, text.encode())
 
     def _get(self, path: str, **given: Any) -> dict[str, Any]:
         asked = urlencode({key: value for key, value in given.items() if value is not None})

@@ -7,7 +7,8 @@ is returned. The client gets a Hugging Face folder with an `MLmodel` of the flav
     PLINTH_WORKSPACE   the workspace (default: ./workspace). The model is verified down to its sources. It is refused
                        if it is tainted or rolled back, or if MLflow differs from the signed history
     PLINTH_EXPORTS     an export of the model (`plinth export model`), in this folder or s3:// prefix. Every file is
-                       verified against the pinned root in PLINTH_ROOT
+                       verified against the pinned root in PLINTH_ROOT. It is refused if the workspace on this machine
+                       knows that the release is tainted or rolled back
 
 The repository is read-only: models enter the registry through `registration`.
 """
@@ -31,7 +32,7 @@ from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, RESOURCE_DOES_NOT_EX
 from mlflow.store.artifact.artifact_repo import ArtifactRepository  # noqa: TID253
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository  # noqa: TID253
 
-from plinth.errors import GateError, MissingError, PlinthError
+from plinth.errors import GateError, LineageError, MissingError, PlinthError
 
 EXPORTS, ROOT, EXPORT = "PLINTH_EXPORTS", "PLINTH_ROOT", "EXPORT.json"
 #: Parameters of `predict`, with their defaults.
@@ -100,19 +101,22 @@ def write(uri: str, folder: Path, registry_uri: str | None = None) -> None:
     Raises:
         MissingError: neither the workspace nor the exports have the model.
         GateError: the model is tainted or rolled back, or MLflow differs from the signed history.
-        SignatureError, LineageError: the model, or a statement about it, was changed.
+        SignatureError, LineageError: the model, or a statement about it, was changed, or the source is invalid.
     """
     from plinth.storage.workspace import Workspace, folder_of
-    from plinth_registry.candidate import source_directory
+    from plinth_registry.candidate import source_directory, source_uri
 
     workspace = Workspace(folder_of(os.environ.get("PLINTH_WORKSPACE") or "workspace"))
     directory = source_directory(workspace, uri)
+    if uri != source_uri(workspace, directory) or not re.fullmatch(r"[0-9a-f]{12}", directory.name):
+        expected = "plinth:///models/<first 12 digits of the checkpoint>"  # one source per model, to find its versions
+        raise LineageError(f"{uri} is not the source of a model", expected=expected)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".plinth-model-") as staging:
         staged = Path(staging) / "model"
         if directory.is_dir():
             _write_of_workspace(workspace, directory, uri, staged, registry_uri)
         else:
-            _write_of_export(directory.name, staged)
+            _write_of_export(workspace, directory.name, staged)
         add_mlmodel(staged, uri)
         for path in staged.iterdir():
             path.rename(folder / path.name)
@@ -162,6 +166,9 @@ def _write_of_workspace(workspace: Any, directory: Path, uri: str, folder: Path,
 
     ctx = Context(workspace)
     found = verified.verify_model(ctx, str(directory))
+    if not found.checkpoint.startswith(directory.name):
+        remedy = "the folder was replaced: restore it from a backup, or register the checkpoint again"
+        raise LineageError(f"{directory} has another checkpoint", found=found.checkpoint, remedy=remedy)
     _require_current(ctx, found.checkpoint, uri, registry_uri)
     export_model(directory, directory / TOKENIZER, folder)
     exports.require_plain(ctx, directory, folder)  # the files may have changed since they were verified
@@ -172,10 +179,16 @@ def _require_current(ctx: Any, checkpoint: str, uri: str, registry_uri: str | No
 
     MLflow passes only the source, and not the version that was requested. Therefore, all versions of a release with
     this source must be versions in the signed history, and all aliases on these versions must agree with the history.
+    A checkpoint that was never released may only be shown as a candidate, under any name.
     """
     from plinth_registry import releases
+    from plinth_registry.candidate import SUFFIX
 
     history = releases.history(ctx)
+    if not any(record.version and record.candidate.get("checkpoint") == checkpoint for record in history):
+        for name, version in _copies(uri, registry_uri):
+            if not name.endswith(SUFFIX):
+                raise releases.never_released(name, version)
     for name in dict.fromkeys(record.model for record in history):
         records = history.of(name)
         own = [record for record in records if record.version and record.candidate.get("checkpoint") == checkpoint]
@@ -213,12 +226,27 @@ def _shown(name: str, uri: str, registry_uri: str | None) -> Iterator[tuple[str,
             yield str(found.version), [which for which, held in aliases.items() if str(held) == str(found.version)]
 
 
-def _write_of_export(short: str, folder: Path) -> None:
-    """Copy an export of the checkpoint with a digest that starts with these 12 digits, and verify the copy."""
+def _copies(uri: str, registry_uri: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the name and number of each version in MLflow with this source, and of each copy of such a version."""
+    from mlflow import MlflowClient
+
+    client, sources = MlflowClient(registry_uri=registry_uri), [uri]
+    for source in sources:  # grows in the loop
+        for found in client.search_model_versions(f'source_path = "{source}"'):
+            yield found.name, str(found.version)
+            if (copied := f"models:/{found.name}/{found.version}") not in sources:
+                sources.append(copied)
+
+
+def _write_of_export(workspace: Any, short: str, folder: Path) -> None:
+    """Copy the export of a checkpoint, given by the first 12 digits of its digest, and verify the copy."""
+    from plinth.compute.context import Context
+    from plinth.trust import dsse
     from plinth_registry import exports
+    from plinth_registry.exports.models import require_standing
 
     place, root = os.environ.get(EXPORTS, ""), os.environ.get(ROOT, "")
-    if not place or not root or not re.fullmatch(r"[0-9a-f]{12}", short):
+    if not place or not root:
         raise MissingError(
             f"no model {short} on this machine",
             expected=f"a workspace with the model in PLINTH_WORKSPACE, or an export in {EXPORTS} and a root in {ROOT}",
@@ -229,7 +257,11 @@ def _write_of_export(short: str, folder: Path) -> None:
             f"{place} has no export of model {short}",
             remedy="write an export of the model with `plinth export model NAME@champion FOLDER`",
         )
-    exports.verify(folder, Path(root))
+    proved = exports.verify(folder, Path(root))
+    if not _is_of(dsse.bytes_of(folder / EXPORT), short, place):  # exchanged after its statement was read
+        raise LineageError(f"{place} has another model", found=proved["name"], expected=f"checkpoint {short}")
+    if workspace.releases.is_dir():  # a model that was removed from the workspace may have been rolled back
+        require_standing(Context(workspace), proved)
 
 
 def _is_of(statement: bytes, short: str, where: str) -> bool:
@@ -242,8 +274,10 @@ def _is_of(statement: bytes, short: str, where: str) -> bool:
 
 
 def _copy_from_folder(place: str, short: str, staged: Path) -> bool:
+    from plinth.trust import dsse
+
     for statement in sorted({*Path(place).glob(EXPORT), *Path(place).glob(f"*/{EXPORT}")}):
-        if _is_of(statement.read_bytes(), short, str(statement)):
+        if _is_of(dsse.bytes_of(statement), short, str(statement)):
             shutil.copytree(statement.parent, staged, symlinks=True)
             return True
     return False

@@ -185,14 +185,18 @@ class ModelDatabase:
         database.execute("DELETE FROM registered_model_aliases WHERE name = ? AND alias = ?", (name, alias))
 
     def log_dict(self, run_id: str, dictionary: Mapping[str, Any], artifact_file: str) -> None:
-        """Store a dictionary as a JSON artifact of a run."""
+        """Store a value as a JSON artifact of a run."""
+        self.log_text(run_id, json.dumps(dictionary, indent=2), artifact_file)
+
+    def log_text(self, run_id: str, text: str, artifact_file: str) -> None:
+        """Store a text as an artifact of a run."""
         found = self._rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
         place = found[0][0] if found else ""
         if self._artifacts is None or not is_proxied(place):
-            self._server().log_dict(run_id, dictionary, artifact_file)
+            self._server().log_text(run_id, text, artifact_file)
             return
         path = self._artifacts / place.removeprefix(PROXIED).lstrip("/") / artifact_file
-        write_bytes(self._artifacts / inside(self._artifacts, path), json.dumps(dictionary, indent=2).encode())
+        write_bytes(self._artifacts / inside(self._artifacts, path), text.encode())
 
     def _versions(self, where: str, *given: str) -> list[ModelVersion]:
         columns = "name, version, source, run_id, description, creation_time"

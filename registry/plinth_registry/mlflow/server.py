@@ -10,10 +10,12 @@ is set, the server at this address is used instead.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -66,6 +68,10 @@ SERVER_ENVIRONMENT = {
     "DO_NOT_TRACK": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+
+
+#: Variables of MLflow's webhooks that the local server gets, and the one that encrypts their secrets in the database.
+WEBHOOKS, WEBHOOK_KEY = "MLFLOW_WEBHOOK_*", "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY"
 
 
 class ServerState(RunningProcess):
@@ -156,8 +162,9 @@ def _start(workspace: Workspace, port: int | None) -> str:
         process = processes.start(
             _command(workspace, port),
             *processes.STORES,
+            WEBHOOKS,
             *(processes.KEYS if login else ()),  # a server with a login signs the authors of tags
-            own=SERVER_ENVIRONMENT | settings.environment(workspace),
+            own=SERVER_ENVIRONMENT | settings.environment(workspace) | _webhook_key(workspace),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -184,6 +191,16 @@ def _start(workspace: Workspace, port: int | None) -> str:
         expected=f"a response from {state.uri}/health within {START_TIMEOUT_S:.0f} s",
         remedy=f"read {log}, or set MLFLOW_TRACKING_URI to use your own server",
     )
+
+
+def _webhook_key(workspace: Workspace) -> dict[str, str]:
+    """Return the key that encrypts the secrets of webhooks, as an environment variable. Without it, MLflow creates a
+    new key at each start, and cannot read the secrets of webhooks that were registered before.
+    """
+    path = running.folder(workspace) / "mlflow.webhook-key"
+    if not os.environ.get(WEBHOOK_KEY) and not path.exists():
+        write_bytes(path, base64.urlsafe_b64encode(secrets.token_bytes(32)), mode=0o600)
+    return {WEBHOOK_KEY: os.environ.get(WEBHOOK_KEY) or path.read_text()}
 
 
 def _port(before: int | None) -> int:

@@ -1,0 +1,76 @@
+"""Workspaces of an MLflow server: MLFLOW_WORKSPACE selects where Plinth registers models and clients load them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plinth import processes
+from plinth.compute.context import Context
+from plinth_registry import api
+from plinth_registry.mlflow.server import SERVER_ENVIRONMENT, healthy
+from tests.registry.exports.test_released import ModelLine
+from tests.registry.test_api import ADA, BEN, register
+
+pytestmark = pytest.mark.exhaustive
+
+
+@pytest.fixture
+def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An MLflow server with the workspaces `search` and `other`."""
+    import mlflow
+
+    port = processes.free_port("127.0.0.1")
+    uri, home = f"http://127.0.0.1:{port}", tmp_path / "server"
+    home.mkdir()
+    command = [sys.executable, "-m", "mlflow", "server", "--enable-workspaces", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--artifacts-destination", f"{home}/artifacts"]
+    with (
+        (home / "log").open("wb") as log,
+        subprocess.Popen(
+            command, env=os.environ | SERVER_ENVIRONMENT, stdout=log, stderr=log, cwd=home, start_new_session=True
+        ) as server,
+    ):
+        until = time.monotonic() + 200
+        while not healthy(uri):
+            assert server.poll() is None, (home / "log").read_text()
+            assert time.monotonic() < until, (home / "log").read_text()
+            time.sleep(0.2)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        for name in ("search", "other"):
+            mlflow.create_workspace(name)
+        monkeypatch.setenv("MLFLOW_WORKSPACE", "search")
+        yield uri
+        server.terminate()
+
+
+def test_a_release_is_in_the_workspace_of_the_environment(
+    ctx: Context, line: Any, tenants: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    own = ModelLine(ctx, line.recipe)
+    found, _ = register(ctx, own)
+    api.approve(ctx, own.recipe, found.version, ADA, "good")
+    api.promote(ctx, own.recipe, found.version, BEN, "good")
+    name = own.recipe.required_release().name
+    monkeypatch.setenv("PLINTH_WORKSPACE", str(ctx.workspace.root))
+    for uri in (f"models:/{name}@champion", f"models:/{found.model}/1"):
+        assert (Path(mlflow.artifacts.download_artifacts(uri)) / "MLmodel").is_file()
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "other")
+    with pytest.raises(mlflow.exceptions.MlflowException, match="not found"):
+        mlflow.artifacts.download_artifacts(f"models:/{name}@champion")
+    client = mlflow.MlflowClient()
+    client.create_registered_model(name)
+    for _ in range(2):
+        client.create_model_version(name, f"plinth:///models/{own.checkpoint.digest[:12]}")
+    client.set_registered_model_alias(name, "champion", "2")
+    with pytest.raises(mlflow.exceptions.MlflowException, match=f"{name} version 2 was never released"):
+        mlflow.artifacts.download_artifacts(f"models:/{name}@champion")
