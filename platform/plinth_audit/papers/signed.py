@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
+from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.dsse import APPROVER, COMPLIANCE, TRAINER, now
 from plinth.trust.root import Trust
@@ -49,6 +50,15 @@ _WRITERS: Final = {
     BOM: bom,
     TRAINING_SUMMARY: training_summary,
 }
+
+
+class PapersStatement(Frozen):
+    """Predicate of the compliance signature over documents. `release` is the SHA-256 of the release record."""
+
+    name: str
+    release: str | None
+    reason: str
+    at: str
 
 
 class MadePapers(NamedTuple):
@@ -94,9 +104,9 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
     with audit_log.audited(ctx, AuditedAction("papers", made.title, owner or "", reason, owner), once=True):
         path = path_of(ctx, made)
         if not signed_by(ctx, made):
-            predicate = {"name": made.subject.name, "release": made.subject.released, "reason": reason, "at": now()}
+            stated = PapersStatement(name=made.subject.name, release=made.subject.released, reason=reason, at=now())
             subjects = {**made.digests, "checkpoint": made.checkpoint}
-            statement = dsse.statement(PAPERS_TYPE, subjects, predicate)
+            statement = dsse.statement(PAPERS_TYPE, subjects, stated.model_dump(mode="json"))
             dsse.write(path, statement, Trust.of(ctx.workspace).signer(COMPLIANCE, owner))
         return path
 

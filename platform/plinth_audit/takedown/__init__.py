@@ -6,6 +6,7 @@
     remaining     artifacts that still contain the text, with place and expiry: copies outside the content store,
                   candidates, releases, exports
     report        signed report that the corpus is free of the text and downstream assets are rebuilt
+    removal_statement  content of the report
     page          the report in Markdown and HTML
 
 Does not belong here: the list and the removal itself (`plinth.corpus.exclusions`), releases (`plinth_registry`).
