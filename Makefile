@@ -181,8 +181,9 @@ $(VENV)/.setup-docs: $(VENV)/.setup
 	@echo "installing what builds the site"
 	$(call install,--editable '.[train$(comma)docs]')
 
-docs: $(VENV)/.setup-docs ## write docs/recipe.md and build docs/_build/html; broken links are errors
+docs: $(VENV)/.setup-docs ## write docs/recipe.md and docs/predicates/, and build docs/_build/html; broken links are errors
 	@$(BIN)/python -m plinth.recipe.reference docs/recipe.md
+	@$(BIN)/python docs/predicate_schemas.py
 	@$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs docs/_build/html
 	@echo docs/_build/html/index.html
 

@@ -20,10 +20,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
+from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.dsse import APPROVER, now
 from plinth.trust.log_record import LogRecord
@@ -35,6 +36,37 @@ from plinth_registry.gates.facts import Approval
 
 PREDICATE = "urn:plinth:approval:v1"
 Decision = Literal["approved", "rejected"]
+
+
+class ApprovalStatement(Frozen):
+    """Predicate of a person's decision about a candidate.
+
+    Args:
+        policy: digest of the gate policy at that time.
+        number: number of the person's decision about this candidate.
+        after: number of the release record after which the decision counts.
+    """
+
+    decision: Decision
+    by: str
+    reason: str
+    policy: str = ""
+    at: str
+    number: int = Field(ge=1)
+    after: int = Field(0, exclude_if=lambda given: not given)
+
+
+class LoginStatement(Frozen):
+    """Body of a login record: a logged-in person set a tag of a candidate."""
+
+    person: str
+    candidate: str
+    tag: str
+    value: str
+    policy: str
+    model: str
+    version: str
+    after: int
 
 
 def sign(
@@ -65,9 +97,10 @@ def sign(
         if earlier is not None and (earlier.decision, earlier.reason, earlier.policy, earlier.after) == wanted:
             return path
     number = max(Trust.of(ctx.workspace).seen(*_counted(ctx, candidate, by)), _number(path)) + 1
-    predicate = {"decision": decision, "by": by, "reason": reason, "policy": policy, "at": now(), "number": number}
-    predicate |= {"after": after} if after else {}
-    dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, predicate), key)
+    stated = ApprovalStatement(
+        decision=decision, by=by, reason=reason, policy=policy, at=now(), number=number, after=after
+    )
+    dsse.write(path, dsse.statement(PREDICATE, candidate.subjects, stated.model_dump(mode="json")), key)
     return path
 
 
@@ -272,10 +305,17 @@ def write_login(
     Raises:
         SignatureError: the log does not verify, or the key is not on this machine.
     """
-    body: dict[str, Any] = {"person": person, "candidate": candidate.key, "tag": tag, "value": value, "policy": policy}
-    after = releases.ended_by(ctx, candidate.release, candidate.subjects)
-    body |= {"model": candidate.model, "version": candidate.version, "after": after}
-    LOGINS.append(ctx, body, candidate.subjects, APPROVER, server)
+    body = LoginStatement(
+        person=person,
+        candidate=candidate.key,
+        tag=tag,
+        value=value,
+        policy=policy,
+        model=candidate.model,
+        version=candidate.version,
+        after=releases.ended_by(ctx, candidate.release, candidate.subjects),
+    )
+    LOGINS.append(ctx, body.model_dump(mode="json"), candidate.subjects, APPROVER, server)
 
 
 def logins_about(ctx: Context, candidate: Candidate) -> tuple[LogRecord, ...]:

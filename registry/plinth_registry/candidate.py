@@ -70,6 +70,13 @@ class CandidateRun(Frozen):
     key: str
 
 
+class CandidateStatement(Frozen):
+    """Predicate of the facts about a candidate, which the trainer signs."""
+
+    run: CandidateRun
+    facts: Facts
+
+
 class Candidate(Frozen):
     """Registered candidate, as its signed statement describes it."""
 
@@ -157,8 +164,8 @@ def state_facts(
     path = evidence_path(directory, key)
     if not path.exists():
         subjects = {"candidate": key, "checkpoint": checkpoint, "evaluation": evaluation}
-        predicate = {"run": run.model_dump(mode="json"), "facts": facts.model_dump(mode="json")}
-        statement = dsse.statement(EVIDENCE_PREDICATE, subjects, predicate)
+        stated = CandidateStatement(run=run, facts=facts)
+        statement = dsse.statement(EVIDENCE_PREDICATE, subjects, stated.model_dump(mode="json"))
         dsse.write(path, statement, Trust.of(ctx.workspace).signer(TRAINER))
     return key
 

@@ -14,7 +14,7 @@ The facts of a postmortem do not belong here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -28,6 +28,17 @@ from plinth_registry import audit_log, consumers, releases
 from plinth_registry.audit_log import INCIDENTS, AuditedAction
 
 IncidentAction = Literal["open", "note", "close"]
+
+
+class IncidentStatement(Frozen):
+    """Body of a record: an incident opens with `runs` and `targets`; later records name the `incident`."""
+
+    action: IncidentAction
+    text: str
+    by: str
+    incident: int | None = None
+    runs: tuple[str, ...] | None = None
+    targets: tuple[str, ...] | None = None
 
 
 class IncidentRecord(Frozen):
@@ -67,8 +78,9 @@ def declare(ctx: Context, title: str, by: str, runs: Iterable[str] = (), targets
     """
     if not title.strip():
         raise RequestError("an incident needs a title", remedy="describe the problem in one line")
-    about = {"runs": sorted(set(runs)), "targets": sorted(set(targets))}
-    made = _append(ctx, {"action": "open", "text": title.strip(), "by": by, **about}, consumers.signing_role(ctx))
+    about = {"runs": tuple(sorted(set(runs))), "targets": tuple(sorted(set(targets)))}
+    stated = IncidentStatement(action="open", text=title.strip(), by=by, **about)
+    made = _append(ctx, stated, consumers.signing_role(ctx))
     return find(ctx, made.number)
 
 
@@ -83,8 +95,8 @@ def note(ctx: Context, number: int, text: str, by: str) -> Incident:
     found = find(ctx, number)
     if not text.strip():
         raise RequestError("a note needs a text")
-    _append(ctx, {"action": "note", "incident": found.number, "text": text.strip(), "by": by},
-            consumers.signing_role(ctx))  # fmt: skip
+    stated = IncidentStatement(action="note", incident=found.number, text=text.strip(), by=by)
+    _append(ctx, stated, consumers.signing_role(ctx))
     return find(ctx, number)
 
 
@@ -102,7 +114,7 @@ def close(ctx: Context, number: int, reason: str, by: str) -> Incident:
             raise MissingError(f"incident {number} was closed at {found.closed}")
         if not reason.strip():
             raise RequestError("closing an incident needs a reason", remedy="state the fix and how it was verified")
-        _append(ctx, {"action": "close", "incident": number, "text": reason.strip(), "by": by}, COMPLIANCE)
+        _append(ctx, IncidentStatement(action="close", incident=number, text=reason.strip(), by=by), COMPLIANCE)
     return find(ctx, number)
 
 
@@ -177,7 +189,8 @@ def require_none(ctx: Context) -> None:
         )
 
 
-def _append(ctx: Context, body: dict[str, Any], role: str) -> LogRecord:
+def _append(ctx: Context, stated: IncidentStatement, role: str) -> LogRecord:
+    body = stated.model_dump(mode="json", exclude_none=True)
     return INCIDENTS.append(ctx, body, {"incident": fingerprint.digest(body)}, role)
 
 

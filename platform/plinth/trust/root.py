@@ -280,8 +280,8 @@ class Trust:
                 f"root {self.root.name} was replaced with an older version",
                 found=f"{self.root.title} in {self.folder / ROOT_FILE}",
                 expected=f"version {had} or later, because this machine has seen version {had}",
-                remedy=f"restore that version, or restore trust/{had}.root.json in the workspace, or pin this root again "
-                "with `plinth keys pin --replace FILE`",
+                remedy=f"restore that version, or restore trust/{had}.root.json in the workspace, or pin this root "
+                "again with `plinth keys pin --replace FILE`",
             )
         return self
 

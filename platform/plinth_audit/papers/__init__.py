@@ -2,11 +2,15 @@
 
     facts             statements in the documents, each with the digest of its evidence
     gather            facts from verified provenance, its manifests and attestations; text by domain
-    cards             model card and data card in Markdown; bill of materials, CycloneDX 1.6
+    cards             model card and data card in Markdown
+    elements          minimum elements of a bill of materials for AI, with their evidence
+    bom               bill of materials in CycloneDX 1.7
+    spdx              bill of materials in SPDX 3.0.1
     provider          signed declaration of the provider; the European Union's public summary of training content
     signed            documents of a candidate or release, signed by compliance, and their copy in an export
 
-The documents contain no times, paths, recipe contents or free text, except text that a person signed.
+The documents contain no paths, recipe contents or free text, except text that a person signed. Their only times are
+those of signed statements.
 
 This package also defines the commands `plinth release papers` and `plinth release provider`, which import the other
 modules when they run.
@@ -31,6 +35,7 @@ SHOWN = {
     "model-card": "README.md",
     "data-card": "papers/DATA_CARD.md",
     "bom": "papers/bom.cdx.json",
+    "spdx": "papers/sbom.spdx.json",
     "summary": "papers/TRAINING_SUMMARY.md",
 }
 
@@ -71,6 +76,7 @@ def papers(
     The model is verified first. An export of the model contains the same documents. --sign signs the documents with the
     compliance key, which the gate policy can require before an export (`papers: signed`).
     """
+    from plinth.errors import MissingError
     from plinth_audit.papers import signed
     from plinth_jobs.cli import output
 
@@ -81,6 +87,8 @@ def papers(
     if to is not None:
         _write(ctx, made, to)
     if show is not None:
+        if SHOWN[show] not in made.files:
+            raise MissingError(f"no document {show}", found="no signed evidence with a time, which SPDX requires")
         output.line(made.files[SHOWN[show]].decode(), end="")
         return
     known = {"name": made.subject.name, "checkpoint": made.checkpoint, "released": made.subject.released is not None}

@@ -166,6 +166,9 @@ class PaperFacts(Frozen):
         chain: asset and digest of every manifest from the checkpoint back to the sources.
         buckets: buckets of the run; `replayed` has buckets of the parent model that the run started from. `run` names
             the parent or teacher model, and that model's own documents list its other data.
+        environment: software and hardware of the machines that trained the model.
+        released_at: time of the release record.
+        dated: newest time in the signed evidence.
     """
 
     name: str
@@ -185,6 +188,9 @@ class PaperFacts(Frozen):
     scores: tuple[SliceResult, ...]
     attested: tuple[StatedFact, ...]
     trained: TrainedText | None
+    environment: tuple[StatedFact, ...] = ()
+    released_at: StatedFact | None = None
+    dated: StatedFact | None = None
     said: tuple[SignedText, ...] = ()
     evidence: tuple[EvidenceItem, ...]
     rolled_back: bool = False

@@ -19,6 +19,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -29,12 +30,13 @@ from plinth.compute.context import Context
 from plinth.corpus import curate
 from plinth.errors import IntegrityError, LineageError
 from plinth.provenance.ledger import ASSET as LEDGER
-from plinth.provenance.statements import INITIAL, TEACHER, Chain
+from plinth.provenance.statements import INITIAL, TEACHER, Chain, attempts_of
 from plinth.records import Frozen, Manifest, bucket_of
 from plinth.storage.parts import iter_batches
 from plinth.storage.store import Store
 from plinth.text import host_name
 from plinth.training.checkpoint import mean_record
+from plinth.trust.dsse import time_of
 from plinth_audit.papers.facts import (
     BucketRule,
     BucketText,
@@ -54,6 +56,8 @@ METRIC = "bits_per_byte"
 #: Prefixes of `processing` facts about a bucket.
 ILLEGAL, PERMITTED = "gate against illegal content,", "permitted licences,"
 KEPT = "licenses of the documents that the policy keeps,"
+#: Prefixes of facts about the machines of a run.
+SOFTWARE, HARDWARE = "software ", "hardware "
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
 #: Share of domains that the European Commission's template requires, by size of content (less for SMEs).
@@ -65,12 +69,13 @@ _HOST = r"^https?://(?:[^/?#]*@)?(?P<host>\[[^\]]*\]|[^:/?#@]+)"
 
 
 class AttestedFacts(Frozen):
-    """Facts from one attestation, with its kind, the SHA-256 of its signed bytes, and the role that signed it."""
+    """Facts from one attestation, with its kind, the SHA-256 of its signed bytes, the signing role, and its time."""
 
     kind: str
     sha256: str
     role: str
     facts: Mapping[str, Any]
+    at: str = ""
 
 
 class PaperSubject(Frozen):
@@ -83,6 +88,7 @@ class PaperSubject(Frozen):
         provenance: provenance in the verified directory; `provenance_sha256` is the digest of its file.
         evaluation: digest of the evaluation manifest, taken from a verified attestation.
         said: texts that people signed.
+        released_at: time of the release record.
     """
 
     name: str
@@ -93,6 +99,7 @@ class PaperSubject(Frozen):
     attested: tuple[AttestedFacts, ...] = ()
     said: tuple[SignedText, ...] = ()
     rolled_back: bool = False
+    released_at: str | None = None
 
 
 def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
@@ -134,6 +141,9 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
         scores=tuple(_scores(evaluation)),
         attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
         trained=trained_text(ctx.store, ledger, [one.origin for one in sources if one.crawled]) if ledger else None,
+        environment=tuple(_environment(subject)),
+        released_at=_released_at(subject),
+        dated=max(_times(subject), key=lambda one: str(one.value), default=None),
         said=subject.said,
         evidence=tuple(_evidence(subject, files, {name: one for name, one in read.items() if one})),
     )
@@ -152,6 +162,43 @@ def _evidence(subject: PaperSubject, files: Mapping[str, str], read: Mapping[str
     signed += [("release record", subject.released)] if subject.released else []
     for name, digest in signed:
         yield EvidenceItem(name=name, kind="attestation", sha256=digest)
+
+
+def _environment(subject: PaperSubject) -> Iterator[StatedFact]:
+    """Yield facts about the software and hardware of the machines that trained the model, without their names."""
+    hosts = [host for one in attempts_of(subject.provenance.get("training", {})) for host in one.hosts]
+    named = [(f"{SOFTWARE}python", host.python) for host in hosts]
+    named += [(f"{SOFTWARE}{name}", version) for host in hosts for name, version in sorted(host.libraries.items())]
+    named += [(f"{SOFTWARE}image", host.image_digest) for host in hosts]
+    named += [(f"{SOFTWARE}distributions", host.distributions) for host in hosts]
+    named += [(f"{HARDWARE}system", host.system) for host in hosts]
+    named += [(f"{HARDWARE}cpu", f"{host.cpu}, {host.cpus} threads" if host.cpu else "") for host in hosts]
+    named += [(f"{HARDWARE}gpu", gpu) for host in hosts for gpu in host.gpus]
+    for name, value in dict.fromkeys(named):
+        if value:
+            yield StatedFact(name=name, value=value, evidence=subject.provenance_sha256)
+
+
+def _released_at(subject: PaperSubject) -> StatedFact | None:
+    if not (subject.released and subject.released_at):
+        return None
+    return StatedFact(name="released", value=_utc(subject.released_at), evidence=subject.released)
+
+
+def _times(subject: PaperSubject) -> Iterator[StatedFact]:
+    """Yield the times of signed evidence."""
+    if released := _released_at(subject):
+        yield released
+    for one in subject.attested:
+        if one.at:
+            yield StatedFact(name=one.kind, value=_utc(one.at), evidence=one.sha256)
+    for attempt in attempts_of(subject.provenance.get("training", {})):
+        yield StatedFact(name="attempt", value=_utc(attempt.at), evidence=subject.provenance_sha256)
+
+
+def _utc(at: str) -> str:
+    """Return a time in the form that bills of materials require: UTC, to the second."""
+    return time_of(at).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _evaluation(ctx: Context, digest: str | None, checkpoint: str) -> Manifest | None:

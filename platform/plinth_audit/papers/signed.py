@@ -17,15 +17,18 @@ from typing import Any, Final, NamedTuple
 from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.errors import GateError, SignatureError
+from plinth.records import Frozen
 from plinth.trust import dsse
 from plinth.trust.dsse import APPROVER, COMPLIANCE, TRAINER, now
 from plinth.trust.root import Trust
 from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_audit.papers import provider
-from plinth_audit.papers.cards import BOM, DATA_CARD, MODEL_CARD, bom, data_card, model_card
+from plinth_audit.papers.bom import BOM, bom
+from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD, data_card, model_card
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
 from plinth_audit.papers.provider import TRAINING_SUMMARY, training_summary
+from plinth_audit.papers.spdx import SPDX, spdx
 from plinth_registry import approval, audit_log, candidate, policy, releases, signing, verified
 from plinth_registry.audit_log import AuditedAction
 from plinth_registry.candidate import Candidate
@@ -38,9 +41,19 @@ FOLDER: Final = "papers"
 _WRITERS: Final = {
     MODEL_CARD: model_card,
     DATA_CARD: data_card,
-    BOM: bom,
     TRAINING_SUMMARY: training_summary,
 }
+#: Function that writes each bill of materials, which lists the documents above with their digests.
+_BILLS: Final = {BOM: bom, SPDX: spdx}
+
+
+class PapersStatement(Frozen):
+    """Predicate of the compliance signature over documents. `release` is the SHA-256 of the release record."""
+
+    name: str
+    release: str | None
+    reason: str
+    at: str
 
 
 class MadePapers(NamedTuple):
@@ -73,8 +86,11 @@ def make(ctx: Context, subject: PaperSubject) -> MadePapers:
 
 
 def papers(facts: PaperFacts) -> dict[str, bytes]:
-    """Return every release document as bytes, by file name."""
-    return {name: write(facts).encode() for name, write in _WRITERS.items()}
+    """Return every document by file name. SPDX needs a time, so evidence without one gives no SPDX document."""
+    found = {name: write(facts).encode() for name, write in _WRITERS.items()}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
+    bills = {name: write(facts, digests).encode() for name, write in _BILLS.items() if name != SPDX or facts.dated}
+    return found | bills
 
 
 def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = None) -> Path:
@@ -86,9 +102,9 @@ def sign(ctx: Context, made: MadePapers, reason: str = "", owner: str | None = N
     with audit_log.audited(ctx, AuditedAction("papers", made.title, owner or "", reason, owner), once=True):
         path = path_of(ctx, made)
         if not signed_by(ctx, made):
-            predicate = {"name": made.subject.name, "release": made.subject.released, "reason": reason, "at": now()}
+            stated = PapersStatement(name=made.subject.name, release=made.subject.released, reason=reason, at=now())
             subjects = {**made.digests, "checkpoint": made.checkpoint}
-            statement = dsse.statement(PAPERS_TYPE, subjects, predicate)
+            statement = dsse.statement(PAPERS_TYPE, subjects, stated.model_dump(mode="json"))
             dsse.write(path, statement, Trust.of(ctx.workspace).signer(COMPLIANCE, owner))
         return path
 
@@ -158,6 +174,7 @@ def subject_of(
     return PaperSubject(
         name=name,
         released=released,
+        released_at=at if released else None,
         provenance=provenance,
         provenance_sha256=hashlib.sha256(provenance_bytes).hexdigest(),
         evaluation=own.evaluation,
@@ -175,7 +192,8 @@ def _attested(trust: Trust, path: Path, at: str | None) -> AttestedFacts:
     asset = str(stated.get("asset", path.stem))
     measured = {"manifest": stated["materials"][asset]} if asset in stated.get("materials", {}) else {}
     digest = hashlib.sha256(data).hexdigest()
-    return AttestedFacts(kind=asset, sha256=digest, role=role, facts={**measured, **stated.get("facts", {})})
+    facts = {**measured, **stated.get("facts", {})}
+    return AttestedFacts(kind=asset, sha256=digest, role=role, facts=facts, at=str(stated.get("at", "")))
 
 
 def _said(ctx: Context, own: Candidate) -> Iterator[SignedText]:
@@ -213,6 +231,7 @@ def papers_of_candidate(ctx: Context, found: Candidate) -> MadePapers:
     subject = subject_of(ctx, found, f"{found.model}/{found.version}")
     if known:
         state = {"released": _digest(ctx, known[0]), "rolled_back": known[1] == "rolled back"}
+        state["released_at"] = known[0].at
         subject = subject.model_copy(update=state)
     return make(ctx, subject)
 

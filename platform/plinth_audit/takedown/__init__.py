@@ -6,6 +6,7 @@
     remaining     artifacts that still contain the text, with place and expiry: copies outside the content store,
                   candidates, releases, exports
     report        signed report that the corpus is free of the text and downstream assets are rebuilt
+    removal_statement  content of the report
     page          the report in Markdown and HTML
 
 The exclusion list and the removal itself do not belong here (see `plinth.corpus.exclusions`), nor do releases

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plinth import fingerprint
 from plinth.compute.context import Context
 from plinth.corpus import exclusions
 from plinth.corpus.exclusions import Exclusion, numbers
@@ -27,7 +26,6 @@ from plinth.errors import CheckFailedError, MissingError
 from plinth.provenance.document_rows import DOCUMENTS, SEARCHED_ASSETS, published
 from plinth.provenance.impact import Descendant
 from plinth.provenance.lineage import current
-from plinth.records import Frozen
 from plinth.storage.atomic import write_bytes
 from plinth.text import counted
 from plinth.trust import dsse
@@ -48,6 +46,16 @@ from plinth_audit.takedown.remaining import (
     snapshots_with,
     traces,
 )
+from plinth_audit.takedown.removal_statement import (
+    BucketProof,
+    DownstreamAsset,
+    RebuiltAsset,
+    RemovedDocuments,
+    ReportedRule,
+    ReportedRun,
+    TakedownRoot,
+    TakedownStatement,
+)
 from plinth_audit.takedown.search import LISTED, FoundDocuments, hits, of_entry
 from plinth_jobs.asset_states import status
 from plinth_jobs.recipes import load
@@ -57,29 +65,6 @@ NOT_MADE = "not made"
 TRAINED = "run"
 #: Asset group with decisions of people, which the report reads from the signed history.
 DECIDED = "release"
-
-
-class DownstreamAsset(Frozen):
-    """Asset that reads documents, directly or indirectly.
-
-    Args:
-        state: state in `plinth status`.
-        digest: digest of the published manifest.
-        model: True if the asset is derived from a trained model.
-    """
-
-    asset: str
-    state: str
-    digest: str | None = None
-    model: bool = False
-
-
-class RebuiltAsset(Frozen):
-    """Asset that was rebuilt: earlier versions were derived from removed text, and the published version is not."""
-
-    asset: str
-    digest: str
-    earlier: int
 
 
 def downstream(ctx: Context, recipe_path: Path) -> tuple[DownstreamAsset, ...]:
@@ -154,21 +139,6 @@ def _once_held(one: DownstreamAsset, held: Collection[tuple[str, str]]) -> bool:
 
 PREDICATE = "urn:plinth:takedown:v1"
 FOLDER = "takedown"
-_RULE = {"number", "kind", "value", "found", "by", "reason", "at"}
-
-
-class BucketProof(Frozen):
-    """Result of the search for excluded documents in one bucket.
-
-    `taken` counts rejects by exclusion entry, and `hits` counts documents that still match an entry.
-    """
-
-    bucket: str
-    manifest: str
-    parts: int
-    documents: int
-    hits: int
-    taken: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -269,19 +239,20 @@ def facts(
         models: candidates, releases and exports of checkpoints that read the removed text.
     """
     root = Trust.of(ctx.workspace).root
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "root": {"name": root.name, "version": root.version, "demo": root.demo},
-        "list": exclusions.digest(ctx),
-        "entries": [entry.model_dump(mode="json", include=_RULE) | _texts(entry) for entry in proof.entries],
-        "documents": {"count": len(proof.removed), "complete": proof.complete, "ids": proof.removed},
-        "corpus": [one.model_dump(mode="json") for one in proof.buckets],
-        "downstream": [one.model_dump(mode="json") for one in proof.downstream],
-        "rebuilt": [one.model_dump(mode="json") for one in proof.rebuilt],
-        "runs": [_run(run) for run in proof.runs],
-        "remains": [one.model_dump(mode="json") for one in (*proof.remains, *models, UNRECORDED)],
-        "measured": [one.model_dump(mode="json") for one in measured],
-    }
+    stated = TakedownStatement(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        root=TakedownRoot(name=root.name, version=root.version, demo=root.demo),
+        list=exclusions.digest(ctx),
+        entries=tuple(map(ReportedRule.of, proof.entries)),
+        documents=RemovedDocuments(count=len(proof.removed), complete=proof.complete, ids=tuple(proof.removed)),
+        corpus=proof.buckets,
+        downstream=proof.downstream,
+        rebuilt=proof.rebuilt,
+        runs=tuple(map(ReportedRun.of, proof.runs)),
+        remains=(*proof.remains, *models, UNRECORDED),
+        measured=tuple(measured),
+    )
+    return stated.model_dump(mode="json")
 
 
 def write(ctx: Context, proof: RemovalProof, content: dict[str, Any]) -> Path:
@@ -325,17 +296,6 @@ def _checked(ctx: Context, listed: Sequence[Exclusion]) -> tuple[BucketProof, ..
         )
         for bucket, made in published(ctx, DOCUMENTS)
     )
-
-
-def _texts(entry: Exclusion) -> dict[str, Any]:
-    return {"texts": len(entry.texts), "rule": entry.digest, "identity": fingerprint.digest(entry)}
-
-
-def _run(run: ExposedRun) -> dict[str, Any]:
-    held = [{"step": one.step, "places": list(one.places)} for one in run.checkpoints]
-    counts = {"documents": run.documents, "times_seen": run.times_seen, "exact": run.exact}
-    doubts = {"unknown": run.unknown, "inherits": run.inherits}
-    return {"run": run.run, **counts, **doubts, "first_step": min(run.steps, default=None), "checkpoints": held}
 
 
 def _not_removed(problems: Sequence[str]) -> CheckFailedError:

@@ -1,7 +1,9 @@
 """Export of curated text: Parquet or JSON lines with the ledger columns of every document, and a data card.
 
-    export    files in an export: text with its ledger rows
-    manifest  list of the files in an export; the export's README for the Hugging Face Hub
+    export          files in an export: text with its ledger rows
+    manifest        list of the files in an export; the export's README for the Hugging Face Hub
+    croissant       Croissant 1.1 metadata: files, columns, licenses
+    responsible_ai  its responsible-AI fields, from the manifests of the exported text
 
 The export of tokens for other trainers (`plinth.tokens.shards.reader`) and the export of the ledger
 (`plinth.provenance.ledger`) do not belong here.

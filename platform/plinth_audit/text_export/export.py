@@ -2,6 +2,7 @@
 
     data/BUCKET/train-00000-of-00002.parquet   text with its columns, one file per part of curated text
     README.md                                  data card, with front matter (license, language, size, configs)
+    croissant.json                             Croissant 1.1: files, columns, licenses, responsible-AI fields
     manifest.json                              every file with length and SHA-256; digests of the inputs
     .progress/                                 during the export: the plan, and the complete files
 
@@ -38,8 +39,10 @@ from plinth.records import Frozen, Manifest, Part
 from plinth.storage.parts import RowGroups, iter_batches, parquet_encoding
 from plinth.storage.store import Store
 from plinth.storage.uris import DigestWriter, Sink, WrittenFile, write_file
+from plinth_audit.text_export.croissant import croissant
 from plinth_audit.text_export.manifest import (
     CARD,
+    CROISSANT,
     DATA,
     VERSION,
     CardFacts,
@@ -50,6 +53,7 @@ from plinth_audit.text_export.manifest import (
     hub_card,
     record,
 )
+from plinth_audit.text_export.responsible_ai import ExportedText
 
 #: Annotator column with the language of a document.
 LANGUAGE = "language__label"
@@ -94,10 +98,16 @@ def export(
     files = {task.name: done[task.name] for task in tasks}
     total = sum_stats(file.model_dump() for file in files.values())
     facts = CardFacts(name=name, files={bucket: f"{DATA}{bucket}/train-*" for bucket in buckets}, counts=total)
-    readme = hub_card(facts, page).encode()
-    files[CARD] = ExportFile(key="", **write_file(f"{to}/{CARD}", lambda out: out.write(readme)).model_dump())
+    files[CARD] = _written(f"{to}/{CARD}", hub_card(facts, page).encode())
     inputs = {one.asset: one.digest for one in (*made.values(), card)} | _judged_by(buckets, ledger)
+    schemas = {task.ledger.name.partition("/")[0]: schema_of(ctx.store, task.ledger) for task in tasks}
+    text = ExportedText(name, kind, dict(files), schemas, made, card, ledger, inputs)
+    files[CROISSANT] = _written(f"{to}/{CROISSANT}", croissant(ctx, text))
     return finish(to, kind, files, inputs)
+
+
+def _written(uri: str, content: bytes) -> ExportFile:
+    return ExportFile(key="", **write_file(uri, lambda out: out.write(content)).model_dump())
 
 
 def require_corpus(buckets: Sequence[str]) -> None:
@@ -211,12 +221,14 @@ def _counts(batch: pa.RecordBatch) -> dict[str, Any]:
         found = pc.value_counts(batch.column(name)).to_pylist() if name in batch.schema.names else []
         return {row["values"]: row["counts"] for row in found if row["values"]}
 
+    days = pc.value_counts(pc.strftime(batch.column("captured_at"), format="%Y-%m-%d")).to_pylist()
     length = pc.sum(pc.binary_length(batch.column("text"))).as_py() or 0
     return {
         "documents": batch.num_rows,
         "text_bytes": length,
         "licences": by_value("licence"),
         "languages": by_value(LANGUAGE),
+        "captured": {row["values"]: row["counts"] for row in days if row["values"]},
     }
 
 
@@ -298,7 +310,11 @@ Write = Callable[[pa.Schema, Iterable[pa.RecordBatch], DigestWriter], None]
 
 
 def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: DigestWriter) -> None:
-    """Write Parquet with Zstandard compression. Each row group has a limited number of rows and bytes."""
+    """Write Zstandard-compressed row groups with a limit on rows and bytes per group.
+
+    Content-defined chunking sets the ends of data pages, so that a store of chunks, such as the Hub's, deduplicates
+    the pages of similar exports. The workspace writes its parts without it: their digests are data versions.
+    """
     groups = RowGroups(schema)
 
     def filled() -> Iterator[pa.RecordBatch]:
@@ -306,7 +322,8 @@ def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], out: Dig
             yield from groups.add(batch)
         yield from groups.rest()
 
-    with pq.ParquetWriter(pa.PythonFile(out, mode="w"), schema, **parquet_encoding(schema)) as file:
+    options = {**parquet_encoding(schema), "use_content_defined_chunking": True}
+    with pq.ParquetWriter(pa.PythonFile(out, mode="w"), schema, **options) as file:
         for group in filled():
             file.write_batch(group, row_group_size=group.num_rows)
 

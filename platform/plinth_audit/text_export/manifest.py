@@ -15,13 +15,18 @@ from plinth.records import Frozen
 from plinth.storage.atomic import relative
 from plinth.storage.uris import read_file, remove_file, sizes, write_file
 
-VERSION = "1"
-MANIFEST, CARD, DATA, PROGRESS = "manifest.json", "README.md", "data/", ".progress/"
+VERSION = "2"
+MANIFEST, CARD, CROISSANT, DATA, PROGRESS = "manifest.json", "README.md", "croissant.json", "data/", ".progress/"
 PLAN = f"{PROGRESS}plan.json"
+#: Files that describe the text files.
+_DESCRIPTIONS = (CARD, CROISSANT)
 
 
 class ExportFile(Frozen):
-    """File in a text export: key, length, digest, counts, and the number of documents excluded by license."""
+    """File in an export: key, length, digest, counts, and the number of documents excluded by license.
+
+    `captured` has documents by day of capture.
+    """
 
     key: str
     bytes: int
@@ -31,6 +36,7 @@ class ExportFile(Frozen):
     withheld: int = 0
     licences: Mapping[str, int] = {}
     languages: Mapping[str, int] = {}
+    captured: Mapping[str, int] = {}
 
 
 class TextExport(Frozen):
@@ -72,7 +78,7 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
     there = sizes(to)
     done, ours = _recorded(to, there)
     ours |= {name for name in there if _half_written(name, ours)}
-    strange = sorted(name for name in there if (name.startswith(DATA) or name == CARD) and name not in ours)
+    strange = sorted(name for name in there if (name.startswith(DATA) or name in _DESCRIPTIONS) and name not in ours)
     if strange:
         raise StorageError(
             f"{to} has files that are not from an export",
@@ -84,7 +90,7 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
         name: file for name, file in done.items() if wanted.get(name) == file.key and there.get(name) == file.bytes
     }
     plan = {
-        "files": sorted(ours | set(wanted) | {CARD}),
+        "files": sorted(ours | set(wanted) | {*_DESCRIPTIONS}),
         "done": {name: file.model_dump() for name, file in known.items()},
     }
     write_file(f"{to}/{PLAN}", lambda out: out.write(fingerprint.canonical(plan)))

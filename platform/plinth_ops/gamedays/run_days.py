@@ -218,7 +218,7 @@ CLOCK_JUMP: Final = GameDay(
 
 #: Age in days of statements that the trainer signed before the game day.
 DAYS = 20
-_PREDICATE = "urn:plinth:gameday-statement:v1"
+PREDICATE = "urn:plinth:gameday-statement:v1"
 
 
 def revoked_key(made: Rehearsal, folder: Path, chooser: Random) -> Struck:
@@ -278,12 +278,12 @@ def _go_on(made: Rehearsal, config: RunConfig) -> Iterator[Outcome]:
 def _stated(trust: Trust, at: datetime | None) -> dict[str, object]:
     """Return a statement that the trainer signed, dated `at`. If `at` is None, the statement has no date."""
     when = {} if at is None else {"at": at.isoformat(timespec="seconds")}
-    return dsse.seal(dsse.statement(_PREDICATE, {"it": "0" * 64}, when), trust.signer(TRAINER))
+    return dsse.seal(dsse.statement(PREDICATE, {"it": "0" * 64}, when), trust.signer(TRAINER))
 
 
 def _accepted(trust: Trust, envelope: dict[str, object]) -> bool:
     try:
-        dsse.opened(envelope, trust.authority(TRAINER), _PREDICATE, "a statement")
+        dsse.opened(envelope, trust.authority(TRAINER), PREDICATE, "a statement")
     except SignatureError:
         return False
     return True

@@ -42,7 +42,7 @@ from plinth.records import Frozen, Manifest
 from plinth.storage.atomic import write_bytes
 from plinth.trust import dsse, sigstore_bundle, standalone_verify
 from plinth.trust.dsse import EVALUATOR, PROMOTER, TRAINER, now
-from plinth.trust.root import Trust, first
+from plinth.trust.root import Root, Trust, first
 from plinth.trust.sigstore_bundle import SigstoreProof
 from plinth.trust.standalone_verify import EXPORT, EXPORT_TYPE, RefusedExport
 from plinth_registry import attestations, policy, signing
@@ -94,6 +94,26 @@ class ExportClaim(Frozen):
     form: FormClaim | None = Field(None, exclude_if=lambda given: given is None)
 
 
+class ExportRoot(Frozen):
+    """Root of trust of an export's signers: name, version, and SHA-256 of its record."""
+
+    name: str
+    version: int
+    sha256: str
+
+    @classmethod
+    def of(cls, root: Root) -> ExportRoot:
+        """Return the reference to a root."""
+        return cls(name=root.name, version=root.version, sha256=root.digest())
+
+
+class ExportStatement(ExportClaim):
+    """Predicate of a model export's statement."""
+
+    at: str
+    root: ExportRoot
+
+
 def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
     """Sign a directory with its current files, and return the statement's predicate. No file may be added afterward.
 
@@ -116,8 +136,8 @@ def seal(ctx: Context, directory: Path, claim: ExportClaim) -> dict[str, Any]:
     signing.sign_digests(directory, digests, bundle, signer)
     bundle.chmod(0o444)
     digests[MODEL_SIGNATURE], quick[MODEL_SIGNATURE] = (standalone_verify.digest_of(bundle, kind) for kind in KINDS)
-    root = {"name": trust.root.name, "version": trust.root.version, "sha256": trust.root.digest()}
-    predicate = claim.model_dump(mode="json") | {"at": now(), "root": root}
+    stated = ExportStatement(**dict(claim), at=now(), root=ExportRoot.of(trust.root))
+    predicate = stated.model_dump(mode="json")
     statement = dsse.statement(EXPORT_TYPE, digests, predicate)
     for one in statement["subject"]:
         one["digest"] |= {QUICK: quick[one["name"]]}

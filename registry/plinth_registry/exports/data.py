@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plinth.compute.context import Context
 from plinth.errors import GateError, PlinthError, SignatureError, StorageError
@@ -29,7 +29,7 @@ from plinth.trust.signers import Signer
 from plinth.trust.standalone_verify import DATA, EXPORT, EXPORT_TYPE, RefusedExport
 from plinth_registry import taint
 from plinth_registry.audit_log import AuditedAction, audited
-from plinth_registry.exports import record
+from plinth_registry.exports import ExportRoot, record
 
 
 def leave(ctx: Context, manifests: Iterable[Manifest], to: str, *, unreleased: bool = False) -> None:
@@ -76,6 +76,26 @@ class SignedFiles(Frozen):
     materials: Mapping[str, str] = {}
 
 
+class DataStatement(Frozen):
+    """Predicate of the statement of exported text and tokens. The fields that only models have are None or empty.
+
+    Args:
+        materials: digests of the source manifests by asset.
+    """
+
+    name: str
+    status: Literal["data"] = "data"
+    exports: tuple[str, ...]
+    materials: Mapping[str, str]
+    evidence: Mapping[str, str] = {}
+    at: str
+    root: ExportRoot
+    checkpoint: None = None
+    number: None = None
+    policy: None = None
+    released_at: None = None
+
+
 class DataSeal:
     """Signer of exported files. Without a key, nothing is signed."""
 
@@ -96,18 +116,14 @@ class DataSeal:
         kept = {name: own for name, own in self._before.files.items() if name in there}
         stays = self._before if set(kept) - set(files) else SignedFiles()
         names = sorted({*stays.names, self._name})
-        root = Trust.of(self._ctx.workspace).root
-        predicate: dict[str, Any] = {
-            "name": ", ".join(names),
-            "status": DATA,
-            "exports": names,
-            "materials": {**stays.materials, **materials},
-            "evidence": {},
-            "at": now(),
-            "root": {"name": root.name, "version": root.version, "sha256": root.digest()},
-        }
-        predicate |= dict.fromkeys(("checkpoint", "number", "policy", "released_at"))
-        statement = dsse.statement(EXPORT_TYPE, kept | dict(files), predicate)
+        stated = DataStatement(
+            name=", ".join(names),
+            exports=tuple(names),
+            materials={**stays.materials, **materials},
+            at=now(),
+            root=ExportRoot.of(Trust.of(self._ctx.workspace).root),
+        )
+        statement = dsse.statement(EXPORT_TYPE, kept | dict(files), stated.model_dump(mode="json"))
         sealed = json.dumps(dsse.seal(statement, self._signer), indent=1, sort_keys=True).encode()
         write_file(f"{self._to}/{EXPORT}", lambda out: out.write(sealed))
         return hashlib.sha256(sealed).hexdigest()

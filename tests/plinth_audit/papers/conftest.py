@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from plinth.tokens import packing as index
 from plinth.tokens.mixture import mixture
 from plinth.tokens.mixture.parameters import Mixture, Phase
 from plinth.training import initial
+from plinth.training.attempts import PREDICATE, AttemptRecord, HostFacts
+from plinth.trust import dsse
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
 from tests import judged_corpus
@@ -83,9 +86,12 @@ def subject_of(ctx: Context, read: Mapping[str, str] | None = None, **stats: Any
         "files": {part.name: {"sha256": part.blob.sha256, "bytes": part.blob.bytes} for part in made.parts},
         "chain": [link.model_dump(mode="json") for link in chain.links],
         "code": {"version": "0.4", "sha256": "c" * 64},
+        "training": {"attempts": [attempt()]},
     }
     facts = {"stability": {"restarts": 1}, "resume": {"bit_exact": True}, "worst": [1, 2]}
-    attested = AttestedFacts(kind="stability", sha256="b" * 64, role="trainer", facts=facts)
+    attested = AttestedFacts(
+        kind="stability", sha256="b" * 64, role="trainer", facts=facts, at="2026-11-20T12:00:00+02:00"
+    )
     return PaperSubject(
         name="judged/3",
         released="d" * 64,
@@ -94,7 +100,23 @@ def subject_of(ctx: Context, read: Mapping[str, str] | None = None, **stats: Any
         evaluation=measured.digest,
         attested=(attested,),
         said=(SAID,),
+        released_at="2026-11-21T09:30:00+00:00",
     )
+
+
+def attempt() -> dict[str, Any]:
+    """The envelope of a start of a run on one machine."""
+    host = HostFacts(
+        host="secret-host-name", code={}, libraries={"torch": "2.13.0"}, python="3.11.7", system="Linux", cpu="Zen 5",
+        cpus=8, gpus=("NVIDIA H200",),
+    )  # fmt: skip
+    made = AttemptRecord(
+        run="judged", key="k", number=1, config_sha256="0" * 64, from_step=0, ranks=1, nodes=1, hosts=(host,),
+        at="2026-11-19T08:00:00+00:00",
+    )  # fmt: skip
+    content = dsse.statement(PREDICATE, {"config.json": "0" * 64}, made.model_dump(mode="json"))
+    payload = base64.b64encode(fingerprint.canonical(content)).decode()
+    return {"payloadType": dsse.PAYLOAD_TYPE, "payload": payload, "signatures": []}
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
-from plinth_audit.papers.cards import BOM, DATA_CARD, MODEL_CARD
+from plinth_audit.papers.bom import BOM
+from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD
 from plinth_audit.papers.facts import PaperFacts
 from plinth_audit.papers.gather import PaperSubject, gather
 from plinth_audit.papers.provider import SUBJECTS, TRAINING_SUMMARY, size_range
@@ -29,7 +30,7 @@ def made(facts: PaperFacts) -> dict[str, bytes]:
 
 def test_the_same_evidence_gives_the_same_bytes(corpus: Context, made: dict[str, bytes]) -> None:
     assert papers(gather(corpus, subject_of(corpus))) == made
-    assert set(made) == {"README.md", "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json"}
+    assert set(made) == {"README.md", "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json", "sbom.spdx.json"}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -68,7 +69,7 @@ def test_hub_reads_the_cards(made: dict[str, bytes]) -> None:
 def test_the_bill_of_materials_is_strictly_valid(made: dict[str, bytes], facts: PaperFacts) -> None:
     json_validation = pytest.importorskip("cyclonedx.validation.json")
     schema = pytest.importorskip("cyclonedx.schema")
-    validator = json_validation.JsonStrictValidator(schema.SchemaVersion.V1_6)
+    validator = json_validation.JsonStrictValidator(schema.SchemaVersion.V1_7)
     assert validator.validate_str(made[BOM].decode()) is None
     content = json.loads(made[BOM])
     hashes = {one["bom-ref"]: one["hashes"][0]["content"] for one in content["components"]}
@@ -76,7 +77,7 @@ def test_the_bill_of_materials_is_strictly_valid(made: dict[str, bytes], facts: 
     assert hashes["text:web"] == facts.chain["web/curated"]
     metric = content["metadata"]["component"]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"][0]
     assert metric["confidenceInterval"] == {"lowerBound": "2", "upperBound": "2.25"}
-    broken = content | {"specVersion": "1.6", "colour": "red"}
+    broken = content | {"colour": "red"}
     assert validator.validate_str(json.dumps(broken)) is not None
 
 
@@ -154,7 +155,7 @@ def test_replayed_text_has_rows_of_its_own(corpus: Context, packing: str) -> Non
     assert (said["plinth:replayed of checkpoint"], said["plinth:seen_tokens"]) == (parent, "112")
     assert {"ref": "text:replay-web"} in content["metadata"]["component"]["modelCard"]["modelParameters"]["datasets"]
     json_validation, schema = (pytest.importorskip(f"cyclonedx.{name}") for name in ("validation.json", "schema"))
-    assert json_validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(made[BOM].decode()) is None
+    assert json_validation.JsonStrictValidator(schema.SchemaVersion.V1_7).validate_str(made[BOM].decode()) is None
 
 
 def test_evidence_about_something_else_is_refused(corpus: Context, subject: PaperSubject) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +15,20 @@ from plinth.compute.engine import LocalEngine
 from plinth.corpus.sources.record import read
 from plinth.errors import IntegrityError, SourceError, StorageError
 from plinth.provenance import ledger
-from plinth.records import Manifest, Part, Step
+from plinth.records import Step
 from plinth.storage import listing
 from plinth.storage.parts import read_table
 from plinth_audit.text_export import export as exports
 from plinth_audit.text_export.export import export
-from plinth_audit.text_export.manifest import TextExport, hub_licence, size_category, verify
+from plinth_audit.text_export.manifest import hub_licence, size_category, verify
 from plinth_jobs.cli import call
 from plinth_registry import taint
 from tests import judged_corpus, shared
 from tests.judged_corpus import PLANTED, ledger_of
 from tests.plinth.corpus.sources.conftest import make_source
+from tests.plinth_audit.text_export.conftest import PAGE, card_of, run
 from tests.rights import permitting
 from tests.s3_server import serving
-
-PAGE = "# Data card: judged\n"
-
-
-@pytest.fixture(scope="module")
-def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(judged_corpus.SOURCE["terms"], "redistribute", True)
-        ctx = judged_corpus.build(tmp_path_factory.mktemp("judged"))
-    ctx.refs.publish(ledger.run(ctx, ledger_of(ctx)), "key")
-    ctx.refs.publish(card_of(ctx), "key")
-    return ctx
-
-
-def card_of(ctx: Context) -> Manifest:
-    part = Part(name="data_card.md", blob=ctx.store.put_bytes(PAGE.encode()))
-    texts = {f"{bucket}/curated": ctx.refs.current(f"{bucket}/curated") for bucket in PLANTED}
-    return manifest("data_card", Step(name="data_card", version="1"), texts, [part], {"name": "judged"})
-
-
-def run(ctx: Context, to: object, kind: str = "parquet", buckets: tuple[str, ...] = tuple(PLANTED)) -> TextExport:
-    return export(ctx, buckets, kind, str(to), "judged", ctx.refs.current("data_card"), PAGE)
 
 
 def files(folder: Path) -> dict[str, bytes]:

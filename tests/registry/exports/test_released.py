@@ -120,7 +120,9 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     assert "UNRELEASED" not in card
     assert "better on every slice" in card
     assert f"| probes.manifest | {PROBES} |" in card
-    assert {path.name for path in (to / "papers").iterdir()} == {"DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json"}
+    assert {path.name for path in (to / "papers").iterdir()} == {
+        "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json", "sbom.spdx.json",
+    }  # fmt: skip
     summary = (to / "papers" / "TRAINING_SUMMARY.md").read_text()
     assert "| provider | Example GmbH | compliance |" in summary
     assert "| date of placement on the market | 2026-11-20 | compliance |" in summary
