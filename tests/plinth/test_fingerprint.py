@@ -73,7 +73,7 @@ def test_a_library_that_is_not_installed_is_named(name: str) -> None:
 
 def test_a_worker_with_another_library_refuses_the_step() -> None:
     fingerprint.require_libraries("web/documents", fingerprint.libraries("trafilatura", "unicode"))
-    with pytest.raises(StageError, match="web/documents: libraries of this worker differ") as caught:
+    with pytest.raises(StageError, match="web/documents: the libraries of this worker differ") as caught:
         fingerprint.require_libraries("web/documents", {**fingerprint.UNICODE, "trafilatura": "0.1"})
     assert caught.value.expected == "trafilatura 0.1"  # what agrees is not listed
     assert caught.value.found == f"trafilatura {metadata.version('trafilatura')}"

@@ -28,7 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("run", "Create a project: recipe, policy, CI workflow, Dagster project."),
         "recipe": ("run", "Check, print or describe a recipe."),
         "run": ("run", "Run the pipeline, from sources to release; inspect training."),
-        "status": ("run", "List every asset with its state: up to date, stale or never materialized."),
+        "status": ("run", "List every asset: up to date, stale or never materialized."),
         "report": ("run", "Write the results page of a candidate, or the index of pages."),
         "explain": ("provenance", "Trace one document through every stage."),
         "approve": ("release", "Sign an approval of a candidate."),

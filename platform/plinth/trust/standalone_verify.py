@@ -78,8 +78,7 @@ def verify(
     directory: Path, root_file: Path, unreleased: bool = False, now: datetime | None = None, data: bool = False,
     same: Callable[[Path, dict[str, dict[str, str]], set[str]], None] | None = None,
 ) -> dict[str, Any]:
-    """Verify an export (of text or tokens if `data` is True) and return its description. `same` replaces the file
-    check."""
+    """Verify an export (text or tokens if `data`) and return its description. `same` replaces the file check."""
     sealed = _json(root_file.read_bytes())
     root, own = (made := _statement(sealed, ROOT_TYPE))["predicate"], made["subject"][0]["digest"]["sha256"]
     _signers(sealed, root, "root", str(root_file))
@@ -167,8 +166,7 @@ def _evidence(directory: Path, name: str, role: str, root: dict[str, Any], state
 def _require_chain(
     said: list[Said], record: dict[str, Any], stated: dict[str, Any], files: dict[str, str]
 ) -> None:
-    """Verify the links from the trainer's checkpoint to these files and to the release. Each statement names the digest
-    of its predecessor."""
+    """Verify the links from the trainer's checkpoint to the release. Each statement names its predecessor's digest."""
     about, governs = record["candidate"], record.get("policy", "")
 
     def link(what: str, holds: Callable[[Said], object], kind: str) -> Said:
@@ -208,8 +206,7 @@ def _require_chain(
 
 
 def _approvers(said: list[Said], asked: dict[str, Any], about: dict[str, str], governs: str) -> set[str]:
-    """Return the approvers of a candidate that the policy accepts. An approval is signed, or is a tag recorded by a
-    server that the policy names."""
+    """Return the approvers that the policy accepts. An approval is signed, or is a tag of a server that it names."""
     said = [one for one in said if one.about == about]
     given = [one for one in said if one.kind == APPROVAL_TYPE and "statement" in asked["accepted"]]
     decided = [(by, one.predicate) for one in given if (by := one.predicate["by"]) in one.signers]

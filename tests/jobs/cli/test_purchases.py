@@ -33,7 +33,7 @@ def test_a_ladder_of_ones_own_gives_the_interval(tmp_path: Path, capsys: pytest.
     [
         (["--budget", "2M"], "--budget needs --devices"),
         (["--budget", "-1", "--devices", "8xH100"], "not a positive number"),
-        (["--budget", "2Q", "--devices", "8xH100"], "expected 2M"),
+        (["--budget", "2Q", "--devices", "8xH100"], "expected a number such as 2M"),
     ],
 )
 def test_what_cannot_be_read_is_said(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

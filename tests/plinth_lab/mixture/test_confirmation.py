@@ -123,7 +123,7 @@ def test_a_planted_gain_holds_and_both_pages_say_so(ctx: Context, swarm: Swarm) 
     assert f"predicted {proposal.gain:+.3g}" in found.reason
     page = answer.page(ctx, *own, ctx.refs.current("experiment/planted-confirm/effects"))
     assert 'Proposal: <span class="better">holds</span>' in page
-    assert 'New runs: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
+    assert 'Proposal: <span class="better">holds</span>' in answer.page(ctx, experiment, runs, made)
     assert "# Proposed by experiment planted: confirmed by new runs: the proposal gained +" in proposals.recipe(
         experiment, path, proposal, answer.confirmation_of(ctx, experiment, made)
     )

@@ -178,7 +178,7 @@ def test_the_page_has_forecast_truth_and_figures(tmp_path: Path) -> None:
     told = ("climb", "What?", "bits per byte", "plain", {"plain": {}}, lost, [])
     shown = page(*told, ladder=(found, outcomes(found, arms, made)))
     known = ('id="ladder"', "16 points from 4 training runs", "Status: ", "alpha", "N* of", ">yes<")
-    assert "no decision uses them" in shown
+    assert "No decision uses the curves" in shown
     for said in (*known, "Backtest"):
         assert said in shown, said
     assert shown.count('role="img"') == 2

@@ -112,7 +112,7 @@ def test_one_document_decides_nothing_and_the_reason_is_not_the_seeds(monkeypatc
     monkeypatch.setitem(globals(), "DOCUMENTS", 1)
     found = asked({"proxy": 0.9})
     assert found.verdict == NOT_DECIDED
-    assert found.reason.startswith("proxy: 1 test documents are left")
+    assert found.reason.startswith("proxy: only 1 test documents are left")
 
 
 def test_what_got_worse_is_left_to_a_person() -> None:

@@ -42,7 +42,7 @@ def test_a_look_deletes_nothing_and_the_second_only_what_is_due(plinth: Plinth, 
         assert found["due"]["blob"] == 0
         assert len(stored(ctx)) == 2
     assert [row["name"] for row in found["ages"]] == ["over a year"]
-    assert "from " in plinth("ops", "gc").out
+    assert "From " in plinth("ops", "gc").out
     assert plinth("ops", "gc", "pin", gone.digest, "--reason", "an audit").code == 0
     assert [one["asset"] for one in numbers(plinth("ops", "gc", "pins", "--json"))] == ["a1/curated"]
     assert numbers(plinth("ops", "gc", "--json"))["unneeded"]["blob"] == 0

@@ -101,7 +101,7 @@ def test_each_is_found_by_number_or_as_the_newest_that_is_open(ctx: Context) -> 
     assert incidents.find(ctx, None).title == "one"
     incidents.note(ctx, first.number, "seen at node 3", ADA)
     assert [one.action for one in incidents.find(ctx, first.number).records] == ["open", "note"]
-    with pytest.raises(MissingError, match="closed since"):
+    with pytest.raises(MissingError, match="was closed at"):
         incidents.close(ctx, second.number, "again", BEN)
     with pytest.raises(RequestError):
         incidents.declare(ctx, "  ", BEN)

@@ -159,7 +159,7 @@ def test_what_only_one_model_has_is_counted(ctx: Context) -> None:
     assert compared.stats["measured_alone"] == {"a": ["fairness"], "b": []}
     assert compared.stats["unpaired"]["tasks: left: acc"] == [20, 0]
     text = comparison_page(compared, "one", "two")
-    assert "Only A has fairness." in text
+    assert "Measures that exist only for A: fairness." in text
     assert "tasks: right: acc: 0 items of A and 20 items of B have no counterpart" in text
 
 
