@@ -4,7 +4,7 @@
                  and of exchangeability
     means        means, ratios of sums and their differences, also over seeds and documents together; bootstrap
                  intervals; slopes
-    shares       shares of items; Holm's correction, minimum detectable effect, required number of items
+    shares       shares of items; Holm's correction, alpha-spending, minimum detectable effect, required number of items
 
 A *cluster* is the sampled unit: the document of several spans, the item of several samples, the template of several
 pairs. Rows of one cluster are not independent, so more rows per cluster add no evidence.
@@ -21,6 +21,7 @@ from plinth.evaluation.statistics.estimate import (
     Estimate,
     Sequential,
     exchangeable_p,
+    sequential_power,
 )
 from plinth.evaluation.statistics.means import (
     DOCUMENTS_ONLY,
@@ -42,6 +43,8 @@ from plinth.evaluation.statistics.shares import (
     share,
     share_with_missing,
     smallest_effect,
+    spending_level,
+    spent_alpha,
     upper_share,
 )
 
@@ -65,9 +68,12 @@ __all__ = [
     "ratio",
     "ratio_difference",
     "sample_size",
+    "sequential_power",
     "share",
     "share_with_missing",
     "slope",
     "smallest_effect",
+    "spending_level",
+    "spent_alpha",
     "upper_share",
 ]
