@@ -112,6 +112,8 @@ def test_invalid_and_higher_proposals_are_counted_and_do_not_become_the_base(ctx
     assert "the overlay of broken is invalid" in state.tries[0].decision.reason  # type: ignore[union-attr]
     assert [one.number for one in state.tries] == [1, 2]
     assert state.base == "base"
+    loop, _ = written(tmp_path, lines)
+    assert "the overlay of broken is invalid" in page.page(loop, state, "no new proposals")
 
 
 @pytest.mark.parametrize(
