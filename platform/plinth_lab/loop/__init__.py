@@ -2,7 +2,7 @@
 
     question   the loop file and its proposals; the experiment that a try becomes
     decision   the decision about a try: scores per seed and document in, verdict out
-    tries      the signed log of tries and looks, and the state that follows from it
+    tries      the signed log of tries and interim analyses, and the state that follows from it
     run        the loop: what comes next, and the scores of real runs
     page       the page and the JSON summary
 
@@ -38,7 +38,7 @@ def loop(
 ) -> None:
     """Try every new proposal of a loop file against the current base, and stop when the budget is spent.
 
-    Every try and every look is signed into a log. An accepted proposal becomes the new base if new runs confirm it. If
+    Every try and every interim analysis is signed into a log. An accepted proposal becomes the new base if new runs confirm it. If
     the command is interrupted, run it again to continue.
     """
     from plinth.compute.select_engine import Compute
@@ -58,7 +58,7 @@ def loop(
     if as_json:
         output.emit_json({**summary, "page": str(target)})
         return
-    output.heading(f"{counted(summary['tries'], 'try')}, {counted(summary['looks'], 'look')}: {summary['stopped']}")
+    output.heading(f"{counted(summary['tries'], 'try')}, {summary['analyses']} interim analyses: {summary['stopped']}")
     rows = [(str(one["number"]), one["name"], one["verdict"], one["reason"]) for one in summary["results"]]
     output.table(("try", "proposal", "verdict", "reason"), rows, right=("try",))
     cost = summary["multiplicity"]

@@ -4,8 +4,7 @@ D  documents of the test text
 
 *Test*: each seed gives one difference in bits per byte between the base and the arm, on the same documents. The gain is
 this difference in the direction that the proposal predicts. The null hypothesis is "the gain is at most the smallest
-effect that the proposal predicts". Only the mixture SPRT of the gains (`statistics.Sequential`) can reject it, so a
-look after every seed keeps the level. A second SPRT, of the opposite hypothesis, ends a try early. It never accepts, so
+effect that the proposal predicts". Only the mixture SPRT of the gains (`statistics.Sequential`) can reject it, so so a keeps the level. A second SPRT, of the opposite hypothesis, ends a try early. It never accepts, so
 it cannot raise the error rate. As for stopping, the decision holds for this test text, since only seeds vary.
 
 *Multiplicity*: try t is tested at `statistics.spending_level(t, alpha)`, the level of alpha-spending (Tian and Ramdas
@@ -14,8 +13,9 @@ matter how many proposals it tries. Alpha-spending controls the familywise error
 the tries need, because they share the runs of the base. The familywise rate is the right one here: an accepted arm
 becomes the base of all later tries. e-LOND, which also allows dependence, controls the false discovery rate only.
 
-*Proposals that depend on results*: the bound allows them if all arms without a gain have the same training noise. With
-`base_runs: fresh`, the base is trained again for every try, and this assumption is not needed.
+*Proposals that depend on results*: the bound allows them if all arms without a gain have the same training noise, and
+if nobody selects proposals by own runs with the seeds of the base. With `base_runs: fresh`, every try has new random
+seeds and new runs of the base, and these assumptions are not needed.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class DecisionRule(Frozen):
 
 
 class TryDecision(Frozen):
-    """Decision after a look at the scores.
+    """Decision after an analysis at the scores.
 
-    `seeds` are the seeds that were looked at, one look each from the second. `gain` is in the predicted direction, with
+    `seeds` are the seeds that were looked at, one analysis each from the second. `gain` is in the predicted direction, with
     an always-valid interval at the level of this test. `p` is the always-valid p-value. `uncorrected` is the outcome of
     the same test without correction for multiplicity. `noise` is the standard deviation of the gain over seeds.
     """
@@ -82,7 +82,7 @@ class TryDecision(Frozen):
 def decide(base: Mapping[int, ArmScores], arm: Mapping[int, ArmScores], rule: DecisionRule) -> TryDecision:
     """Return the decision about an arm, from its scores and those of the base by seed.
 
-    Seeds are looked at in order, as if there was a look after each. Seeds after a decision are ignored.
+    Seeds are looked at in order, as if there was an analysis after each. Seeds after a decision are ignored.
 
     Raises:
         RequestError: a seed of the arm has no usable run of the base.

@@ -1,4 +1,4 @@
-"""Summary of a loop, for JSON, and its page: tries, looks, spent error budget, and what multiplicity costs."""
+"""Summary of a loop, for JSON, and its page: tries, interim analyses, spent error budget, and what multiplicity costs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def summary(loop: Loop, state: LoopState, stopped: str) -> dict[str, Any]:
         "name": loop.name,
         "stopped": stopped,
         "tries": tries,
-        "looks": state.looks,
+        "analyses": state.analyses,
         "base": state.base,
         "accepted": [one.name for one in state.accepted],
         "withdrawn": [one.name for one in state.tries if one.verdict == WITHDRAWN],
@@ -77,13 +77,13 @@ def _row(loop: Loop, one: Try, noise: float | None) -> dict[str, Any]:
         "base": one.base,
         "verdict": one.verdict,
         "reason": decided.reason if decided else "not looked at yet",
-        "looks": one.looks,
+        "analyses": one.analyses,
         "level": one.level,
         "p": decided.p if decided else None,
         "gain": decided.gain.model_dump(mode="json") if decided and decided.gain else None,
         "only_uncorrected": _only_uncorrected(one),
         "power": power(least / noise, one.level, loop.seeds) if noise and least else None,
-        "promise": one.promise.model_dump(mode="json") if one.promise else None,
+        "preregistration": one.preregistration.model_dump(mode="json") if one.preregistration else None,
         "confirmation": confirmed.model_dump(mode="json") if confirmed else None,
     }
 
@@ -126,7 +126,7 @@ def _facts(loop: Loop, found: dict[str, Any]) -> list[tuple[str, str, str]]:
     budget = loop.budget
     return [
         ("tries", str(found["tries"]), f"of {budget.tries}"),
-        ("looks", str(found["looks"]), "at scores, after the second seed and each later seed"),
+        ("interim analyses", str(found["analyses"]), "after the second seed of a try and each later seed"),
         ("accepted", str(len(found["accepted"])), ", ".join(found["accepted"]) or "none"),
         ("withdrawn", str(len(found["withdrawn"])), ", ".join(found["withdrawn"]) or "none"),
         ("error budget spent", f"{found['spent_alpha']:.3f}", f"of {loop.alpha:g}"),

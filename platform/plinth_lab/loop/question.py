@@ -33,7 +33,7 @@ FREE = {"question", "proposals", "budget"}
 
 
 class LoopBudget(ExperimentBudget):
-    """Budget of a loop. The loop stops when the next try or look would exceed it."""
+    """Budget of a loop. The loop stops when the next try or analysis would exceed it."""
 
     tries: int = Field(gt=0, le=100_000, description="Most proposals that are tried.")
 
@@ -51,7 +51,6 @@ class Loop(Frozen):
     size: str = Field("", description="Size of the tries; the first size by default.")
     confirm_size: str = Field("", description="Size of the confirming runs; the size of the tries by default.")
     seeds: int = Field(8, ge=3, le=64, description="Most seeds per try, and per confirmation.")
-    first_seed: int = Field(1, ge=0, description="First seed. Later seeds follow it.")
     base_runs: Literal["shared", "fresh"] = Field(
         "shared", description="`fresh` trains the base again for each try: proposals may then depend on all results."
     )
@@ -80,7 +79,7 @@ class Loop(Frozen):
         return (self.confirm_size or own) if confirming else own
 
 
-class Proposal(Frozen):
+class RecipeProposal(Frozen):
     """Change of the recipe that a person or an agent proposes, with its prediction."""
 
     name: ArmName
@@ -100,7 +99,7 @@ class Proposal(Frozen):
 
 
 @dataclass(frozen=True)
-class Pair:
+class ArmPair:
     """Comparison of an arm with the base at one size: names, whole overlays and seeds."""
 
     base: str
@@ -130,7 +129,7 @@ def load(path: Path) -> Loop:
     raise _invalid(f"the loop {shown(path)} is invalid", problems)
 
 
-def proposals(loop: Loop, path: Path) -> tuple[Proposal, ...]:
+def proposals(loop: Loop, path: Path) -> tuple[RecipeProposal, ...]:
     """Return the proposals in the file of a loop, in order; none if there is no such file yet.
 
     Raises:
@@ -139,12 +138,12 @@ def proposals(loop: Loop, path: Path) -> tuple[Proposal, ...]:
     file = path.parent / loop.proposals
     if not file.is_file():
         return ()
-    found: dict[str, Proposal] = {}
+    found: dict[str, RecipeProposal] = {}
     problems: list[Problem] = []
     for lined in _json_lines(file) if file.suffix == ".jsonl" else _yaml(file):
         top = lined.mark(("name",), Position(shown(file), 1))
         try:
-            one = Proposal.model_validate(lined.data) if not lined.problems else None
+            one = RecipeProposal.model_validate(lined.data) if not lined.problems else None
         except ValidationError as error:
             problems += _problems(error, lined, top)
             continue
@@ -212,7 +211,7 @@ def merged(old: Overlay, new: Overlay) -> dict[str, Any]:
     return found
 
 
-def compared(loop: Loop, path: Path, pair: Pair) -> tuple[Experiment, tuple[Arm, ...]]:
+def compared(loop: Loop, path: Path, pair: ArmPair) -> tuple[Experiment, tuple[Arm, ...]]:
     """Return the experiment that compares an arm with the base, and its runs.
 
     Raises:

@@ -1,6 +1,6 @@
 """The loop: one try after the other, until there is no new proposal or the budget is spent.
 
-    next_step   what follows from a state: a confirming look, a look, a new try, or the reason to stop
+    next_step   what follows from a state: a confirming analysis, an analysis, a new try, or the reason to stop
     follow      take steps until there is a reason to stop; every step is in the log before the next one starts
     Trained     scores of real runs, by the machinery of experiments
 
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,12 +33,13 @@ from plinth_lab.experiments.measure import common_scores
 from plinth_lab.experiments.run import bring_up_to_date
 from plinth_lab.loop import question
 from plinth_lab.loop.decision import INVALID, OPEN, DecisionRule, TryDecision, decide
-from plinth_lab.loop.question import BASE, Loop, Pair, Proposal, merged
-from plinth_lab.loop.tries import LoopState, Promise, Try, TryLog, require_rule, require_unchanged
+from plinth_lab.loop.question import BASE, ArmPair, Loop, RecipeProposal, merged
+from plinth_lab.loop.tries import LoopState, Preregistration, Try, TryLog, require_rule, require_unchanged
 
-#: First look: a single difference has no variance.
-FIRST_LOOK = 2
+#: First analysis: a single difference has no variance.
+FIRST_ANALYSIS = 2
 Say = Callable[[str], None]
+Draw = Callable[[int], int]
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class PairScores:
 class Scorer(Protocol):
     """Source of scores: real runs, or a simulation."""
 
-    def plan(self, pair: Pair) -> dict[str, RunCost]:
+    def plan(self, pair: ArmPair) -> dict[str, RunCost]:
         """Return the cost of every run of a pair, by a name that is the same in every pair.
 
         Raises:
@@ -67,26 +69,26 @@ class Scorer(Protocol):
         """
         ...
 
-    def score(self, pair: Pair) -> PairScores:
+    def score(self, pair: ArmPair) -> PairScores:
         """Train and score what is missing."""
         ...
 
 
 @dataclass(frozen=True)
 class LoopStep:
-    """Next step of a loop. `proposal` is given for a new try; otherwise the step is a look at the newest try."""
+    """Next step of a loop. `proposal` is given for a new try; otherwise the step is an analysis at the newest try."""
 
-    kind: Literal["try", "promise", "look", "confirming look"]
-    proposal: Proposal | None = None
+    kind: Literal["try", "preregistration", "analysis", "confirming analysis"]
+    proposal: RecipeProposal | None = None
 
 
-def next_step(state: LoopState, loop: Loop, proposals: Sequence[Proposal]) -> LoopStep | str:
+def next_step(state: LoopState, loop: Loop, proposals: Sequence[RecipeProposal]) -> LoopStep | str:
     """Return the next step, or the reason to stop. An acceptance is confirmed before anything else is tried."""
     last = state.tries[-1] if state.tries else None
     if last and last.verdict == OPEN:
-        return LoopStep("look")
+        return LoopStep("analysis")
     if last and last.verdict == "accepted":
-        return LoopStep("confirming look" if last.promise else "promise")
+        return LoopStep("confirming analysis" if last.preregistration else "preregistration")
     tried = {one.name for one in state.tries}
     fresh = next((one for one in proposals if one.name not in tried), None)
     if fresh is None:
@@ -96,12 +98,15 @@ def next_step(state: LoopState, loop: Loop, proposals: Sequence[Proposal]) -> Lo
     return LoopStep("try", fresh)
 
 
-def follow(ctx: Context, loop: Loop, path: Path, recipe: str, scorer: Scorer, say: Say) -> tuple[LoopState, str]:
+def follow(
+    ctx: Context, loop: Loop, path: Path, recipe: str, scorer: Scorer, say: Say, draw: Draw = secrets.randbelow
+) -> tuple[LoopState, str]:
     """Follow a loop. Return its state and the reason why it stopped.
 
     Args:
         path: loop file. The proposals are read again before each step, since others may append to them.
         recipe: fingerprint of the base recipe.
+        draw: source of seeds: a number below its argument.
 
     Raises:
         SignatureError, IntegrityError: a try was changed or removed; the message names it.
@@ -118,54 +123,61 @@ def follow(ctx: Context, loop: Loop, path: Path, recipe: str, scorer: Scorer, sa
             return state, step
         if state.rule is None:
             state = log.append(ctx, state, "loop", "", {"rule": loop.rule, "recipe": recipe})
-        if step.kind in ("look", "confirming look"):
-            after = _look(ctx, log, state, loop, scorer, step.kind == "confirming look", say)
+        if step.kind in ("analysis", "confirming analysis"):
+            after = _analysis(ctx, log, state, loop, scorer, step.kind == "confirming analysis", say)
             if isinstance(after, str):
                 return state, after
             state = after
         elif step.proposal:
-            made = _try(state, loop, step.proposal)
+            made = _try(state, loop, step.proposal, draw)
             say(f"try {made.number}: {made.name}, level {made.level:.2g}")
             state = log.append(ctx, state, "try", made.name, {"try": made.model_dump(mode="json")})
         else:
-            promise, name = _promise(state, loop), state.tries[-1].name
-            state = log.append(ctx, state, "promise", name, {"promise": promise.model_dump(mode="json")})
+            preregistration, name = _preregistration(state, loop, draw), state.tries[-1].name
+            state = log.append(
+                ctx, state, "preregistration", name, {"preregistration": preregistration.model_dump(mode="json")}
+            )
 
 
-def _try(state: LoopState, loop: Loop, proposal: Proposal) -> Try:
+def _try(state: LoopState, loop: Loop, proposal: RecipeProposal, draw: Draw) -> Try:
+    """Return the record of a new try. Tries of one base share its seeds, unless the base is trained for each try."""
+    last = state.tries[-1] if state.tries else None
+    if last and loop.base_runs == "shared":
+        seeds = last.preregistration.seeds if last.preregistration else last.seeds
+    else:
+        seeds = _seeds(loop, draw)
     number = len(state.tries) + 1
-    blocks = state.blocks + (number - 1 if loop.base_runs == "fresh" else 0)
     level = spending_level(number, loop.alpha)
-    return Try(number=number, proposal=proposal, base=state.base, seeds=_block(loop, blocks), level=level)
+    return Try(number=number, proposal=proposal, base=state.base, seeds=seeds, level=level)
 
 
-def _promise(state: LoopState, loop: Loop) -> Promise:
-    """Return the prediction of the newest try for the next block of seeds, which no run has used."""
+def _preregistration(state: LoopState, loop: Loop, draw: Draw) -> Preregistration:
+    """Return the prediction of the newest try for seeds that no run has used."""
     last = state.tries[-1]
-    blocks = state.blocks + 1 + (last.number - 1 if loop.base_runs == "fresh" else 0)
     assert last.decision is not None
     assert last.decision.gain is not None
-    return Promise(
-        prediction=last.proposal.predicts, base=last.base, size=loop.size_of(True), seeds=_block(loop, blocks),
+    return Preregistration(
+        prediction=last.proposal.predicts, base=last.base, size=loop.size_of(True), seeds=_seeds(loop, draw),
         level=loop.alpha, accepted_gain=last.decision.gain,
     )  # fmt: skip
 
 
-def _block(loop: Loop, number: int) -> tuple[int, ...]:
-    first = loop.first_seed + number * loop.seeds
+def _seeds(loop: Loop, draw: Draw) -> tuple[int, ...]:
+    """Return new random seeds. They are not known before, so nobody can select a proposal by its runs with them."""
+    first = draw(2**31 - loop.seeds)
     return tuple(range(first, first + loop.seeds))
 
 
-def _look(
+def _analysis(
     ctx: Context, log: TryLog, state: LoopState, loop: Loop, scorer: Scorer, confirming: bool, say: Say
 ) -> LoopState | str:
-    """Train one more seed and decide. Return the state after the look, or the reason why the budget forbids it."""
+    """Train one more seed and decide. Return the state after the analysis, or the reason why the budget forbids it."""
     last = state.tries[-1]
-    looks = last.confirming_looks if confirming else last.looks
+    analyses = last.confirming_analyses if confirming else last.analyses
     rule = rule_of(loop, last, confirming)
-    kind, runs = ("confirming look" if confirming else "look"), dict[str, RunCost]()
+    kind, runs = ("confirming analysis" if confirming else "analysis"), dict[str, RunCost]()
     try:
-        pair = pair_of(state, loop, last, looks + FIRST_LOOK, confirming)
+        pair = pair_of(state, loop, last, analyses + FIRST_ANALYSIS, confirming)
         runs = {name: one for name, one in scorer.plan(pair).items() if name not in state.runs}
     except (BudgetError, ExtensionError):
         raise
@@ -191,11 +203,11 @@ def rule_of(loop: Loop, one: Try, confirming: bool) -> DecisionRule:
     return DecisionRule(prediction=one.proposal.predicts, level=level, uncorrected=loop.alpha, seeds=loop.seeds)
 
 
-def pair_of(state: LoopState, loop: Loop, one: Try, count: int, confirming: bool) -> Pair:
-    """Return the runs that a look needs: the arm and its base with the first seeds of a block."""
+def pair_of(state: LoopState, loop: Loop, one: Try, count: int, confirming: bool) -> ArmPair:
+    """Return the runs that an analysis needs: the arm and its base with its first seeds."""
     before = state.overlay(without=one.name)
-    seeds = one.promise.seeds if confirming and one.promise else one.seeds
-    return Pair(
+    seeds = one.preregistration.seeds if confirming and one.preregistration else one.seeds
+    return ArmPair(
         base=one.base, base_overlay=before, arm=one.name, overlay=merged(before, one.proposal.overlay),
         size=loop.size_of(confirming), seeds=seeds[:count],
     )  # fmt: skip
@@ -206,7 +218,7 @@ def over_budget(state: LoopState, loop: Loop, runs: Mapping[str, RunCost]) -> st
     for name, most in (("tokens", loop.budget.tokens), ("flops", loop.budget.flops)):
         spent, needed = getattr(state, name), sum(getattr(one, name) for one in runs.values())
         if most is not None and spent + needed > most:
-            return f"the budget is spent: {spent:,.4g} of {most:,.4g} {name}; the next look needs {needed:,.4g}"
+            return f"the budget is spent: {spent:,.4g} of {most:,.4g} {name}; the next analysis needs {needed:,.4g}"
     return ""
 
 
@@ -221,11 +233,11 @@ class Trained:
     side_by_side: int
     say: Say
 
-    def plan(self, pair: Pair) -> dict[str, RunCost]:
+    def plan(self, pair: ArmPair) -> dict[str, RunCost]:
         _, arms = question.compared(self.loop, self.path, pair)
         return {one.asset: RunCost(one.tokens, one.flops) for one in arms}
 
-    def score(self, pair: Pair) -> PairScores:
+    def score(self, pair: ArmPair) -> PairScores:
         experiment, arms = question.compared(self.loop, self.path, pair)
         ctx = Context(self.ctx.workspace, progress=self.ctx.progress)
         bring_up_to_date(ctx, experiment, arms, self.compute, self.side_by_side, self.say)
@@ -238,8 +250,7 @@ class Trained:
         Raises:
             RecipeError: it is invalid.
         """
-        seeds = (self.loop.first_seed,)
-        pairs = [Pair(BASE, {}, "none", {}, size, seeds) for size in self.loop.sizes]
+        pairs = [ArmPair(BASE, {}, "none", {}, size, (1,)) for size in self.loop.sizes]
         return " ".join(recipe_fingerprint(question.compared(self.loop, self.path, one)[1][0].recipe) for one in pairs)
 
 

@@ -2,9 +2,9 @@
 
     {"kind": "loop", "rule": …, "recipe": …}          the rule, before the first try
     {"kind": "try", "try": …}                         a proposal and the level of its test, before anything is trained
-    {"kind": "look", "name": …, "decision": …, …}     a decision after the scores of another seed
-    {"kind": "promise", "name": …, "promise": …}      what an acceptance predicts, before the confirming runs start
-    {"kind": "confirming look", …}                    a decision about this prediction
+    {"kind": "analysis", "name": …, "decision": …, …}     a decision after the scores of another seed
+    {"kind": "preregistration", "name": …, "preregistration": …}      what an acceptance predicts, before the confirming runs start
+    {"kind": "confirming analysis", …}                    a decision about this prediction
 
 Every record also names the try of the record before it, so that a missing record can be reported by its name.
 """
@@ -28,12 +28,12 @@ from plinth.trust.dsse import EVALUATOR
 from plinth.trust.signed_log import SignedLog
 from plinth_lab.experiments.arms import PREFIX
 from plinth_lab.loop.decision import HOLDS, LOWER, OPEN, Prediction, TryDecision
-from plinth_lab.loop.question import BASE, Loop, Proposal, merged
+from plinth_lab.loop.question import BASE, Loop, RecipeProposal, merged
 
 ACCEPTED, CONFIRMED, WITHDRAWN, SUPPORTED = "accepted", "confirmed", "withdrawn", "supported"
 
 
-class Promise(Frozen):
+class Preregistration(Frozen):
     """Prediction that an acceptance makes about runs that do not exist yet: size, seeds, effect, level of the test."""
 
     prediction: Prediction
@@ -48,15 +48,15 @@ class Try(Frozen):
     """One proposal that was tried, with its newest decisions. `base` is the arm that it was compared with."""
 
     number: int
-    proposal: Proposal
+    proposal: RecipeProposal
     base: str
     seeds: tuple[int, ...]
     level: float
     decision: TryDecision | None = None
-    looks: int = 0
-    promise: Promise | None = None
+    analyses: int = 0
+    preregistration: Preregistration | None = None
     confirmation: TryDecision | None = None
-    confirming_looks: int = 0
+    confirming_analyses: int = 0
 
     @property
     def name(self) -> str:
@@ -104,14 +104,9 @@ class LoopState(Frozen):
         return reduce(merged, own, dict[str, Any]())
 
     @property
-    def blocks(self) -> int:
-        """Number of blocks of seeds that acceptances have used up."""
-        return sum(one.promise is not None for one in self.tries)
-
-    @property
-    def looks(self) -> int:
-        """Number of looks at scores, at tries and confirmations."""
-        return sum(one.looks + one.confirming_looks for one in self.tries)
+    def analyses(self) -> int:
+        """Number of analyses at scores, at tries and confirmations."""
+        return sum(one.analyses + one.confirming_analyses for one in self.tries)
 
     def after(self, body: Mapping[str, Any]) -> LoopState:
         """Return the state after another record."""
@@ -121,8 +116,8 @@ class LoopState(Frozen):
         if kind == "try":
             return state.model_copy(update={"tries": (*self.tries, Try.model_validate(body["try"]))})
         last = self.tries[-1]
-        if kind == "promise":
-            return state._with(last, promise=Promise.model_validate(body["promise"]))
+        if kind == "preregistration":
+            return state._with(last, preregistration=Preregistration.model_validate(body["preregistration"]))
         decision = TryDecision.model_validate(body["decision"])
         spent = {
             "runs": (*self.runs, *body["runs"]),
@@ -130,9 +125,9 @@ class LoopState(Frozen):
             "flops": self.flops + body["flops"],
         }
         state = state.model_copy(update=spent)
-        if kind == "look":
-            return state._with(last, decision=decision, looks=last.looks + 1)
-        return state._with(last, confirmation=decision, confirming_looks=last.confirming_looks + 1)
+        if kind == "analysis":
+            return state._with(last, decision=decision, analyses=last.analyses + 1)
+        return state._with(last, confirmation=decision, confirming_analyses=last.confirming_analyses + 1)
 
     def _with(self, last: Try, **update: Any) -> LoopState:
         return self.model_copy(update={"tries": (*self.tries[:-1], last.model_copy(update=update))})
@@ -221,7 +216,7 @@ def require_rule(state: LoopState, loop: Loop, recipe: str) -> None:
         )
 
 
-def require_unchanged(tries: Sequence[Try], proposals: Sequence[Proposal]) -> None:
+def require_unchanged(tries: Sequence[Try], proposals: Sequence[RecipeProposal]) -> None:
     """Require that every proposal that was tried is still in the file, unchanged.
 
     Raises:

@@ -6,7 +6,7 @@ import numpy as np
 
 from plinth.errors import RecipeError
 from plinth_lab.experiments.effects import ArmScores
-from plinth_lab.loop.question import Pair
+from plinth_lab.loop.question import ArmPair
 from plinth_lab.loop.run import PairScores, RunCost
 
 DOCUMENTS = 10
@@ -33,31 +33,31 @@ def trained(arm: str, seeds: tuple[int, ...], value: float, rng: np.random.Gener
 class Simulation:
     """A scorer without training: every overlay has a true gain, and a run is the same whenever it is asked for.
 
-    Overlays are `{"gain": bits per byte}`, merged by arm; `later` are gains from a seed on, by arm.
+    `later` are losses of an arm in the runs that confirm it, which are those with other seeds than its first runs.
     """
 
-    def __init__(
-        self, gains: Mapping[str, float], later: Mapping[str, float] | None = None, last_seed: int = 8
-    ) -> None:
-        self.gains, self.later, self.last_seed = gains, later or {}, last_seed
-        self.scored: list[Pair] = []
+    def __init__(self, gains: Mapping[str, float], later: Mapping[str, float] | None = None) -> None:
+        self.gains, self.later = gains, later or {}
+        self.first_seeds: dict[str, int] = {}
+        self.scored: list[ArmPair] = []
         self.value = {"base": 1.0}
 
-    def plan(self, pair: Pair) -> dict[str, RunCost]:
+    def plan(self, pair: ArmPair) -> dict[str, RunCost]:
         if pair.arm not in self.gains:
             raise RecipeError(f"the overlay of {pair.arm} is invalid")
         arms = (pair.base, pair.arm)
         return {f"{arm}/{pair.size}-s{seed}": RunCost(100, 1e6) for arm in arms for seed in pair.seeds}
 
-    def score(self, pair: Pair) -> PairScores:
+    def score(self, pair: ArmPair) -> PairScores:
         self.scored.append(pair)
+        self.first_seeds.setdefault(pair.arm, pair.seeds[0])
         self.value[pair.arm] = self.value[pair.base] - self.gains[pair.arm]
         return PairScores(self._runs(pair.base, pair, 0.0), self._runs(pair.arm, pair, self.later.get(pair.arm, 0.0)))
 
-    def _runs(self, arm: str, pair: Pair, worse: float) -> dict[int, ArmScores]:
+    def _runs(self, arm: str, pair: ArmPair, worse: float) -> dict[int, ArmScores]:
         def of(seed: int) -> ArmScores:
             rng = np.random.default_rng([seed, *arm.encode()])
-            value = self.value[arm] + (worse if seed > self.last_seed else 0.0)
+            value = self.value[arm] + (worse if pair.seeds[0] != self.first_seeds[pair.arm] else 0.0)
             return run(arm, seed, value + rng.normal(0, NOISE), rng)
 
         return {seed: of(seed) for seed in pair.seeds}

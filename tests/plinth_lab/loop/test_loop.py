@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from plinth.errors import IntegrityError, LaunchError, RecipeError, RequestError
 from plinth.storage.workspace import Workspace
 from plinth_lab.loop import page, question
 from plinth_lab.loop.decision import HOLDS, INVALID, NOT_SHOWN, RULED_OUT
-from plinth_lab.loop.question import Loop, Pair, merged
+from plinth_lab.loop.question import ArmPair, Loop, merged
 from plinth_lab.loop.run import PairScores, follow
 from plinth_lab.loop.tries import CONFIRMED, SUPPORTED, WITHDRAWN, LoopState, TryLog
 from tests.plinth_lab.loop.simulated import GAIN_NOISE, Simulation
@@ -49,7 +50,8 @@ def followed(
     ctx: Context, folder: Path, gains: dict[str, float], lines: Sequence[Any] = (), scorer: Any = None, **keys: Any
 ) -> tuple[LoopState, str]:
     loop, path = written(folder, lines or [proposal(name) for name in gains], **keys)
-    return follow(ctx, loop, path, "recipe", scorer or Simulation(gains), lambda sentence: None)
+    draw = Random(0).randrange
+    return follow(ctx, loop, path, "recipe", scorer or Simulation(gains), lambda sentence: None, draw)
 
 
 GAINS = {"null": 0.0, "better": 3 * LEAST, "worse": -LEAST, "again": 3 * LEAST}
@@ -63,15 +65,16 @@ def test_an_accepted_arm_becomes_the_base_after_new_seeds_confirm_it(ctx: Contex
     assert [one.base for one in state.tries] == ["base", "base", "better", "better"]
     assert state.base == "again"
     assert state.overlay() == {"training": {"better": 1, "again": 1}}
-    blocks = [one.seeds[0] for one in state.tries]
-    assert blocks == [1, 1, 9, 9]  # tries share the runs of their base; an acceptance takes new seeds
-    promise = state.tries[1].promise
-    assert promise is not None
-    assert promise.seeds == tuple(range(9, 17))
-    assert promise.prediction == state.tries[1].proposal.predicts
+    preregistration = state.tries[1].preregistration
+    assert preregistration is not None
+    first, second, third, _ = (one.seeds for one in state.tries)
+    assert first == second  # tries share the runs of their base
+    assert third == preregistration.seeds  # and those of its confirmation
+    assert not set(first) & set(third)
+    assert preregistration.prediction == state.tries[1].proposal.predicts
     used = {pair.seeds[0] for pair in scorer.scored if pair.arm == "better"}
-    assert used == {1, 9}
-    assert state.looks == len(scorer.scored)
+    assert used == {first[0], third[0]}
+    assert state.analyses == len(scorer.scored)
     assert state == TryLog("nightly").state(ctx)  # the state that a later command reads
 
 
@@ -79,16 +82,16 @@ def test_the_prediction_is_signed_before_the_confirming_runs_start(ctx: Context,
     seen: list[str] = []
 
     class Watched(Simulation):
-        def score(self, pair: Pair) -> PairScores:
+        def score(self, pair: ArmPair) -> PairScores:
             kinds = [one.body["kind"] for one in TryLog("nightly").log.records(ctx)]
-            if pair.seeds[0] > 8:
+            found = super().score(pair)
+            if pair.seeds[0] != self.first_seeds[pair.arm]:
                 seen.append(kinds[-1])
-            assert "try" in kinds
-            return super().score(pair)
+            return found
 
     followed(ctx, tmp_path, {"better": GAINS["better"]}, scorer=Watched(GAINS))
-    assert seen[0] == "promise"
-    assert set(seen[1:]) <= {"confirming look"}
+    assert seen[0] == "preregistration"
+    assert set(seen[1:]) <= {"confirming analysis"}
 
 
 def test_an_acceptance_that_new_runs_do_not_confirm_is_withdrawn(ctx: Context, tmp_path: Path) -> None:
@@ -100,8 +103,10 @@ def test_an_acceptance_that_new_runs_do_not_confirm_is_withdrawn(ctx: Context, t
 
 
 def test_fresh_base_runs_give_every_try_its_own_seeds(ctx: Context, tmp_path: Path) -> None:
-    state, _ = followed(ctx, tmp_path, GAINS, scorer=Simulation(GAINS, last_seed=1000), base_runs="fresh")
-    blocks = [one.seeds[0] for one in state.tries] + [one.promise.seeds[0] for one in state.tries if one.promise]
+    state, _ = followed(ctx, tmp_path, GAINS, base_runs="fresh")
+    blocks = [one.seeds[0] for one in state.tries] + [
+        one.preregistration.seeds[0] for one in state.tries if one.preregistration
+    ]
     assert len(set(blocks)) == len(blocks)
 
 
@@ -120,8 +125,8 @@ def test_invalid_and_higher_proposals_are_counted_and_do_not_become_the_base(ctx
     ("budget", "reason"),
     [
         ({"tries": 1}, "the budget is spent: 1 of 1 tries"),
-        ({"tries": 9, "tokens": 700}, "the budget is spent: 600 of 700 tokens; the next look needs 200"),
-        ({"tries": 9, "flops": 1e6}, "the budget is spent: 0 of 1e+06 flops; the next look needs 4e+06"),
+        ({"tries": 9, "tokens": 700}, "the budget is spent: 600 of 700 tokens; the next analysis needs 200"),
+        ({"tries": 9, "flops": 1e6}, "the budget is spent: 0 of 1e+06 flops; the next analysis needs 4e+06"),
     ],
 )
 def test_the_loop_stops_when_the_budget_is_spent(
@@ -134,9 +139,9 @@ def test_the_loop_stops_when_the_budget_is_spent(
     assert more.tokens == 100 * 3 * 8  # runs of the base are counted once
 
 
-def test_an_interrupted_loop_continues_and_counts_no_look_twice(ctx: Context, tmp_path: Path) -> None:
+def test_an_interrupted_loop_continues_and_counts_no_analysis_twice(ctx: Context, tmp_path: Path) -> None:
     class Stopped(Simulation):
-        def score(self, pair: Pair) -> PairScores:
+        def score(self, pair: ArmPair) -> PairScores:
             if len(pair.seeds) == 4:
                 raise LaunchError("no machine")
             return super().score(pair)
@@ -147,7 +152,7 @@ def test_an_interrupted_loop_continues_and_counts_no_look_twice(ctx: Context, tm
     scorer = Simulation(gains)
     state, _ = followed(ctx, tmp_path, gains, scorer=scorer)
     assert [len(pair.seeds) for pair in scorer.scored] == [4, 5, 6, 7, 8]
-    assert (state.looks, state.tries[0].verdict) == (7, NOT_SHOWN)
+    assert (state.analyses, state.tries[0].verdict) == (7, NOT_SHOWN)
 
 
 def _edit(folder: Path) -> None:
@@ -257,11 +262,11 @@ def test_overlays_merge_as_one_after_the_other() -> None:
         merged({"a": None}, {"a": {"b": 1}})
 
 
-def test_the_page_and_the_summary_show_tries_looks_and_the_cost(ctx: Context, tmp_path: Path) -> None:
+def test_the_page_and_the_summary_show_tries_analyses_and_the_cost(ctx: Context, tmp_path: Path) -> None:
     state, reason = followed(ctx, tmp_path, GAINS)
     loop, _ = written(tmp_path, [proposal(name) for name in GAINS])
     found = page.summary(loop, state, reason)
-    assert (found["tries"], found["looks"], found["accepted"]) == (4, state.looks, ["better", "again"])
+    assert (found["tries"], found["analyses"], found["accepted"]) == (4, state.analyses, ["better", "again"])
     assert found["spent_alpha"] == pytest.approx(sum(one.level for one in state.tries))
     cost = found["multiplicity"]
     assert cost["next_level"] < state.tries[-1].level < cost["uncorrected_level"] == 0.05
@@ -284,4 +289,4 @@ def test_a_decision_of_the_log_is_the_decision_of_the_scores(ctx: Context, tmp_p
     state, _ = followed(ctx, tmp_path, {"better": GAINS["better"]})
     found = state.tries[0].decision
     assert found is not None
-    assert (found.outcome, len(found.seeds)) == (HOLDS, state.tries[0].looks + 1)
+    assert (found.outcome, len(found.seeds)) == (HOLDS, state.tries[0].analyses + 1)

@@ -56,7 +56,7 @@ def test_real_runs_are_tried_accepted_and_confirmed(workspace: Path, tmp_path: P
     (faster,) = first["results"]
     assert faster["verdict"] == "confirmed"
     assert faster["gain"]["low"] > 0.05
-    assert not set(faster["promise"]["seeds"]) & {1, 2, 3, 4}
+    assert not set(faster["preregistration"]["seeds"]) & {1, 2, 3, 4}
 
     with proposals.open("a") as lines:
         lines.write("".join(json.dumps(one) + "\n" for one in PROPOSALS[1:]))
