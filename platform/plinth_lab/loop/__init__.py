@@ -38,8 +38,8 @@ def loop(
 ) -> None:
     """Try every new proposal of a loop file against the current base, and stop when the budget is spent.
 
-    Every try and every interim analysis is signed into a log. An accepted proposal becomes the new base if new runs confirm it. If
-    the command is interrupted, run it again to continue.
+    Every try and every interim analysis is signed into a log. An accepted proposal becomes the new base if new runs
+    confirm it. If the command is interrupted, run it again to continue.
     """
     from plinth.compute.select_engine import Compute
     from plinth_jobs.cli import output

@@ -4,8 +4,10 @@ D  documents of the test text
 
 *Test*: each seed gives one difference in bits per byte between the base and the arm, on the same documents. The gain is
 this difference in the direction that the proposal predicts. The null hypothesis is "the gain is at most the smallest
-effect that the proposal predicts". Only the mixture SPRT of the gains (`statistics.Sequential`) can reject it, so so a keeps the level. A second SPRT, of the opposite hypothesis, ends a try early. It never accepts, so
-it cannot raise the error rate. As for stopping, the decision holds for this test text, since only seeds vary.
+effect that the proposal predicts". Only the mixture SPRT of the gains (`statistics.Sequential`) can reject it, so an
+interim analysis after every seed keeps the level. A second SPRT, of the opposite hypothesis, ends a try early. It never
+accepts, so it cannot raise the error rate. As for stopping, the decision holds for this test text, since only seeds
+vary.
 
 *Multiplicity*: try t is tested at `statistics.spending_level(t, alpha)`, the level of alpha-spending (Tian and Ramdas
 2021, arXiv:1910.04900). A search without any true prediction accepts a proposal with probability at most alpha, no
@@ -14,7 +16,7 @@ the tries need, because they share the runs of the base. The familywise rate is 
 becomes the base of all later tries. e-LOND, which also allows dependence, controls the false discovery rate only.
 
 *Proposals that depend on results*: the bound allows them if all arms without a gain have the same training noise, and
-if nobody selects proposals by own runs with the seeds of the base. With `base_runs: fresh`, every try has new random
+if no proposal is selected by other runs with the seeds of the base. With `base_runs: fresh`, every try has new random
 seeds and new runs of the base, and these assumptions are not needed.
 """
 
@@ -62,11 +64,11 @@ class DecisionRule(Frozen):
 
 
 class TryDecision(Frozen):
-    """Decision after an analysis at the scores.
+    """Decision of an interim analysis.
 
-    `seeds` are the seeds that were looked at, one analysis each from the second. `gain` is in the predicted direction, with
-    an always-valid interval at the level of this test. `p` is the always-valid p-value. `uncorrected` is the outcome of
-    the same test without correction for multiplicity. `noise` is the standard deviation of the gain over seeds.
+    `seeds` are the seeds that it used. `gain` is in the predicted direction, with an always-valid interval at the level
+    of this test. `p` is the always-valid p-value. `uncorrected` is the outcome of the same test without correction for
+    multiplicity. `noise` is the standard deviation of the gain over seeds.
     """
 
     outcome: Outcome
@@ -82,7 +84,7 @@ class TryDecision(Frozen):
 def decide(base: Mapping[int, ArmScores], arm: Mapping[int, ArmScores], rule: DecisionRule) -> TryDecision:
     """Return the decision about an arm, from its scores and those of the base by seed.
 
-    Seeds are looked at in order, as if there was an analysis after each. Seeds after a decision are ignored.
+    Seeds are added in order, as if there was an interim analysis after each. Seeds after a decision are ignored.
 
     Raises:
         RequestError: a seed of the arm has no usable run of the base.
@@ -98,17 +100,17 @@ def decide(base: Mapping[int, ArmScores], arm: Mapping[int, ArmScores], rule: De
     sign = 1 if rule.prediction.direction == LOWER else -1
     gains = [sign * (theirs[at] - ours[at]) for at in seeds]
     margins = [gain - rule.prediction.at_least for gain in gains]
-    outcome, looked = judge(margins, rule.level, rule.seeds, rule.uncorrected)
-    test = Sequential(effect=SHARPEST, level=1 - rule.level).add(gains[:looked])
-    shifted = Sequential(effect=SHARPEST, level=1 - rule.level).add(margins[:looked])
+    outcome, used = judge(margins, rule.level, rule.seeds, rule.uncorrected)
+    test = Sequential(effect=SHARPEST, level=1 - rule.level).add(gains[:used])
+    shifted = Sequential(effect=SHARPEST, level=1 - rule.level).add(margins[:used])
     return TryDecision(
         outcome=outcome,
-        reason=_reason(outcome, test.estimate, shifted.above, rule) if looked else "no seed was scored",
-        seeds=tuple(seeds[:looked]),
+        reason=_reason(outcome, test.estimate, shifted.above, rule) if used else "no seed was scored",
+        seeds=tuple(seeds[:used]),
         documents=len(arm[seeds[0]].documents) if seeds else 0,
-        gain=test.estimate if looked else None,
-        p=shifted.above if looked else None,
-        uncorrected=judge(margins[:looked], rule.uncorrected, rule.seeds, rule.uncorrected)[0],
+        gain=test.estimate if used else None,
+        p=shifted.above if used else None,
+        uncorrected=judge(margins[:used], rule.uncorrected, rule.seeds, rule.uncorrected)[0],
         noise=math.sqrt(test.squares / (test.n - 1)) if test.n > 1 else None,
     )
 
@@ -122,12 +124,12 @@ def judge(margins: Sequence[float], level: float, seeds: int, futility: float) -
         futility: level of the test that ends a try early.
     """
     test, opposite = (Sequential(effect=SHARPEST, level=1 - own) for own in (level, futility))
-    for looked, margin in enumerate(margins, 1):
+    for used, margin in enumerate(margins, 1):
         test, opposite = test.add([margin]), opposite.add([-margin])
         if test.exceeded:
-            return HOLDS, looked
+            return HOLDS, used
         if opposite.exceeded:
-            return RULED_OUT, looked
+            return RULED_OUT, used
     return (NOT_SHOWN if len(margins) >= seeds else OPEN), len(margins)
 
 

@@ -1,4 +1,4 @@
-"""Summary of a loop, for JSON, and its page: tries, interim analyses, spent error budget, and what multiplicity costs."""
+"""Summary of a loop, for JSON, and its page: tries, interim analyses, spent error budget, cost of multiplicity."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _row(loop: Loop, one: Try, noise: float | None) -> dict[str, Any]:
         "predicts": one.proposal.predicts.model_dump(mode="json"),
         "base": one.base,
         "verdict": one.verdict,
-        "reason": decided.reason if decided else "not looked at yet",
+        "reason": decided.reason if decided else "no analysis yet",
         "analyses": one.analyses,
         "level": one.level,
         "p": decided.p if decided else None,

@@ -163,7 +163,7 @@ def _preregistration(state: LoopState, loop: Loop, draw: Draw) -> Preregistratio
 
 
 def _seeds(loop: Loop, draw: Draw) -> tuple[int, ...]:
-    """Return new random seeds. They are not known before, so nobody can select a proposal by its runs with them."""
+    """Return new random seeds. They are unknown before, so no proposal can be selected by its runs with them."""
     first = draw(2**31 - loop.seeds)
     return tuple(range(first, first + loop.seeds))
 

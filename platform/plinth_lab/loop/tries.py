@@ -1,10 +1,10 @@
 """Tries of a loop: a signed, hash-chained log, and the state that follows from its records.
 
-    {"kind": "loop", "rule": …, "recipe": …}          the rule, before the first try
-    {"kind": "try", "try": …}                         a proposal and the level of its test, before anything is trained
-    {"kind": "analysis", "name": …, "decision": …, …}     a decision after the scores of another seed
-    {"kind": "preregistration", "name": …, "preregistration": …}      what an acceptance predicts, before the confirming runs start
-    {"kind": "confirming analysis", …}                    a decision about this prediction
+    {"kind": "loop", "rule": …, "recipe": …}    the rule, before the first try
+    {"kind": "try", "try": …}                   a proposal, its seeds and its level, before anything is trained
+    {"kind": "analysis", "decision": …, …}      a decision after the scores of another seed
+    {"kind": "preregistration", …}              what an acceptance predicts, before the confirming runs start
+    {"kind": "confirming analysis", …}          a decision about this prediction
 
 Every record also names the try of the record before it, so that a missing record can be reported by its name.
 """
@@ -105,7 +105,7 @@ class LoopState(Frozen):
 
     @property
     def analyses(self) -> int:
-        """Number of analyses at scores, at tries and confirmations."""
+        """Number of interim analyses of tries and confirmations."""
         return sum(one.analyses + one.confirming_analyses for one in self.tries)
 
     def after(self, body: Mapping[str, Any]) -> LoopState:
@@ -176,7 +176,7 @@ class TryLog:
         return state.after(whole)
 
     def _suspect(self, ctx: State, text: str) -> str:
-        """Return the name of the try whose record is missing or invalid, as far as the other records tell."""
+        """Return the name of the try whose record is missing or invalid, if the other records tell."""
         objects = ctx.workspace.objects(self.log.name)
         names = {int(one.removesuffix(".json")) for one in objects.names() if re.fullmatch(r"\d{5,}\.json", one)}
         gap = min(set(range(1, max(names, default=0) + 1)) - names, default=0)

@@ -89,14 +89,14 @@ def test_a_decision_has_its_numbers() -> None:
     found = decided(GAINS, rule(1, 0.01))
     test = Sequential(effect=5.0, level=1 - spending_level(1, ALPHA))
     margins = [gain - 0.01 for gain in GAINS]
-    looked = next(k for k in range(2, 9) if test.add(margins[:k]).exceeded)
-    assert (found.outcome, found.seeds) == (HOLDS, tuple(range(1, looked + 1)))  # later seeds are not looked at
-    assert found.p == pytest.approx(test.add(margins[:looked]).above)
+    used = next(k for k in range(2, 9) if test.add(margins[:k]).exceeded)
+    assert (found.outcome, found.seeds) == (HOLDS, tuple(range(1, used + 1)))  # later seeds are ignored
+    assert found.p == pytest.approx(test.add(margins[:used]).above)
     assert found.gain is not None
-    assert found.gain.value == pytest.approx(np.mean(GAINS[:looked]))
+    assert found.gain.value == pytest.approx(np.mean(GAINS[:used]))
     assert found.gain.low > 0.01
     assert found.documents == len(NAMES)
-    assert decided(GAINS[: looked - 1], rule(1, 0.01)).outcome == OPEN
+    assert decided(GAINS[: used - 1], rule(1, 0.01)).outcome == OPEN
 
 
 def test_the_prediction_is_tested_and_not_only_its_sign() -> None:

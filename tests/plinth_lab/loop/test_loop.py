@@ -104,10 +104,9 @@ def test_an_acceptance_that_new_runs_do_not_confirm_is_withdrawn(ctx: Context, t
 
 def test_fresh_base_runs_give_every_try_its_own_seeds(ctx: Context, tmp_path: Path) -> None:
     state, _ = followed(ctx, tmp_path, GAINS, base_runs="fresh")
-    blocks = [one.seeds[0] for one in state.tries] + [
-        one.preregistration.seeds[0] for one in state.tries if one.preregistration
-    ]
-    assert len(set(blocks)) == len(blocks)
+    groups = [one.seeds for one in state.tries]
+    groups += [one.preregistration.seeds for one in state.tries if one.preregistration]
+    assert len({seed for own in groups for seed in own}) == 8 * len(groups)
 
 
 def test_invalid_and_higher_proposals_are_counted_and_do_not_become_the_base(ctx: Context, tmp_path: Path) -> None:
