@@ -34,7 +34,7 @@ from plinth_lab.experiments.run import bring_up_to_date
 from plinth_lab.loop import question
 from plinth_lab.loop.decision import INVALID, OPEN, DecisionRule, TryDecision, decide
 from plinth_lab.loop.question import BASE, ArmPair, Loop, RecipeProposal, merged
-from plinth_lab.loop.tries import LoopState, Preregistration, Try, TryLog, require_rule, require_unchanged
+from plinth_lab.loop.tries import ACCEPTED, LoopState, Preregistration, Try, TryLog, require_rule, require_unchanged
 
 #: First analysis: a single difference has no variance.
 FIRST_ANALYSIS = 2
@@ -76,7 +76,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class LoopStep:
-    """Next step of a loop. `proposal` is given for a new try; otherwise the step is an analysis at the newest try."""
+    """Next step of a loop. `proposal` is given for a new try; otherwise the step is an analysis of the newest try."""
 
     kind: Literal["try", "preregistration", "analysis", "confirming analysis"]
     proposal: RecipeProposal | None = None
@@ -87,7 +87,7 @@ def next_step(state: LoopState, loop: Loop, proposals: Sequence[RecipeProposal])
     last = state.tries[-1] if state.tries else None
     if last and last.verdict == OPEN:
         return LoopStep("analysis")
-    if last and last.verdict == "accepted":
+    if last and last.verdict == ACCEPTED:
         return LoopStep("confirming analysis" if last.preregistration else "preregistration")
     tried = {one.name for one in state.tries}
     fresh = next((one for one in proposals if one.name not in tried), None)

@@ -12,6 +12,7 @@ import yaml
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LaunchError, RecipeError, RequestError, SignatureError
 from plinth.storage.workspace import Workspace
+from plinth_lab.experiments.arms import Arm
 from plinth_lab.loop import page, question
 from plinth_lab.loop.decision import HOLDS, INVALID, NOT_SHOWN, RULED_OUT
 from plinth_lab.loop.question import ArmPair, Loop, merged
@@ -253,6 +254,26 @@ def test_a_loop_that_could_not_decide_is_refused(tmp_path: Path, keys: dict[str,
     with pytest.raises(RecipeError, match="is invalid") as error:
         written(tmp_path, [], **keys)
     assert said in str(error.value)
+
+
+def test_a_try_is_an_experiment_over_the_accepted_overlays(tmp_path: Path) -> None:
+    loop, path = written(tmp_path, [], sizes={"small": {"mixture": {"total_tokens": 5120}}})
+    base = {"training": {"optimizer": {"lr": 0.02}}}
+
+    def arms(overlay: dict[str, Any]) -> list[Arm]:
+        pair = ArmPair("faster", base, "wider", merged(base, overlay), "small", (7, 8))
+        return list(question.compared(loop, path, pair)[1])
+
+    first, *_, last = arms({"training": {"optimizer": {"beta2": 0.9}}})
+    assert (first.asset, last.asset) == ("experiment/nightly/faster/small-s7", "experiment/nightly/wider/small-s8")
+    assert first.recipe.training.optimizer.lr == last.recipe.training.optimizer.lr == 0.02
+    assert last.recipe.training.seed == 8
+    with pytest.raises(RecipeError, match="arm wider trains with more tokens than the base"):
+        arms({"mixture": {"total_tokens": 5184}})
+    with pytest.raises(RecipeError, match="arm wider trains with more FLOPs than the base"):
+        arms({"training": {"model": {"layers": 3}}})
+    with pytest.raises(RecipeError, match="arm wider changes evaluation"):
+        arms({"evaluation": {"max_bytes_per_slice": 10}})
 
 
 def test_overlays_merge_as_one_after_the_other() -> None:
