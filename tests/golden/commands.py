@@ -131,6 +131,7 @@ NOT_CALLED = {
     "drift": "the champion has not drifted: tests/plinth_audit/drift",
     "experiment check": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "experiment list": "no experiments: tests/plinth_lab/experiments/test_list.py",
+    "experiment loop": "trains arms: tests/plinth_lab/loop/test_real_loop.py",
     "experiment propose": "trains arms: tests/plinth_lab/mixture/test_swarm_run.py",
     "experiment run": "trains arms: tests/plinth_lab/experiments/test_run.py",
     "experiment show": "trains arms: tests/plinth_lab/experiments/test_run.py",

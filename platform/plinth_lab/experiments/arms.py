@@ -304,7 +304,17 @@ def load(path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Ar
             that determines the score.
         BudgetError: the runs would exceed the budget.
     """
-    lined = _with_made_arms(read(path, shown(path)))
+    return built(read(path, shown(path)), path, packaged)
+
+
+def built(lined: Lined, path: Path, packaged: Path | None = None) -> tuple[Experiment, tuple[Arm, ...]]:
+    """Return the experiment that parsed keys define, and its runs; see `load`.
+
+    Args:
+        lined: keys of an experiment file.
+        path: file to name in errors. The recipe and its sources are found relative to it.
+    """
+    lined = _with_made_arms(lined)
     experiment = _validated(lined, path)
     recipe = named(experiment.recipe, path.parent, packaged) or path.parent / experiment.recipe
     arms = []
@@ -409,6 +419,11 @@ def _own(experiment: Experiment, arm: str, seed: int, mark: Position) -> Lined:
         "mixture": {"seed": seed},
         "training": {"seed": seed},
     }
+    return at_one_place(data, mark)
+
+
+def at_one_place(data: dict[str, Any], mark: Position) -> Lined:
+    """Return keys that were not parsed from a file, with one position for all of them."""
     return Lined(data=data, marks=dict.fromkeys(_keys(data, ()), mark))
 
 

@@ -368,14 +368,14 @@ def stopping(
     require_same_text(scores)
     found = []
     for size, arms in by_run(scores).items():
-        means = {arm: _means(runs) for arm, runs in arms.items()}
+        means = {arm: means_of(runs) for arm, runs in arms.items()}
         for arm, runs in arms.items():
             if arm != base:
                 found.append(_decision(size, arm, means, len(set(seeds) - set(runs)), 1 if fewer_is_better else -1))
     return found
 
 
-def _means(runs: Mapping[int, ArmScores]) -> dict[int, float]:
+def means_of(runs: Mapping[int, ArmScores]) -> dict[int, float]:
     """Return the bits per byte of every run with usable scores, by seed."""
     usable = {seed: one for seed, one in runs.items() if not one.trouble}
     return {seed: float(one.bits.sum() / one.bytes.sum()) for seed, one in usable.items()}

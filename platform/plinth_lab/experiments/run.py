@@ -33,7 +33,7 @@ from plinth.recipe.yaml_lines import files, named, read
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust
-from plinth_assets.framework import Stage, decide
+from plinth_assets.framework import Decision, Stage, decide
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
 from plinth_jobs import recipes
 from plinth_jobs.dagster_parts import HOST, host
@@ -184,25 +184,10 @@ def run(
     Trust.of(space)  # checkpoints are signed: without a root of trust no run would keep one
     with space.locked(f"plinth experiment run {path}"):
         remember(space.root, experiment, path)
-        progress = for_terminal()
-        for recipe in {one.recipe.harvest: one.recipe for one in arms}.values():
-            if recipe.harvest:
-                take_harvest(space, recipe, progress)
-        ctx = Context(space, progress=progress)
+        ctx = Context(space, progress=for_terminal())
         if again:
             pipeline.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
-        todo = decide(ctx, wiring.of(experiment, arms, for_one_decision=True))
-        waiting = [one for one in arms if one.asset in todo.stale]
-        if experiment.source and wiring.sample_of(experiment) in todo.stale:
-            _materialise(ctx, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
-        say(f"{len(waiting)} of {len(arms)} runs to execute")
-        for due, foretold in _in_turn(experiment, waiting):
-            played = _at_once(ctx, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
-            ends = {one.asset for one in due} | ({wiring.forecast_of(experiment)} if foretold else set())
-            chosen = [one for one in todo.stale if one in ends]
-            _materialise(ctx, wiring.of(experiment, arms, played), chosen, compute)
-        if todo.stale:
-            _materialise(ctx, wiring.of(experiment, arms), [todo.stale[-1]], compute)
+        todo = bring_up_to_date(ctx, experiment, arms, compute, side_by_side, say)
         made = ctx.refs.current(wiring.effects_of(experiment))
         page = wiring.show(ctx, experiment, arms, made)
         if experiment.confirms is not None:
@@ -213,6 +198,40 @@ def run(
         experiment.name, todo.stale, todo.fresh, seconds, page, tuple(made.stats["effects"]), failed,
         made.stats.get("value"), made.stats.get("confirmation"),
     )  # fmt: skip
+
+
+def bring_up_to_date(
+    ctx: Context,
+    experiment: Experiment,
+    arms: Sequence[Arm],
+    compute: Compute,
+    side_by_side: int,
+    say: Callable[[str], None],
+) -> Decision:
+    """Execute the missing runs of an experiment and compare its arms. The caller holds the lock of the workspace.
+
+    Returns:
+        The assets that were stale or up to date before.
+
+    Raises:
+        StageError: Dagster could not run the experiment.
+    """
+    for recipe in {one.recipe.harvest: one.recipe for one in arms}.values():
+        if recipe.harvest:
+            take_harvest(ctx.workspace, recipe, ctx.progress)
+    todo = decide(ctx, wiring.of(experiment, arms, for_one_decision=True))
+    waiting = [one for one in arms if one.asset in todo.stale]
+    if experiment.source and wiring.sample_of(experiment) in todo.stale:
+        _materialise(ctx, wiring.of(experiment, arms), [wiring.sample_of(experiment)], compute)
+    say(f"{len(waiting)} of {len(arms)} runs to execute")
+    for due, foretold in _in_turn(experiment, waiting):
+        played = _at_once(ctx, experiment, arms, due, compute, side_by_side, say) if side_by_side > 1 else {}
+        ends = {one.asset for one in due} | ({wiring.forecast_of(experiment)} if foretold else set())
+        chosen = [one for one in todo.stale if one in ends]
+        _materialise(ctx, wiring.of(experiment, arms, played), chosen, compute)
+    if todo.stale:
+        _materialise(ctx, wiring.of(experiment, arms), [todo.stale[-1]], compute)
+    return todo
 
 
 def _in_turn(experiment: Experiment, waiting: Sequence[Arm]) -> list[tuple[list[Arm], bool]]:

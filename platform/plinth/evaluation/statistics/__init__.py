@@ -4,7 +4,7 @@
                  and of exchangeability
     means        means, ratios of sums and their differences, also over seeds and documents together; bootstrap
                  intervals; slopes
-    shares       shares of items; Holm's correction, minimum detectable effect, required number of items
+    shares       shares of items; Holm's correction, alpha-spending, minimum detectable effect, required number of items
 
 A *cluster* is the sampled unit: a document with several spans, an item with several samples, or a template with several
 pairs. Rows of one cluster are not independent, so the number of clusters limits the evidence.
@@ -22,6 +22,7 @@ from plinth.evaluation.statistics.estimate import (
     Estimate,
     Sequential,
     exchangeable_p,
+    sequential_power,
 )
 from plinth.evaluation.statistics.means import (
     DOCUMENTS_ONLY,
@@ -43,6 +44,8 @@ from plinth.evaluation.statistics.shares import (
     share,
     share_with_missing,
     smallest_effect,
+    spending_level,
+    spent_alpha,
     upper_share,
 )
 
@@ -66,9 +69,12 @@ __all__ = [
     "ratio",
     "ratio_difference",
     "sample_size",
+    "sequential_power",
     "share",
     "share_with_missing",
     "slope",
     "smallest_effect",
+    "spending_level",
+    "spent_alpha",
     "upper_share",
 ]

@@ -335,6 +335,24 @@ def _p(n: int, mean: float, squares: float, effect: float) -> float:
     return math.exp(-max(0.0, log))
 
 
+def sequential_power(shift: float, *, effect: float, level: float, most: int, draws: int = 4000) -> float:
+    """Return the probability that a sequential test exceeds 0 within `most` observations, for normal observations.
+
+    The probability is the share of simulated tests with a fixed seed; its standard error is at most 0.008.
+
+    Args:
+        shift: true mean, in standard deviations of one observation.
+        effect, level: as in `Sequential`.
+    """
+    values = np.random.default_rng(0).standard_normal((draws, most)) + shift
+    n = np.arange(2, most + 1)
+    means = np.cumsum(values, axis=1)[:, 1:] / n
+    squares = np.cumsum(values**2, axis=1)[:, 1:] - n * means**2
+    g, ratio = 1 + n * effect**2, n * means**2 / squares
+    log = -0.5 * np.log(g) + n / 2 * (np.log1p(ratio) - np.log1p(ratio / g))
+    return float(((log >= -math.log(1 - level)) & (means > 0)).any(axis=1).mean())
+
+
 # Always-valid test that later values have the same distribution as earlier values.
 #
 # A conformal test martingale (Vovk, Nouretdinov and Gammerman 2003): the rank of every later value among all values so

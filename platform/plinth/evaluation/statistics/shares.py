@@ -174,6 +174,35 @@ def holm(p_values: ArrayLike) -> Floats:
     return adjusted
 
 
+def spending_level(number: int, alpha: float) -> float:
+    """Return the level of a test in an unbounded stream of tests, by alpha-spending: alpha gamma_t.
+
+    The probability that the stream rejects any true null hypothesis is at most alpha, because the gamma_t sum to 1
+    (union bound; Tian and Ramdas 2021, "Online control of the familywise error rate", arXiv:1910.04900, section 3).
+    The bound needs no assumption about the dependence between the tests. The weights telescope, gamma_t =
+    1 / log2(t + 1) - 1 / log2(t + 2), and fall almost as slowly as a summable series can: gamma_200 is 1 / 8,000.
+
+    Args:
+        number: place t of the test in the stream, from 1.
+
+    Raises:
+        ValueError: the number is below 1, or alpha is not a probability.
+    """
+    return spent_alpha(number, alpha) - spent_alpha(number - 1, alpha)
+
+
+def spent_alpha(tests: int, alpha: float) -> float:
+    """Return the share of alpha that the first tests of a stream have spent (`spending_level`).
+
+    Raises:
+        ValueError: the number of tests is below 0, or alpha is not a probability.
+    """
+    _check_level(alpha, alpha)
+    if tests < 0:
+        raise ValueError("a stream of tests starts at number 1")
+    return alpha * (1 - 1 / math.log2(tests + 2))
+
+
 def smallest_effect(error: float, *, power: float = 0.8, alpha: float = 0.05) -> float:
     """Return the minimum detectable effect of a two-sided test at this power, from the standard error of the estimate.
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from plinth.evaluation.statistics import DEGENERATE, Sequential
+from plinth.evaluation.statistics import DEGENERATE, Sequential, sequential_power, spending_level, spent_alpha
 from tests.peers import Peer
 
 integrate = Peer("scipy.integrate")
@@ -92,3 +92,20 @@ def test_nothing_is_claimed_from_what_does_not_vary() -> None:
         _ = Sequential().estimate
     with pytest.raises(ValueError, match="finite"):
         Sequential().add([math.nan])
+
+
+def test_levels_sum_to_the_error_budget() -> None:
+    levels = [spending_level(number, 0.05) for number in range(1, 5001)]
+    assert sum(levels) == pytest.approx(spent_alpha(5000, 0.05))
+    assert levels == sorted(levels, reverse=True)
+    assert spending_level(1, 0.05) == pytest.approx(0.05 * (1 - 1 / math.log2(3)))
+    assert spent_alpha(0, 0.05) == 0 < spent_alpha(10**9, 0.05) < 0.05
+    with pytest.raises(ValueError, match="starts at number 1"):
+        spending_level(0, 0.05)
+
+
+def test_the_stated_power_is_that_of_the_sequential_test() -> None:
+    draws = np.random.default_rng(0).standard_normal((200, 6)) + 2.5
+    held = [Sequential(effect=5.0, level=0.99).add(row).exceeded for row in draws]
+    assert sequential_power(2.5, effect=5.0, level=0.99, most=6, draws=200) == np.mean(held)
+    assert 0.3 < np.mean(held) < 0.7
