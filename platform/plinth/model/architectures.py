@@ -3,8 +3,8 @@
     LLAMA    pre-norm blocks with RMSNorm (arXiv:2302.13971); Qwen2 if `qkv_bias` is set, Qwen3 if `qk_norm` is set
     OLMO2    norms on each sublayer's output, QK-norm over all heads together (arXiv:2501.00656, section 3.2)
 
-To add an architecture, add a record here and a block to `blocks`. The record is named like its entry in
-`parameters.ArchitectureName`, in capitals.
+To add an architecture, add a record to `ARCHITECTURES`, its name to `parameters.ArchitectureName`, and a block to
+`blocks`.
 
 Symbols: L layers, D `dim`, H query heads and K key/value heads, Q head width, F `ffn_dim`, V vocabulary size, S
 sequence length.
@@ -12,9 +12,10 @@ sequence length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from plinth.model.parameters import Architecture, BlockCounts, Model, Norm, Published, architecture
+from plinth.model.parameters import Architecture, ArchitectureName, BlockCounts, Model, Norm, Published
 from plinth.records import Frozen
 
 
@@ -72,6 +73,20 @@ OLMO2 = Architecture(
     recomputes_output=True,
     published=(Published("olmo2", "Olmo2ForCausalLM", {"qk_norm": True, "qkv_bias": False}),),
 )
+
+#: Descriptions of all architectures, by name.
+ARCHITECTURES: Final[Mapping[ArchitectureName, Architecture]] = {"llama": LLAMA, "olmo2": OLMO2}
+
+
+def architecture(name: ArchitectureName) -> Architecture:
+    """Return the description of an architecture."""
+    return ARCHITECTURES[name]
+
+
+def published() -> Iterator[tuple[ArchitectureName, Published]]:
+    """Yield every Hugging Face model type that can be read, with its architecture."""
+    for name, known in ARCHITECTURES.items():
+        yield from ((name, one) for one in known.published)
 
 
 # Parameters and floating-point operations.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from plinth.model.architectures import architecture
 from plinth.model.attention import CoreAttention, KeyValues, Layout, attention_mask, causal_mask, rotary
 from plinth.model.blocks import Block
 from plinth.model.division import (
@@ -29,7 +30,7 @@ from plinth.model.division import (
     token_losses,
 )
 from plinth.model.loss import Teacher, TopTokens, cross_entropy, distilled_cross_entropy
-from plinth.model.parameters import AttentionPath, Model, architecture
+from plinth.model.parameters import AttentionPath, Model
 
 __all__ = ["Choose", "Decoder", "build", "empty", "generate"]
 

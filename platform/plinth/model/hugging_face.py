@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plinth.extensions import Catalogue
-from plinth.model.parameters import Model, MuP, Published, RopeScaling, architecture, published
+from plinth.model.architectures import architecture, published
+from plinth.model.parameters import Model, MuP, Published, RopeScaling
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"

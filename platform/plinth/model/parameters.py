@@ -1,17 +1,16 @@
 """Configuration of the decoder, presets, and descriptions of architectures. This module does not import torch.
 
-The description of an architecture is the record in `plinth.model.architectures` that has its name in capitals. The
-block class of an architecture declares the division and the initial values of its parameters. `ArchitectureName` lists
-the names.
+The descriptions of architectures are in `plinth.model.architectures`. The block class of an architecture declares the
+division and the initial values of its parameters. `ArchitectureName` lists the names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -283,15 +282,3 @@ class Architecture:
     def published_as(self, model: Model) -> Published:
         """Return the Hugging Face model type under which `model` is exported."""
         return next(one for one in self.published if all(getattr(model, key) == one.fields[key] for key in one.fields))
-
-
-def architecture(name: ArchitectureName) -> Architecture:
-    """Return the description of an architecture."""
-    found: Architecture = getattr(import_module("plinth.model.architectures"), name.upper())
-    return found
-
-
-def published() -> Iterator[tuple[ArchitectureName, Published]]:
-    """Yield every Hugging Face model type that can be read, with its architecture."""
-    for name in get_args(ArchitectureName):
-        yield from ((name, one) for one in architecture(name).published)

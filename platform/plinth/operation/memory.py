@@ -26,7 +26,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from plinth.model import architectures as counts
-from plinth.model.parameters import Model, Norm, architecture, repeats
+from plinth.model.architectures import architecture
+from plinth.model.parameters import Model, Norm, repeats
 from plinth.records import Frozen
 from plinth.training.parallel.topology import communication_dtype, overlaps
 from plinth.training.parameters.optimizers import Optimizer

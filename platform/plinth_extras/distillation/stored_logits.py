@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
+from plinth.extensions import late
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest
 from plinth.sections import of
@@ -25,7 +26,7 @@ from plinth.storage.store import Store
 from plinth.tokens.shards.index import map_file
 from plinth.training import initial
 from plinth.training.parameters.run import Training
-from plinth_assets.framework import Inputs, Say, Stage, Stages, each, planted, read_by_run, shared_owner
+from plinth_assets.framework import Stage, Stages, each, planted, shared_owner
 from plinth_extras.distillation import Distillation
 
 ASSET = "teacher_logits"
@@ -126,7 +127,7 @@ def stages(recipe: Recipe) -> list[Stage]:
         Stage(
             asset=ASSET,
             deps=("mixture", "tokenizer", initial.TEACHER, *each(recipe, "shards"), *planted(recipe, "shards")),
-            make=partial(_make, recipe),
+            make=partial(late("plinth_extras.distillation.teacher:make"), recipe),
             version=VERSION,
             params=identified(recipe.training),
             group="training",
@@ -138,14 +139,6 @@ def stages(recipe: Recipe) -> list[Stage]:
             pool="training",
         )
     ]
-
-
-def _make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
-    from plinth_extras.distillation import teacher  # torch: only where logits are made
-
-    shards = read_by_run(recipe, inputs, "shards") | initial.shards_of(ctx, inputs["mixture"])
-    models = inputs["tokenizer"], inputs[initial.TEACHER]
-    return teacher.run(ctx, recipe.training, inputs["mixture"], shards, *models)
 
 
 def _present(ctx: Context, made: Manifest) -> dict[str, Any]:

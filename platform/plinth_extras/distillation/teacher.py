@@ -20,6 +20,7 @@ from plinth.errors import TrainingError
 from plinth.model.decoder import Decoder
 from plinth.model.folder import described_model, load_weights, read_config
 from plinth.model.loss import Teacher, TopTokens, chunk_rows, logits_of, top_tokens
+from plinth.recipe.recipe import Recipe
 from plinth.records import Frozen, Manifest, Part, Step
 from plinth.storage.shared_store import open_store
 from plinth.storage.state import Refs, checkout
@@ -30,9 +31,10 @@ from plinth.tokens.reading.loader import Loader
 from plinth.training.config import RunConfig
 from plinth.training.data import open_loader
 from plinth.training.engine.batches import ModelInput, expand_batch, signed, to_device
-from plinth.training.initial import require_same_vocabulary
+from plinth.training.initial import TEACHER, require_same_vocabulary, shards_of
 from plinth.training.parameters.run import Training
 from plinth.training.rank_hook import RankHook
+from plinth_assets.framework import Inputs, Say, read_by_run
 from plinth_extras.distillation import VOCABULARY_REMEDY, TeacherState
 from plinth_extras.distillation.stored_logits import ASSET, VERSION, LogitRows, identified, part_positions, record_of
 
@@ -243,3 +245,9 @@ def _teacher(workspace: str, digest: str, precision: str) -> Decoder:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     return load_teacher(Workspace(Path(workspace)), digest, device, dtype)
+
+
+def make(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
+    """Make the asset `teacher_logits` of a recipe."""
+    shards = read_by_run(recipe, inputs, "shards") | shards_of(ctx, inputs["mixture"])
+    return run(ctx, recipe.training, inputs["mixture"], shards, inputs["tokenizer"], inputs[TEACHER])

@@ -13,18 +13,12 @@ time from timelines, ledgers and the log of assets, against the objectives of th
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from pydantic import Field, model_validator
-
-from plinth.compute.context import Context
-from plinth.evaluation.measurement import release_gate
 from plinth.operation.workspace_files import ARRIVED, CHECKED, PUBLISHED
-from plinth.records import Frozen
 from plinth.training.telemetry.goodput import TimeSpan
 from plinth_ops.service_levels.tallies import (
     AssetFacts,
@@ -39,8 +33,6 @@ from plinth_ops.service_levels.tallies import (
     up_to,
     whole,
 )
-from plinth_registry.gates import GateResult, decided, missing
-from plinth_registry.gates.facts import Evidence
 
 
 def job_success(run: RunFacts, objectives: Objectives) -> Iterator[Tally]:
@@ -370,67 +362,3 @@ def _measure(tallies: Sequence[Tally]) -> float | None:
         return sum(numbers) / sum(weights) if sum(weights) else None
     largest = max(numbers, default=math.inf)
     return largest if math.isfinite(largest) else None  # NaN or infinity: its seconds are bad
-
-
-ERROR_BUDGET = "error_budget"
-
-
-class ErrorBudgetPolicy(Frozen):
-    """Parameters of the gate `error_budget`. The objectives are part of the policy, so that no workspace can change
-    them."""
-
-    indicators: tuple[str, ...] = Field(
-        ("job success", "checkpoint age", "restore time"),
-        min_length=1,
-        description="Indicators whose error budget must not be exhausted, by their names in `plinth ops sli`.",
-    )
-    required: tuple[str, ...] = Field(
-        ("job success",), description="Indicators that must have data. The other indicators may be without data."
-    )
-    objectives: Objectives = Field(
-        Objectives(),
-        description="Objectives of the gate: time window, required shares and limits, as in `objectives.yaml`.",
-    )
-
-    @model_validator(mode="after")
-    def _known(self) -> ErrorBudgetPolicy:
-        if unknown := sorted({*self.indicators, *self.required} - set(INDICATORS)):
-            raise ValueError(f"there is no indicator {unknown[0]!r}; known indicators: {', '.join(INDICATORS)}")
-        if lacking := sorted(set(self.required) - set(self.indicators)):
-            raise ValueError(f"{lacking[0]} is required but not listed in the indicators")
-        return self
-
-
-def find(ctx: Context, asked: ErrorBudgetPolicy) -> tuple[ErrorBudget, ...]:
-    """Return the current error budgets of the workspace for the policy's objectives."""
-    from plinth_ops.service_levels import objectives
-
-    return tuple(objectives.measure(ctx, asked.objectives, time.time(), objectives.completeness(ctx)))
-
-
-def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
-    """Require that no error budget named by the policy is exhausted and that the required indicators have data."""
-    budgets = [ErrorBudget.model_validate(one) for one in evidence.own.get(ERROR_BUDGET) or ()]
-    found = {one.indicator: one for one in budgets if one.indicator in asked.indicators}
-    unknown = [name for name in asked.required if name not in found or not found[name].is_judged]
-    days = asked.objectives.window_days
-    if unknown:
-        return missing(ERROR_BUDGET, f"no data in the last {days:g} days for {', '.join(unknown)}")
-    measured = [one for one in found.values() if one.is_judged]
-    spent = [one for one in measured if one.is_spent]
-    idle = [name for name in asked.indicators if name not in {one.indicator for one in measured}]
-    if not measured:
-        reason = f"no data in the last {days:g} days: {', '.join(idle)}"
-        return GateResult(name=ERROR_BUDGET, state="skipped", reason=reason)
-    parts = ["; ".join(one.words for one in spent or measured)]
-    parts.append(f"measured over {days:g} days, for the objectives of the policy")
-    if idle:
-        parts.append(f"no data: {', '.join(idle)}")
-    if others := [one.words for one in budgets if one.indicator not in found and one.is_spent]:
-        parts.append(f"error budget exhausted, but not required by the policy: {'; '.join(others)}")
-    head = "error budget exhausted" if spent else "no required error budget is exhausted"
-    known = {one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured}
-    return decided(ERROR_BUDGET, not spent, f"{head}: {'; '.join(parts)}", **known)
-
-
-GATE = release_gate(error_budget, ErrorBudgetPolicy, "error_budget", find=find, shown=False)

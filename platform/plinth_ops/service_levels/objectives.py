@@ -1,31 +1,38 @@
 """`objectives.yaml` of a workspace, and the indicators of all of its runs and assets.
 
-load(workspace)      objectives of the workspace
-tallies(ctx, ...)    good and total seconds of every indicator, for windows of any length
-measure(ctx, ...)    error budgets over the window of the objectives
+    load(workspace)      objectives of the workspace
+    tallies(ctx, ...)    good and total seconds of every indicator, for windows of any length
+    measure(ctx, ...)    error budgets over the window of the objectives
 
-completeness(ctx)    function that checks the data lineage of a run; argument `complete` of the other two
+    completeness(ctx)    function that checks the data lineage of a run; argument `complete` of the other two
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pydantic import Field, model_validator
+
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LineageError, MissingError
+from plinth.evaluation.measurement import release_gate
 from plinth.operation import spending, workspace_files
 from plinth.operation.spending_ledger import MICROS, Ledger, Reservation
 from plinth.operation.workspace_files import read_settings
 from plinth.provenance.statements import chain
+from plinth.records import Frozen
 from plinth.storage.workspace import Workspace
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from plinth.training.telemetry.devices import read_samples
 from plinth.training.telemetry.timeline import read_events
-from plinth_ops.service_levels.indicators import budgets, of_assets, of_run
+from plinth_ops.service_levels.indicators import INDICATORS, budgets, of_assets, of_run
 from plinth_ops.service_levels.tallies import AssetFacts, ErrorBudget, Objectives, RunFacts, Tally, run_facts
+from plinth_registry.gates import GateResult, decided, missing
+from plinth_registry.gates.facts import Evidence
 
 #: Function that returns True if the data lineage of a run is complete, or None if that is unknown.
 Complete = Callable[[RunConfig], bool | None]
@@ -138,3 +145,65 @@ def _last_time(path: Path) -> float:
         return float(json.loads(lines[-1])["time"])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return float("inf")
+
+
+ERROR_BUDGET = "error_budget"
+
+
+class ErrorBudgetPolicy(Frozen):
+    """Parameters of the gate `error_budget`. The objectives are part of the policy, so that no workspace can change
+    them."""
+
+    indicators: tuple[str, ...] = Field(
+        ("job success", "checkpoint age", "restore time"),
+        min_length=1,
+        description="Indicators whose error budget must not be exhausted, by their names in `plinth ops sli`.",
+    )
+    required: tuple[str, ...] = Field(
+        ("job success",), description="Indicators that must have data. The other indicators may be without data."
+    )
+    objectives: Objectives = Field(
+        Objectives(),
+        description="Objectives of the gate: time window, required shares and limits, as in `objectives.yaml`.",
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> ErrorBudgetPolicy:
+        if unknown := sorted({*self.indicators, *self.required} - set(INDICATORS)):
+            raise ValueError(f"there is no indicator {unknown[0]!r}; known indicators: {', '.join(INDICATORS)}")
+        if lacking := sorted(set(self.required) - set(self.indicators)):
+            raise ValueError(f"{lacking[0]} is required but not listed in the indicators")
+        return self
+
+
+def find(ctx: Context, asked: ErrorBudgetPolicy) -> tuple[ErrorBudget, ...]:
+    """Return the current error budgets of the workspace for the policy's objectives."""
+    return tuple(measure(ctx, asked.objectives, time.time(), completeness(ctx)))
+
+
+def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
+    """Require that no error budget named by the policy is exhausted and that the required indicators have data."""
+    budgets = [ErrorBudget.model_validate(one) for one in evidence.own.get(ERROR_BUDGET) or ()]
+    found = {one.indicator: one for one in budgets if one.indicator in asked.indicators}
+    unknown = [name for name in asked.required if name not in found or not found[name].is_judged]
+    days = asked.objectives.window_days
+    if unknown:
+        return missing(ERROR_BUDGET, f"no data in the last {days:g} days for {', '.join(unknown)}")
+    measured = [one for one in found.values() if one.is_judged]
+    spent = [one for one in measured if one.is_spent]
+    idle = [name for name in asked.indicators if name not in {one.indicator for one in measured}]
+    if not measured:
+        reason = f"no data in the last {days:g} days: {', '.join(idle)}"
+        return GateResult(name=ERROR_BUDGET, state="skipped", reason=reason)
+    parts = ["; ".join(one.words for one in spent or measured)]
+    parts.append(f"measured over {days:g} days, for the objectives of the policy")
+    if idle:
+        parts.append(f"no data: {', '.join(idle)}")
+    if others := [one.words for one in budgets if one.indicator not in found and one.is_spent]:
+        parts.append(f"error budget exhausted, but not required by the policy: {'; '.join(others)}")
+    head = "error budget exhausted" if spent else "no required error budget is exhausted"
+    known = {one.indicator: one.model_dump(include={"good_s", "total_s", "target"}) for one in measured}
+    return decided(ERROR_BUDGET, not spent, f"{head}: {'; '.join(parts)}", **known)
+
+
+GATE = release_gate(error_budget, ErrorBudgetPolicy, "error_budget", find=find, shown=False)

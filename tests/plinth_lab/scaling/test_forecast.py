@@ -177,7 +177,8 @@ def test_the_page_has_forecast_truth_and_figures(tmp_path: Path) -> None:
     lost = [measure.scores_of(None, measure.kept(one, "failed", "x", {}, [])) for one in arms]  # type: ignore[arg-type]
     told = ("climb", "What?", "bits per byte", "plain", {"plain": {}}, lost, [])
     shown = page(*told, ladder=(found, outcomes(found, arms, made)))
-    known = ('id="ladder"', "16 points from 4 training runs", "Status of the fit: ", "alpha", "optimal N (parameters) for", ">yes<")
+    known = ('id="ladder"', "16 points from 4 training runs", "Status of the fit: ", "alpha", ">yes<")
+    assert "optimal N (parameters) for" in shown
     assert "No decision uses the curves" in shown
     for said in (*known, "Backtest"):
         assert said in shown, said

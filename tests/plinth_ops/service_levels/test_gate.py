@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from plinth.compute.context import Context
 from plinth.errors import GateError
 from plinth.training import config as configuration
-from plinth_ops.service_levels.indicators import ErrorBudgetPolicy, error_budget
+from plinth_ops.service_levels.objectives import ErrorBudgetPolicy, error_budget
 from plinth_ops.service_levels.tallies import ErrorBudget
 from plinth_registry import api, judgement, policy
 from plinth_registry.gates.facts import Evidence
