@@ -1,11 +1,10 @@
 """Commands, the pipeline, Dagster definitions and servers.
 
     asset_states  state of every asset of a recipe; due runs of the release job
-    pipeline      run a recipe: skip assets that are up to date, run the rest through Dagster
+    pipeline      run a recipe: skip assets that are up to date, run the rest through Dagster; preview of a run
     definitions   Dagster definitions of a recipe, overridable in tests: jobs, schedules, owners, priorities;
                   definitions added by packages; Dagster runs in this process
     dg            the recipe as a component of a team's own Dagster project
-    preview       the assets that a run would materialize, with reasons and expected costs
     project       a new project: recipe from a folder of data, gate policy, CI workflow, Dagster project
     sensors       new source files, approvals, the canary, failed runs; the taint check of every asset
     dagster_parts run launcher and SQLite databases, named in instance settings

@@ -23,8 +23,7 @@ from plinth_jobs.cli.options import Settings, examples, group, json_option, reci
 
 if TYPE_CHECKING:
     from plinth.compute.context import Context
-    from plinth_jobs.pipeline import RunSummary
-    from plinth_jobs.preview import ExpectedWork
+    from plinth_jobs.pipeline import ExpectedWork, RunSummary
 
 
 # `plinth recipe`, `plinth run`, `plinth up`, `plinth down`: recipes, the pipeline, servers.
