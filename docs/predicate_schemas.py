@@ -27,6 +27,8 @@ from plinth_audit.papers.signed import PapersStatement
 from plinth_audit.takedown import report
 from plinth_audit.takedown.removal_statement import TakedownStatement
 from plinth_extras.federated import exchange
+from plinth_lab.loop.decision import TryDecision
+from plinth_lab.loop.tries import Preregistration, Try, TryLog
 from plinth_ops.checklists.review import CheckWaiver
 from plinth_ops.gamedays import run_days
 from plinth_ops.gamedays.gameday import GameDayRecord
@@ -71,6 +73,23 @@ def attestation(kind: str) -> type[BaseModel]:
     )
 
 
+#: Body of a record of an experiment loop; which fields it has depends on `kind`.
+TRY = create_model(
+    "TryBody",
+    __base__=Frozen,
+    kind=(Literal["loop", "try", "preregistration", "analysis", "confirming analysis"], ...),
+    name=(str, ...),
+    follows=(str, Field(description="Name of the newest try before this record; empty if there is none.")),
+    rule=(dict[str, Any] | None, None),
+    recipe=(str | None, None),
+    tried=(Try | None, Field(None, alias="try")),
+    preregistration=(Preregistration | None, None),
+    decision=(TryDecision | None, None),
+    runs=(tuple[str, ...] | None, None),
+    tokens=(float | None, None),
+    flops=(float | None, None),
+)
+
 CONSUMER = written("EnrolledConsumer", Consumer, ("since",))
 #: Bodies of the logs whose records are not flat.
 BODIES: Mapping[RecordForm, type[BaseModel]] = {
@@ -87,6 +106,7 @@ BODIES: Mapping[RecordForm, type[BaseModel]] = {
     audit_log.PROVIDERS: create_model("ProviderBody", __base__=Frozen, provider=(ProviderStatement, ...)),
     audit_log.INCIDENTS: IncidentStatement,
     audit_log.CHECK_WAIVERS: written("CheckWaiverBody", CheckWaiver, ("by", "at")),
+    TryLog("NAME").log: TRY,
     GAMEDAYS: written("GameDayBody", GameDayRecord, (), passed=(bool, ...)),
 }
 

@@ -45,6 +45,7 @@ def test_the_index_for_language_models_has_every_page_of_the_menus_with_a_senten
         import reference_pages
     finally:
         sys.path.remove(str(DOCS))
+    reference_pages.write(DOCS / "reference")  # as the site does; a fresh clone has none
     text = llms_txt.text(reference_pages.OUTSIDE)
     assert text.startswith("# Plinth\n\n> Plinth turns raw text into")
     links = re.findall(r"^- \[[^\]]+\]\((\S+)\.html\): (.{15,})$", text, re.MULTILINE)

@@ -35,7 +35,7 @@ def test_a_server_that_cannot_be_remembered_is_ended(workspace: Workspace, monke
     started: list[int] = []
     real = server.RunningProcess.of
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, **settings: object) -> None:
         raise DiskFullError(f"no space left while writing {path}")
 
     monkeypatch.setattr(server.RunningProcess, "of", lambda pid: started.append(pid) or real(pid))
