@@ -201,7 +201,7 @@ def test_a_mark_is_seen_on_the_version_and_on_the_assets(workspace, dagster, pag
     for asset in ("web/curated", "web/documents"):
         page.goto(f"{dagster}/assets/{asset}?view=checks")
         page.get_by_text("marks", exact=True).first.click()
-        page.get_by_text("is marked by dpo@example.org").first.wait_for()
+        page.get_by_text("is tainted by dpo@example.org").first.wait_for()
     page.get_by_text("[Show Markdown]").first.click()
     graph = page.locator("img[alt=plot]").first
     graph.wait_for()

@@ -164,5 +164,5 @@ def test_items_of_protected_sets_are_scored_apart_by_what_is_known_of_them(
     for row in found.values():
         bits = row["tokens"] * math.log2(tokenizer.get_vocab_size())
         assert row["model"] == pytest.approx(bits / row["bytes"], abs=2e-6)
-    with pytest.raises(IntegrityError, match="of other items"):
+    with pytest.raises(IntegrityError, match="has different items"):
         job.run(ctx, PARAMS, model, buckets, led, protected=compared(ctx, rows[:1])[0], sets=given)

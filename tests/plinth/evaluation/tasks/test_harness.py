@@ -161,7 +161,7 @@ def test_names(harness: Any, folder: Path) -> None:
 @pytest.mark.exhaustive
 def test_an_unknown_name(harness: Any, folder: Path) -> None:
     """It is looked for among the 15,000 of lm-evaluation-harness, which takes some 10 s."""
-    with pytest.raises(MissingError, match="no task sum"):
+    with pytest.raises(MissingError, match="unknown tasks: sum"):
         harness.load(folder, ["sum"], [])
 
 
