@@ -119,6 +119,7 @@ def test_every_kept_checkpoint_with_the_copies_that_it_has_seen(
     run.directory.events.write_text(json.dumps(event) + "\n")
 
     command = ("model", "exposure", "latest", "-w", ctx.workspace.root)
+    monkeypatch.setattr("plinth.compute.progress.PATIENCE_S", 0.0)  # each checkpoint takes seconds, or less
     first_time = plinth(*command, "--json")
     assert [f"memorisation/canaries, step {step}: " in first_time.err for step in STEPS] == [True, True]  # progress
     found = json.loads(first_time.out)
