@@ -43,7 +43,7 @@ class RecipeScaffolder(dg.Scaffolder[ScaffoldParameters]):
         """Write the files of the component."""
         given = request.params
         if not given.recipe:
-            sources = project.look(Path(given.data)) if given.data else [project.EXAMPLE]
+            sources = project.look(Path(given.data))[0] if given.data else [project.EXAMPLE]
             text = project.recipe(project.name_of(request.target_path), sources)
             (request.target_path / RECIPE).write_text(text)
         scaffold_component(request, {"recipe": given.recipe or RECIPE, "workspace": given.workspace})

@@ -192,7 +192,12 @@ def dry_run(workspace: Path, recipe_path: Path, select: tuple[str, ...] = ()) ->
     recipe = load(recipe_path)
     chosen = selected(stages(recipe), select)
     ctx = Context(Workspace(workspace), progress=for_terminal())
-    todo = decide(ctx, chosen)
+    try:
+        todo = decide(ctx, chosen)
+    except PlinthError:
+        if not recipe.harvest:
+            raise
+        todo = Decision((), tuple(stage.asset for stage in chosen))  # `run` collects the sources first
     return expected(ctx, chosen, todo), len(todo.fresh)
 
 

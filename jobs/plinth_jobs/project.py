@@ -51,10 +51,13 @@ class FoundSource(NamedTuple):
 EXAMPLE: Final = FoundSource("documents", "text", "documents", 0, _TEXT)
 
 
-def look(folder: Path) -> list[FoundSource]:
+def look(folder: Path) -> tuple[list[FoundSource], dict[str, int]]:
     """Find the sources in a folder: one bucket per subfolder, one source per kind of file.
 
     Only names are read, and the first record of one JSONL or Parquet file per source.
+
+    Returns:
+        The sources, and the number of files that no reader knows, by suffix.
 
     Raises:
         MissingError: the folder does not exist, or no reader knows any of its files.
@@ -80,7 +83,8 @@ def look(folder: Path) -> list[FoundSource]:
             found=found or "no files",
             expected=f"files that a reader knows: {', '.join((*_BY_SUFFIX, 'text', 'tree'))}",
         )
-    return [_source(folder, *place, counts[place], examples[place]) for place in counts]
+    sources = [_source(folder, *place, counts[place], examples[place]) for place in counts]
+    return sources, dict(unknown.most_common())
 
 
 def _source(folder: Path, below: str, kind: str, suffixes: Counter[str], example: Path) -> FoundSource:

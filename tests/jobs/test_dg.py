@@ -164,7 +164,8 @@ def data_folder(root: Path) -> Path:
 
 
 def test_a_new_project_finds_its_sources_and_is_valid(tmp_path: Path) -> None:
-    sources = project.look(data_folder(tmp_path / "Data 1"))
+    sources, unread = project.look(data_folder(tmp_path / "Data 1"))
+    assert unread == {".png": 1}
     assert [(one.bucket, one.kind, one.files, one.suffixes, one.text_field) for one in sources] == [
         ("notes", "text", 1, (".md",), ""),
         ("notes_code", "tree", 1, (".py",), ""),

@@ -36,6 +36,12 @@ def test_an_empty_workspace_needs_everything_and_stays_empty(tmp_path: Path) -> 
     assert tree(tmp_path) == before
 
 
+def test_the_demo_can_be_previewed_before_its_text_is_collected(tmp_path: Path) -> None:
+    work, fresh = pipeline.dry_run(tmp_path / "none", recipes.find("demo"))
+    assert (fresh, {one.reason for one in work}) == (0, {"never materialized"})
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_run_that_is_up_to_date_has_no_work(workspace: Path) -> None:
     before = tree(workspace)
     work, fresh = pipeline.dry_run(workspace, RECIPE, SELECT)

@@ -50,17 +50,19 @@ def init(settings: Settings, folder: Path, data: Path | None, licence: str | Non
     from plinth_jobs import project
 
     name = project.name_of(folder)
-    sources = project.look(data) if data else [project.EXAMPLE]
+    sources, unread = project.look(data) if data else ([project.EXAMPLE], {})
     written = project.write(folder, project.files(name, sources, licence or project.UNSTATED, owner))
     if as_json:
-        output.emit_json(
-            {"name": name, "files": [str(path) for path in written], "sources": [one._asdict() for one in sources]}
-        )
+        found = [one._asdict() for one in sources]
+        output.emit_json({"name": name, "files": list(map(str, written)), "sources": found, "not_read": unread})
         return
     for path in written:
         output.say(f"wrote {path}")
     for one in sources if data else ():
         output.say(f"bucket {one.bucket}: {counted(one.files, 'file')} of kind {one.kind} in {one.path}")
+    if unread:
+        listed = ", ".join(f"{counted(number, 'file')} {suffix}" for suffix, number in unread.items())
+        output.say(f"not in the recipe, because no reader knows them: {listed}")
     output.say("\nNext:")
     at = f"-w {folder}/workspace -r {folder}/recipe.yaml"
     output.facts(

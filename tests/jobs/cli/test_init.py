@@ -17,6 +17,8 @@ def test_it_writes_a_project_once_and_lists_its_sources(tmp_path: Path, plinth) 
     assert "already contains files of a project" in again.err
     other = plinth("init", "other", "--data", data)
     assert "bucket web: 1 file of kind jsonl" in other.out
+    assert "no reader knows them: 1 file .png" in other.out
+    assert found["not_read"] == {".png": 1}
     assert plinth("recipe", "check", "other/recipe.yaml").code == 0
     assert plinth("gates", "check", "other/policy.yaml").code == 0
     assert "cannot be the name of a recipe" in plinth("init", "9lives").err
