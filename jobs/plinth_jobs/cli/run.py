@@ -339,13 +339,17 @@ def _show_expected(work: list[ExpectedWork], fresh: int, as_json: bool) -> None:
         numbers = ["CPU hours", "rank-hours", "USD"]
         output.table(["asset", "reason", *numbers], rows, right=numbers)
     unknown = sum(one.cost_usd is None for one in work)
+    known = "" if not unknown else "unknown" if unknown == len(work) else "at least "
+    totals = {
+        "CPU hours": _hours(sum(one.cpu_hours or 0.0 for one in work)),
+        "rank-hours": _hours(sum(one.rank_hours or 0.0 for one in work)),
+        "USD": _dollars(sum(one.cost_usd or 0.0 for one in work)),
+    }
     output.facts(
         {
             "to materialize": counted(len(work), "asset"),
             "up to date": counted(fresh, "asset"),
-            "CPU hours": _hours(sum(one.cpu_hours or 0.0 for one in work)),
-            "rank-hours": _hours(sum(one.rank_hours or 0.0 for one in work)),
-            "USD": _dollars(sum(one.cost_usd or 0.0 for one in work)),
+            **{name: known if known == "unknown" else known + total for name, total in totals.items()},
             **({"no estimate": f"{counted(unknown, 'asset')} without an earlier materialization"} if unknown else {}),
         }
     )

@@ -22,3 +22,12 @@ def test_it_writes_a_project_once_and_lists_its_sources(tmp_path: Path, plinth) 
     assert plinth("recipe", "check", "other/recipe.yaml").code == 0
     assert plinth("gates", "check", "other/policy.yaml").code == 0
     assert "cannot be the name of a recipe" in plinth("init", "9lives").err
+
+
+def test_costs_that_nothing_tells_are_unknown(tmp_path: Path, plinth) -> None:
+    plinth("init", "mine", "--data", data_folder(tmp_path / "data"), "--licence", "MIT")
+    shown = plinth("run", "-w", "mine/workspace", "-r", "mine/recipe.yaml", "--dry-run")
+    assert shown.code == 0, shown.err
+    lines = {" ".join(line.split()) for line in shown.out.splitlines()}
+    assert {"CPU hours unknown", "rank-hours unknown", "USD unknown", "up to date 0 assets"} <= lines
+    assert not (tmp_path / "mine" / "workspace").exists()
