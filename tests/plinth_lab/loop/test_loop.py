@@ -12,11 +12,13 @@ import yaml
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LaunchError, RecipeError, RequestError, SignatureError
 from plinth.storage.workspace import Workspace
+from plinth.records import Manifest
+from plinth_lab.experiments import run as experiments
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.loop import page, question
 from plinth_lab.loop.decision import HOLDS, INVALID, NOT_SHOWN, RULED_OUT
 from plinth_lab.loop.question import ArmPair, Loop, merged
-from plinth_lab.loop.run import PairScores, follow
+from plinth_lab.loop.run import PairScores, follow, shown
 from plinth_lab.loop.tries import CONFIRMED, SUPPORTED, WITHDRAWN, LoopState, TryLog
 from tests.plinth_lab.loop.simulated import GAIN_NOISE, Simulation
 
@@ -274,6 +276,33 @@ def test_a_try_is_an_experiment_over_the_accepted_overlays(tmp_path: Path) -> No
         arms({"training": {"model": {"layers": 3}}})
     with pytest.raises(RecipeError, match="arm wider changes evaluation"):
         arms({"evaluation": {"max_bytes_per_slice": 10}})
+
+
+@pytest.mark.parametrize("left", ["a note", "a result"])
+def test_a_loop_with_the_name_of_an_experiment_is_refused(ctx: Context, tmp_path: Path, left: str) -> None:
+    loop, path = written(tmp_path, [proposal("null")])
+    if left == "a note":
+        experiment, _ = question.compared(loop, path, ArmPair("plain", {}, "other", {}, "one", (1,)))
+        experiments.remember(ctx.workspace.root, experiment, path)
+    else:
+        made = Manifest(asset="experiment/nightly/plain/one-s1", step="s", version="1", params={}, inputs={}, parts=())
+        ctx.refs.publish(made, "key")
+    with pytest.raises(RequestError, match="loop nightly has the name of an experiment"):
+        shown(ctx, path)
+    other, renamed = written(tmp_path, [proposal("null")], name="night")  # the names differ by more than a prefix
+    assert shown(ctx, renamed)[0] == other
+
+
+def test_an_experiment_with_the_name_of_a_loop_is_refused(ctx: Context, tmp_path: Path) -> None:
+    followed(ctx, tmp_path, {"null": 0.0})
+    written(tmp_path, [proposal("null")])
+    assert shown(ctx, tmp_path / "nightly.yaml")[2] == "no new proposals"
+    file = tmp_path / "experiment.yaml"
+    keys = {"base": "plain", "arms": {"plain": {}, "other": {}}}
+    file.write_text(yaml.safe_dump({**{name: FILE[name] for name in ("name", "question", "recipe", "test")}, **keys}))
+    with pytest.raises(RequestError, match="experiment nightly has the name of a loop"):
+        experiments.run(ctx.workspace.root, file)
+    assert not (ctx.workspace.root / "experiments" / "nightly" / experiments.NOTE).exists()
 
 
 def test_overlays_merge_as_one_after_the_other() -> None:
