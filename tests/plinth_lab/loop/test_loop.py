@@ -11,8 +11,8 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LaunchError, RecipeError, RequestError, SignatureError
-from plinth.storage.workspace import Workspace
 from plinth.records import Manifest
+from plinth.storage.workspace import Workspace
 from plinth_lab.experiments import run as experiments
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.loop import page, question
@@ -322,9 +322,23 @@ def test_the_page_and_the_summary_show_tries_analyses_and_the_cost(ctx: Context,
     assert cost["next_margin"] > cost["uncorrected_margin"]
     assert all(0.9 < one["power"] <= 1 for one in found["results"][:2])
     html = page.page(loop, state, reason)
-    for text in ("no new proposals", "Cost of multiplicity", "ruled out", "confirmed", "Preregistered predictions"):
+    for text in (
+        "2 of 4 proposals became part of the base: better, again.", "Tries: 2 ruled out, 2 confirmed",
+        "2 of 2 acceptances held in new runs", "no new proposals", "Cost of multiplicity",
+        f"Detectable margin of the next try: {cost['next_margin']:.2g} standard deviations; without correction: 2<",
+    ):  # fmt: skip
         assert text in html
     assert html == page.page(loop, state, reason)
+
+
+def test_the_page_counts_withdrawn_acceptances_and_shows_no_tries(ctx: Context, tmp_path: Path) -> None:
+    lines = [proposal("better"), proposal("null")]
+    state, reason = followed(ctx, tmp_path, {}, lines, Simulation(GAINS, later={"better": 3 * LEAST}))
+    loop, _ = written(tmp_path, lines)
+    html = page.page(loop, state, reason)
+    assert "None of 2 proposals became part of the base." in html
+    assert "0 of 1 acceptance held in new runs" in html
+    assert "No proposal was tried." in page.page(loop, LoopState(), reason)
 
 
 def test_names_and_reasons_of_others_are_escaped_on_the_page(ctx: Context, tmp_path: Path) -> None:
