@@ -64,7 +64,7 @@ def _forbid_files(folder: Path, except_in: Iterable[str]) -> None:
     def check(event: str, arguments: tuple[Any, ...]) -> None:
         for path in _changed(event, arguments):
             real = os.path.realpath(os.fsdecode(path))
-            if real == root or real.startswith(f"{root}{os.sep}") and not f"{real}{os.sep}".startswith(allowed):
+            if real == root or (real.startswith(f"{root}{os.sep}") and not f"{real}{os.sep}".startswith(allowed)):
                 if event == "sqlite3.connect":
                     raise sqlite3.OperationalError(f"the MCP server does not write to the database {real}")
                 raise PermissionError(errno.EROFS, "the MCP server does not write to the workspace", real)
