@@ -59,7 +59,8 @@ def require_no_login(workspace: Workspace) -> None:
             "the local MLflow server cannot have both MLflow workspaces and a login",
             found=f"a login in {settings.folder(workspace)}, and MLflow workspaces",
             expected="one of them, because a signed approval names a model, which two MLflow workspaces may both have",
-            remedy=f"unset {ENABLE_VARIABLE} if no MLflow workspace exists yet, or use your own MLflow server",
+            remedy="disable the login with `plinth ops people login --off`, or use your own MLflow server; if no "
+            f"MLflow workspace exists yet, unset {ENABLE_VARIABLE}",
         )
 
 
