@@ -1,6 +1,6 @@
 """Images install what their locks name; the locks follow the project, and the bills of materials follow the locks.
 
-Built by hand (see docs/installation.md); here they are read.
+Built by a workflow or by hand (see docs/installation.md); here they are read.
 """
 
 from __future__ import annotations
@@ -8,16 +8,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES = ROOT / "infra" / "images"
+IMAGES, WORKFLOWS = ROOT / "infra" / "images", ROOT / ".github" / "workflows"
 KINDS = ("control", "worker", "trainer")
 #: Packages of torch's wheel for GPUs; a test machine has the one for CPUs.
 CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
@@ -102,3 +105,18 @@ def test_what_an_image_copies_is_not_kept_from_the_builder() -> None:
         for line in re.findall(r"^COPY (?!--from)(.+)$", (IMAGES / name).read_text(), re.MULTILINE):
             for source in line.split()[:-1]:
                 assert source in allowed or str(Path(source).parent) in allowed, source
+                assert all((ROOT / source.replace("${KIND}", kind)).exists() for kind in KINDS), source
+
+
+def test_workflows_build_every_image_and_test_every_supported_python() -> None:
+    images, tests = (yaml.safe_load((WORKFLOWS / f"{name}.yml").read_text())["jobs"] for name in ("images", "tests"))
+    makefile, project = (ROOT / "Makefile").read_text(), tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    kinds = [one["kind"] for one in images["image"]["strategy"]["matrix"]["include"]]
+    assert kinds == [*KINDS, "proxy"]
+    assert f"{'|'.join(kinds)})" in makefile
+    known = SpecifierSet(project["requires-python"])
+    assert tests["tests"]["strategy"]["matrix"]["python"] == [f"3.{at}" for at in range(30) if f"3.{at}.0" in known]
+    steps = [step.get("run", "") for step in (*images["image"]["steps"], *tests["tests"]["steps"])]
+    targets = re.findall(r"^make ([a-z-]+)", "\n".join(steps), re.MULTILINE)
+    assert len(targets) == 4
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)

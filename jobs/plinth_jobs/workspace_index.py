@@ -49,7 +49,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("Evaluation", r".+-evaluation\.html", "plinth run --select evaluation_page"),
     ("Comparisons", r"comparison-.+\.html|.+-comparison\.html", "plinth model compare A B"),
     ("Canary", r".+-canary-\d+(-champion-\d+)?\.html", "plinth release canary"),
-    ("Experiments", r"experiment-.+\.html", "plinth experiment run FILE"),
+    ("Experiments", r"(experiment|loop)-.+\.html", "plinth experiment run FILE"),
     ("Reviews", r"review-\d{4}-W?\d\d\.html", "plinth ops retrospective"),
     ("Incidents", r"incident-\d+\.html", "plinth ops incident show --page"),
     ("Game days", r"gameday-.+\.html", "plinth ops gameday NAME"),

@@ -136,7 +136,7 @@ def test_a_run_that_cannot_be_read_has_a_line(ctx: Context) -> None:
      ("tiny-corpus-0123456789ab.html", "Results"), ("tiny.html", "Other pages"),
      ("tiny-checkpoint-0123456789ab-evaluation.html", "Evaluation"), ("comparison-ab12.html", "Comparisons"),
      ("tiny-checkpoint-0123456789ab-comparison.html", "Comparisons"), ("tiny-canary-2-champion-1.html", "Canary"),
-     ("experiment-f.html", "Experiments"),
+     ("experiment-f.html", "Experiments"), ("loop-nightly.html", "Experiments"),
      ("incident-2.html", "Incidents"), ("gameday-full-disk.html", "Game days"),
      ("impact-1.html", "Impact"), ("r1.html", "Runs"), ("whatever.html", "Other pages")],
 )  # fmt: skip

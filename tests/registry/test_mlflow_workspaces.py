@@ -14,9 +14,12 @@ import pytest
 
 from plinth import processes
 from plinth.compute.context import Context
+from plinth.errors import MissingError, RegistryError
 from plinth_registry import api
-from plinth_registry.mlflow.server import SERVER_ENVIRONMENT, healthy
+from plinth_registry.mlflow import connection, settings, workspaces
+from plinth_registry.mlflow.server import SERVER_ENVIRONMENT, ensure_server, find_server, healthy, stop_server
 from tests.registry.exports.test_released import ModelLine
+from tests.registry.login.conftest import enrol_server
 from tests.registry.test_api import ADA, BEN, register
 
 pytestmark = pytest.mark.exhaustive
@@ -51,6 +54,14 @@ def tenants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server.terminate()
 
 
+@pytest.fixture
+def own_server(ctx: Context, own_trust: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The workspace's own server, in a workspace and with trust that only this test changes."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield
+    stop_server(ctx.workspace)
+
+
 def test_a_release_is_in_the_workspace_of_the_environment(
     ctx: Context, line: Any, tenants: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,3 +85,62 @@ def test_a_release_is_in_the_workspace_of_the_environment(
     client.set_registered_model_alias(name, "champion", "2")
     with pytest.raises(mlflow.exceptions.MlflowException, match=f"{name} version 2 was never released"):
         mlflow.artifacts.download_artifacts(f"models:/{name}@champion")
+
+
+def test_the_local_server_separates_the_models_of_two_teams(
+    ctx: Context, line: Any, own_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "search")
+    own = ModelLine(ctx, line.recipe)
+    found, _ = register(ctx, own)
+    api.approve(ctx, own.recipe, found.version, ADA, "good")
+    api.promote(ctx, own.recipe, found.version, BEN, "good")
+    name = own.recipe.required_release().name
+    uri = ensure_server(ctx.workspace)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("PLINTH_WORKSPACE", str(ctx.workspace.root))
+    assert {one.name for one in mlflow.list_workspaces()} == {"default", "search"}
+    assert (Path(mlflow.artifacts.download_artifacts(f"models:/{name}@champion")) / "MLmodel").is_file()
+    assert aliases(ctx, name) == {"champion": found.version}
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "other")  # the same server: Plinth creates the workspace
+    assert ensure_server(ctx.workspace) == uri
+    with pytest.raises(MissingError):
+        aliases(ctx, name)
+    assert find_server(ctx.workspace).workspaces  # type: ignore[union-attr]
+
+    # they stay enabled: a process without the variables neither stops the server nor mixes the models
+    monkeypatch.delenv("MLFLOW_ENABLE_WORKSPACES")
+    monkeypatch.delenv("MLFLOW_WORKSPACE")
+    assert workspaces.enabled(ctx.workspace)
+    assert ensure_server(ctx.workspace) == uri
+    stop_server(ctx.workspace)
+    with pytest.raises(MissingError):
+        aliases(ctx, name)
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "search")
+    assert aliases(ctx, name) == {"champion": found.version}
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "../search")
+    with pytest.raises(RegistryError, match=r"MLflow refused the workspace '\.\./search'"):
+        ensure_server(ctx.workspace)
+
+
+def aliases(ctx: Context, name: str) -> dict[str, str]:
+    """Return the aliases of a model as Plinth sees them in the MLflow workspace of the environment."""
+    with connection.speaking("read a model"):
+        found: dict[str, str] = connection.connect(ctx.workspace).get_registered_model(name).aliases
+    return found
+
+
+def test_a_login_and_workspaces_exclude_each_other(
+    ctx: Context, own_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol_server(ctx.workspace)
+    settings.ask(ctx.workspace, settings.LoginSettings())
+    monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
+    with pytest.raises(RegistryError, match="cannot have both MLflow workspaces and a login"):
+        ensure_server(ctx.workspace)
+    assert find_server(ctx.workspace) is None

@@ -37,7 +37,5 @@ def mcp(settings: Settings) -> None:
     from plinth_extras.mcp_server.read_only import forbid_writes
     from plinth_extras.mcp_server.server import serve
 
-    workspace = settings.context(waits=True).workspace  # fails now if there is no workspace
-    if not workspace.uri:  # the folder of a shared workspace is a cache of its bucket
-        forbid_writes(workspace.root)
+    forbid_writes(settings.context(waits=True).workspace)  # fails now if there is no workspace
     serve(settings)

@@ -1,4 +1,8 @@
-"""A process that cannot write to a workspace: a second barrier behind the table of read-only commands."""
+"""A process that cannot write to a workspace: a second barrier behind the table of read-only commands.
+
+Python's audit events show every change of a file. They do not show the requests of all HTTP clients, so requests to
+buckets are refused in botocore, on which boto3 and s3fs are built.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ import errno
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from plinth.errors import WorkspaceError
+from plinth.storage.workspace import Workspace
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 #: Audit events of Python that change files, with the positions of the changed paths in their arguments.
@@ -19,18 +26,45 @@ _CHANGES = {
 }  # fmt: skip
 
 
-def forbid_writes(folder: Path) -> None:
-    """Let every later attempt of this process to write below a folder fail, until the process ends.
+#: Folders of a shared workspace that only cache its bucket on this machine. Reading writes there.
+CACHES = ("store", "manifests", "tmp")
+
+
+def forbid_writes(workspace: Workspace) -> None:
+    """Let every later attempt of this process to write to a workspace fail, until the process ends."""
+    if workspace.uri:
+        _forbid_requests()
+    _forbid_files(workspace.root, CACHES if workspace.uri else ())
+
+
+def _forbid_requests() -> None:
+    """Refuse every request that changes a bucket. Clients that exist already are not covered."""
+    from botocore import handlers
+
+    def check(model: Any, params: Any, **_: Any) -> None:
+        if model.http["method"] not in ("GET", "HEAD"):
+            raise WorkspaceError(
+                "the MCP server does not write to buckets",
+                found=f"{model.name} {params['url_path']}",
+                expected="requests that read",
+            )
+
+    handlers.BUILTIN_HANDLERS.append(("before-call.s3", check))  # every session registers these handlers
+
+
+def _forbid_files(folder: Path, except_in: Iterable[str]) -> None:
+    """Refuse every change of a file below a folder, except in some of its folders.
 
     An attempt raises PermissionError, or sqlite3.OperationalError for a database that is not opened with `mode=ro`.
     Commands tolerate both where they only save a cache, such as the index of `plinth release impact`.
     """
     root = os.path.realpath(folder)
+    allowed = tuple(f"{root}{os.sep}{name}{os.sep}" for name in except_in)
 
     def check(event: str, arguments: tuple[Any, ...]) -> None:
         for path in _changed(event, arguments):
             real = os.path.realpath(os.fsdecode(path))
-            if real == root or real.startswith(f"{root}{os.sep}"):
+            if real == root or (real.startswith(f"{root}{os.sep}") and not f"{real}{os.sep}".startswith(allowed)):
                 if event == "sqlite3.connect":
                     raise sqlite3.OperationalError(f"the MCP server does not write to the database {real}")
                 raise PermissionError(errno.EROFS, "the MCP server does not write to the workspace", real)

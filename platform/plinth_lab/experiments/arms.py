@@ -237,6 +237,13 @@ class Experiment(Frozen):
 
 #: First part of the asset keys of an experiment.
 PREFIX = "experiment"
+
+
+def tries_of(name: str) -> str:
+    """Return the folder with the log of a loop. A loop has the assets of an experiment, so their names must differ."""
+    return f"{PREFIX}s/{name}/tries"
+
+
 #: Keys of the file that generate the arms and set their base.
 KINDS: Mapping[str, type[Sweep | Swarm | SourceQuestion | ConfirmationQuestion]] = {
     "sweep": Sweep, "swarm": Swarm, "source": SourceQuestion, "confirms": ConfirmationQuestion,

@@ -285,14 +285,15 @@ def forest(rows: Sequence[EffectRow], measure: str, fewer_is_better: bool) -> Fi
     fig = Figure(figsize=(WIDTH_INCHES, 0.32 * sum(heights) + 0.6), layout="constrained")
     axes = fig.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     for ax, panel, found in zip(axes, panels, own, strict=True):
-        _effects(ax, found)
+        draw_rows(ax, found)
         ax.set_title(panel, loc="left", fontsize=9.5, color=SOFT_INK)
     side = "left" if fewer_is_better else "right"
     axes[-1].set_xlabel(f"{measure}, arm minus base: {side} of 0, the arm is better", fontsize=8.5)
     return fig
 
 
-def _effects(ax: Axes, rows: Sequence[EffectRow]) -> None:
+def draw_rows(ax: Axes, rows: Sequence[EffectRow]) -> None:
+    """Draw one row per effect, with its interval, its value in digits and its color."""
     ax.axvline(0, color=FAINT, linewidth=1.2)
     for at, row in enumerate(rows):
         colour = COLOURS[row.better]
@@ -318,7 +319,7 @@ def gains(rows: Sequence[GainRow], least: float) -> Figure:
 
     fig = Figure(figsize=(WIDTH_INCHES, 0.32 * (len(rows) + 1.2) + 0.6), layout="constrained")
     ax = fig.subplots()
-    _effects(ax, [EffectRow(panel="", **row.model_dump()) for row in rows])
+    draw_rows(ax, [EffectRow(panel="", **row.model_dump()) for row in rows])
     if least:
         ax.axvline(least, color=WARNING, linewidth=1.2, linestyle="--")
     mark = f"; dashed: the minimum gain, {least:g}" if least else ""

@@ -117,6 +117,21 @@ def remembered(workspace: Path) -> Iterator[Stage]:
             yield from wiring.of(experiment, runs)
 
 
+def exists(ctx: Context, name: str) -> bool:
+    """Return True if runs of this name have results in the workspace, or if this user has run such an experiment."""
+    return (ctx.workspace.root / _note(name)).exists() or any(ctx.refs.all(f"{arms.PREFIX}/{name}"))
+
+
+def _require_no_loop(ctx: Context, name: str) -> None:
+    if any(ctx.workspace.objects(arms.tries_of(name)).names()):
+        raise RequestError(
+            f"experiment {name} has the name of a loop",
+            found=f"a loop {name} in this workspace",
+            expected="a name that no loop has, because a loop has the assets of an experiment",
+            remedy="change `name` in the experiment file",
+        )
+
+
 def _note(name: str) -> str:
     return f"experiments/{name}/{NOTE}"
 
@@ -173,6 +188,7 @@ def run(
 
     Raises:
         RecipeError, BudgetError, MissingError: the experiment is invalid, and nothing was started.
+        RequestError: a loop has the name of the experiment.
         SignatureError: no root of trust is pinned.
         StageError: Dagster could not run the experiment. A failed run of an arm is a result and raises no error.
     """
@@ -183,8 +199,9 @@ def run(
     space = Workspace(workspace).ensure()
     Trust.of(space)  # checkpoints are signed: without a root of trust no run would keep one
     with space.locked(f"plinth experiment run {path}"):
-        remember(space.root, experiment, path)
         ctx = Context(space, progress=for_terminal())
+        _require_no_loop(ctx, experiment.name)
+        remember(space.root, experiment, path)
         if again:
             pipeline.try_again(space, [one for one in arms if _status(ctx, one) == "failed"])
         todo = bring_up_to_date(ctx, experiment, arms, compute, side_by_side, say)

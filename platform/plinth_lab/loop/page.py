@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from plinth.compute.context import Context
 from plinth.evaluation.statistics import DEGENERATE, spending_level, spent_alpha
 from plinth.report.page import template
-from plinth.report.style import count, svg
+from plinth.report.style import SOFT_INK, WIDTH_INCHES, count, svg
 from plinth.storage.atomic import write_bytes
+from plinth.text import counted
 from plinth_lab.experiments.effects import ARM, BASE, SHARPEST
-from plinth_lab.experiments.page import EffectRow, forest
-from plinth_lab.loop.decision import HOLDS, LOWER, POWER, RULED_OUT, detectable, interval, power
+from plinth_lab.experiments.page import EffectRow, draw_rows
+from plinth_lab.loop.decision import HOLDS, POWER, RULED_OUT, detectable, interval, power
 from plinth_lab.loop.question import Loop
 from plinth_lab.loop.tries import ACCEPTED, CONFIRMED, SUPPORTED, WITHDRAWN, LoopState, Try
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Maximum number of tries in the figure, newest last. The table has all tries.
+DRAWN = 40
 TONES = {CONFIRMED: "better", ACCEPTED: "better", SUPPORTED: "better", WITHDRAWN: "worse", RULED_OUT: "worse"}
 
 
@@ -114,39 +121,87 @@ def page(loop: Loop, state: LoopState, stopped: str) -> str:
         tries=list(zip(state.tries, found["results"], strict=True)),
         overlays=overlays,
         facts=_facts(loop, found),
+        verdict=_verdict(found),
+        findings=_findings(found),
         tones=TONES,
         interval=interval,
         sharpest=SHARPEST,
         power=POWER,
-        forest=_forest(state),
+        drawn=DRAWN,
+        figure=_figure(state),
     )
 
 
+def _verdict(found: dict[str, Any]) -> str:
+    """Return the result of a loop as a sentence or two."""
+    by_verdict = _by_verdict(found)
+    confirmed, waiting = by_verdict.get(CONFIRMED, []), by_verdict.get(ACCEPTED, [])
+    if not found["tries"]:
+        return "No proposal was tried."
+    said = f"{len(confirmed) or 'None'} of {counted(found['tries'], 'proposal')} became part of the base"
+    said += f": {', '.join(confirmed)}." if confirmed else "."
+    return said + (f" New runs must still confirm {', '.join(waiting)}." if waiting else "")
+
+
+def _findings(found: dict[str, Any]) -> dict[str, str]:
+    """Return the headings of the page's sections, by section."""
+    by_verdict, cost = _by_verdict(found), found["multiplicity"]
+    ended = [one for one in found["results"] if one["verdict"] in (CONFIRMED, WITHDRAWN)]
+    held = len(by_verdict.get(CONFIRMED, ()))
+    margins = [f"{one:.2g}" if one is not None else "none" for one in (cost["next_margin"], cost["uncorrected_margin"])]
+    return {
+        "tries": ", ".join(f"{len(names)} {verdict}" for verdict, names in by_verdict.items()),
+        "preregistrations": f"{held} of {counted(len(ended), 'acceptance')} held in new runs" if ended else
+        "No acceptance was confirmed or withdrawn",
+        "multiplicity": f"Detectable margin of the next try: {margins[0]} standard deviations; without correction: "
+        f"{margins[1]}",
+    }  # fmt: skip
+
+
+def _by_verdict(found: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the names of the tries by verdict; the most frequent verdict is first."""
+    names: dict[str, list[str]] = {}
+    for one in found["results"]:
+        names.setdefault(one["verdict"], []).append(one["name"])
+    return dict(sorted(names.items(), key=lambda item: -len(item[1])))
+
+
 def _facts(loop: Loop, found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    budget = loop.budget
+    budget, names = loop.budget, {key: ", ".join(found[key]) for key in ("accepted", "withdrawn")}
+    tokens = f"of {count(budget.tokens)}; " if budget.tokens else ""
+    flops = f" of {count(budget.flops)}" if budget.flops else ""
     return [
-        ("tries", str(found["tries"]), f"of {budget.tries}"),
-        ("interim analyses", str(found["analyses"]), "after the second seed of a try and each later seed"),
-        ("accepted", str(len(found["accepted"])), ", ".join(found["accepted"]) or "none"),
-        ("withdrawn", str(len(found["withdrawn"])), ", ".join(found["withdrawn"]) or "none"),
-        ("error budget spent", f"{found['spent_alpha']:.3f}", f"of {loop.alpha:g}"),
-        ("tokens trained", count(found["tokens"]), f"of {count(budget.tokens)}" if budget.tokens else ""),
-        ("FLOPs", f"{found['flops']:.3g}", f"of {budget.flops:.3g}" if budget.flops else ""),
+        ("tries", str(found["tries"]), f"of {budget.tries:,}"),
+        ("interim analyses", str(found["analyses"]), "of tries and confirmations"),
+        ("accepted", str(len(found["accepted"])), names["accepted"]),
+        ("withdrawn", str(len(found["withdrawn"])), names["withdrawn"]),
+        ("error budget spent", f"{found['spent_alpha']:.2g}", f"of {loop.alpha:g}"),
+        ("tokens trained", count(found["tokens"]), f"{tokens}{count(found['flops'])}{flops} FLOPs"),
     ]
 
 
-def _forest(state: LoopState) -> str:
-    """Return the figure of the gains, drawn as arm minus base like the effects of an experiment."""
-    rows = []
+def _figure(state: LoopState) -> str:
+    """Return the figure of the newest gains; a gain without a bounded interval is not drawn."""
+    rows, least = [], []
     for one in state.tries:
         gain = one.decision.gain if one.decision else None
-        if gain is None:
+        if gain is None or DEGENERATE in gain.flags:
             continue
-        sign = -1 if one.proposal.predicts.direction == LOWER else 1
-        low, high = sorted((sign * gain.low, sign * gain.high))
-        ends = {} if DEGENERATE in gain.flags else {"value": sign * gain.value, "low": low, "high": high}
-        won = {CONFIRMED: ARM, ACCEPTED: ARM, SUPPORTED: BASE, WITHDRAWN: BASE}.get(one.verdict, "")
-        rows.append(EffectRow(panel="tries with a bounded interval", name=one.name, better=won, **ends))
-    rows = [row for row in rows if row.value is not None]
+        won = {CONFIRMED: ARM, ACCEPTED: ARM, SUPPORTED: ARM, WITHDRAWN: BASE, RULED_OUT: BASE}.get(one.verdict, "")
+        rows.append(EffectRow(panel="", name=one.name, better=won, value=gain.value, low=gain.low, high=gain.high))
+        least.append(one.proposal.predicts.at_least)
     title = "Gains of the tries, with always-valid intervals"
-    return svg(forest, rows, "bits per byte", True, title=title) if rows else ""
+    return svg(_gains, rows[-DRAWN:], least[-DRAWN:], title=title) if rows else ""
+
+
+def _gains(rows: Sequence[EffectRow], least: Sequence[float]) -> Figure:
+    """Plot one gain per try, and the smallest effect that its proposal predicts."""
+    from matplotlib.figure import Figure
+
+    fig = Figure(figsize=(WIDTH_INCHES, 0.28 * (len(rows) + 1.2) + 0.6), layout="constrained")
+    ax = fig.subplots()
+    draw_rows(ax, rows)
+    for at, effect in enumerate(least):
+        ax.plot([effect, effect], [at - 0.35, at + 0.35], color=SOFT_INK, linewidth=1.4)
+    ax.set_xlabel("gain in bits per byte; line: predicted smallest effect", fontsize=8.5)
+    return fig

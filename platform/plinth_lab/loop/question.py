@@ -236,7 +236,7 @@ def compared(loop: Loop, path: Path, pair: ArmPair) -> tuple[Experiment, tuple[A
         if own > most * loop.max_compute:
             raise RecipeError(
                 f"arm {pair.arm} trains with more {what} than the base",
-                found=f"{own:,.4g}",
-                expected=f"at most {most * loop.max_compute:,.4g}",
+                found=f"{own:,.0f}",
+                expected=f"at most {most * loop.max_compute:,.0f}",
             )
     return experiment, arms

@@ -22,7 +22,7 @@ import dagster as dg
 from plinth.compute.context import Context
 from plinth.compute.progress import for_terminal
 from plinth.compute.select_engine import Compute
-from plinth.errors import BudgetError, ExtensionError, RecipeError
+from plinth.errors import BudgetError, ExtensionError, RecipeError, RequestError
 from plinth.evaluation.statistics import spending_level
 from plinth.recipe.load import fingerprint as recipe_fingerprint
 from plinth.storage.workspace import Workspace
@@ -30,7 +30,7 @@ from plinth.trust.dsse import EVALUATOR
 from plinth.trust.root import Trust
 from plinth_lab.experiments.effects import ArmScores, by_run
 from plinth_lab.experiments.measure import common_scores
-from plinth_lab.experiments.run import bring_up_to_date
+from plinth_lab.experiments.run import bring_up_to_date, exists
 from plinth_lab.loop import question
 from plinth_lab.loop.decision import INVALID, OPEN, DecisionRule, TryDecision, decide
 from plinth_lab.loop.question import BASE, ArmPair, Loop, RecipeProposal, merged
@@ -254,6 +254,21 @@ class Trained:
         return " ".join(recipe_fingerprint(question.compared(self.loop, self.path, one)[1][0].recipe) for one in pairs)
 
 
+def require_own_name(ctx: Context, name: str) -> None:
+    """Require that no experiment has the name of a loop, because a loop has the assets of an experiment.
+
+    Raises:
+        RequestError: the name belongs to an experiment.
+    """
+    if exists(ctx, name) and not TryLog(name).state(ctx).tries:
+        raise RequestError(
+            f"loop {name} has the name of an experiment",
+            found=f"an experiment {name} in this workspace",
+            expected="a name that no experiment has",
+            remedy="change `name` in the loop file",
+        )
+
+
 @contextmanager
 def _locked(space: Workspace, path: Path) -> Iterator[None]:
     warnings.filterwarnings("ignore", category=dg.BetaWarning)
@@ -269,6 +284,7 @@ def run(workspace: Path, path: Path, *, compute: Compute, side_by_side: int, say
 
     Raises:
         RecipeError, MissingError: the loop, its base recipe or a proposal is invalid; nothing was started.
+        RequestError: an experiment has the name of the loop, or its rule has changed.
         SignatureError: no root is pinned, there is no evaluator key, or a try was changed or removed.
         StageError: Dagster could not run an experiment. A failed run of an arm is a result and raises no error.
     """
@@ -277,6 +293,7 @@ def run(workspace: Path, path: Path, *, compute: Compute, side_by_side: int, say
     Trust.of(space).signer(EVALUATOR)
     with _locked(space, path):
         ctx = Context(space, progress=for_terminal())
+        require_own_name(ctx, loop.name)
         scorer = Trained(ctx, loop, path, compute, side_by_side, say)
         state, reason = follow(ctx, loop, path, scorer.base_recipe(), scorer, say)
     return loop, state, reason
@@ -286,9 +303,11 @@ def shown(ctx: Context, path: Path) -> tuple[Loop, LoopState, str]:
     """Return a loop, its verified state, and what the next run would do first. Nothing is trained.
 
     Raises:
+        RequestError: an experiment has the name of the loop.
         SignatureError, IntegrityError: a try was changed or removed; the message names it.
     """
     loop = question.load(path)
+    require_own_name(ctx, loop.name)
     state, given = TryLog(loop.name).state(ctx), question.proposals(loop, path)
     require_unchanged(state.tries, given)
     step = next_step(state, loop, given)

@@ -26,7 +26,7 @@ from plinth.storage.state import State
 from plinth.trust import dsse
 from plinth.trust.dsse import EVALUATOR
 from plinth.trust.signed_log import SignedLog
-from plinth_lab.experiments.arms import PREFIX
+from plinth_lab.experiments.arms import tries_of
 from plinth_lab.loop.decision import HOLDS, LOWER, OPEN, Prediction, TryDecision
 from plinth_lab.loop.question import BASE, Loop, RecipeProposal, merged
 
@@ -142,7 +142,7 @@ class TryLog:
     @property
     def log(self) -> SignedLog:
         return SignedLog(
-            f"{PREFIX}s/{self.name}/tries", (EVALUATOR,), keeps_revoked=True,
+            tries_of(self.name), (EVALUATOR,), keeps_revoked=True,
             kind="urn:plinth:log:tries:v1", title=f"tries of loop {self.name}", shared=True,
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
     settings    login settings, stored with the keys: password or reverse proxy
     server      start, find and stop the local server; its process
+    workspaces  MLflow's own workspaces on the local server: separate models for several teams
     login       authentication inside that process, and decisions by logged-in people
     database    registered models and accounts in the SQLite databases when no server runs
     connection  the connection for callers of this package, with named errors; accounts of people
@@ -352,7 +353,7 @@ class Server:
             raise RegistryError(
                 "the connection to MLflow failed", found=error, remedy="run the command again"
             ) from error
-        if answer.status != 200:
+        if answer.status not in (200, 201):
             raise _refused(answer.status, data)
         return data
 

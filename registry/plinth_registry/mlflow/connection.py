@@ -22,7 +22,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from plinth.errors import MissingError, RegistryError
 from plinth.storage.workspace import Workspace
-from plinth_registry.mlflow import Refused, Server, database, guard, settings
+from plinth_registry.mlflow import Refused, Server, database, guard, settings, workspaces
 from plinth_registry.mlflow.database import ModelDatabase, rows
 from plinth_registry.mlflow.server import (
     ARTIFACTS,
@@ -46,13 +46,13 @@ def connect(workspace: Workspace) -> Any:
     """Return a client for the workspace's MLflow.
 
     If no server runs, models are read and written in the workspace's own database. A server is started for everything
-    else: runs, metrics, and a database that does not exist yet.
+    else: runs, metrics, MLflow workspaces, and a database that does not exist yet.
 
     Raises:
         RegistryError: no server can be reached.
     """
     own = not (os.environ.get("MLFLOW_TRACKING_URI") or os.environ.get(DATABASE_VARIABLE))
-    if not own or find_server(workspace):
+    if not own or find_server(workspace) or workspaces.enabled(workspace):
         return _client(workspace, ensure_server(workspace))
     artifacts = None if os.environ.get(ARTIFACTS_VARIABLE) else workspace.mlflow / ARTIFACTS
     server = lru_cache(maxsize=1)(lambda: _client(workspace, ensure_server(workspace)))
@@ -64,7 +64,8 @@ def _client(workspace: Workspace, uri: str) -> Any:
     any other server."""
     if not is_own(workspace, uri):
         return _library(workspace, uri)
-    return Server(uri, authorization(workspace, uri), partial(_library, workspace, uri))
+    sent = authorization(workspace, uri) | workspaces.headers(workspace)
+    return Server(uri, sent, partial(_library, workspace, uri))
 
 
 def _library(workspace: Workspace, uri: str) -> Any:

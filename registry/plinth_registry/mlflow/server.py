@@ -39,9 +39,9 @@ from plinth.storage import running
 from plinth.storage.atomic import append_to, locked, write_bytes
 from plinth.storage.running import RunningProcess, wait_until_unused
 from plinth.storage.workspace import Workspace
-from plinth_registry.mlflow import confine, settings
+from plinth_registry.mlflow import confine, settings, workspaces
 
-HOST, DATABASE, ARTIFACTS = "127.0.0.1", "mlflow.db", "artifacts"
+HOST, DATABASE, ARTIFACTS = "127.0.0.1", workspaces.DATABASE, "artifacts"
 DATABASE_VARIABLE, ARTIFACTS_VARIABLE = "PLINTH_MLFLOW_DATABASE", "PLINTH_MLFLOW_ARTIFACTS"
 #: Seconds without users after which the server exits.
 LINGER_S = 20.0
@@ -80,6 +80,7 @@ class ServerState(RunningProcess):
     port: int
     login: str = ""
     stores: tuple[str, ...] = ()
+    workspaces: bool = False
 
     @property
     def uri(self) -> str:
@@ -101,11 +102,19 @@ def ensure_server(workspace: Workspace) -> str:
     external = os.environ.get("MLFLOW_TRACKING_URI")
     if external and not is_own(workspace, external):
         return _require_answer(external)
+    uri = _ensure_own(workspace)
+    workspaces.create(workspace, uri)
+    return uri
+
+
+def _ensure_own(workspace: Workspace) -> str:
+    """Return the tracking URI of the local server; start or replace the server if needed."""
+    workspaces.require_no_login(workspace)
     with _locked(workspace):
         use(workspace)
         state = _read(workspace)
-        wanted = (settings.identity(workspace), stores(workspace.mlflow))
-        current = state is not None and (state.login, state.stores) == wanted
+        wanted = (settings.identity(workspace), stores(workspace.mlflow), workspaces.enabled(workspace))
+        current = state is not None and (state.login, state.stores, state.workspaces) == wanted
         if state is not None and current and state.find() and _await_health(state):
             return state.uri
         if state is not None:
@@ -156,15 +165,15 @@ def healthy(uri: str) -> bool:
 
 def _start(workspace: Workspace, port: int | None) -> str:
     home = workspace.mlflow
-    log, login = home / "server.log", settings.identity(workspace)
-    port = _port(port)
+    log, login, divided = home / "server.log", settings.identity(workspace), workspaces.enabled(workspace)
+    port, extra = _port(port), {workspaces.ENABLE_VARIABLE: "true"} if divided else {}
     with append_to(log) as stream:
         process = processes.start(
             _command(workspace, port),
             *processes.STORES,
             WEBHOOKS,
             *(processes.KEYS if login else ()),  # a server with a login signs the authors of tags
-            own=SERVER_ENVIRONMENT | settings.environment(workspace) | _webhook_key(workspace),
+            own=SERVER_ENVIRONMENT | settings.environment(workspace) | _webhook_key(workspace) | extra,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -173,7 +182,7 @@ def _start(workspace: Workspace, port: int | None) -> str:
             preexec_fn=_default_signals,
         )
     running = RunningProcess.of(process.pid).model_dump()
-    state = ServerState(**running, port=port, login=login, stores=stores(home))
+    state = ServerState(**running, port=port, login=login, stores=stores(home), workspaces=divided)
     try:
         write_bytes(_path(workspace), state.model_dump_json(indent=1).encode())
     except StorageError:  # an unrecorded server would never be stopped

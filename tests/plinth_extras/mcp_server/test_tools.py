@@ -4,6 +4,7 @@ write."""
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -15,10 +16,12 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from plinth.storage.workspace import CACHE_VARIABLE
 from plinth_extras.mcp_server.tools import TOOLS, ReadTool, call, command_of, input_schema, parameters_of
 from plinth_jobs.cli.nouns import COMMANDS
 from plinth_jobs.cli.options import Settings
 from tests.plinth_ops.service_levels.test_command import trained
+from tests.s3_server import serving
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -103,9 +106,10 @@ def test_a_process_that_may_not_write_reads_and_writes_elsewhere(tmp_path: Path)
     script = f"""
 import json, os, sqlite3
 from pathlib import Path
+from plinth.storage.workspace import Workspace
 from plinth_extras.mcp_server.read_only import forbid_writes
 w = Path({str(workspace)!r})
-forbid_writes(w)
+forbid_writes(Workspace(w))
 refused = []
 for name, change in {CHANGES!r}.items():
     try:
@@ -121,3 +125,58 @@ print(json.dumps(refused))
     assert json.loads(done.stdout) == list(CHANGES)
     assert (tmp_path / "elsewhere").read_text() == "kept"
     assert sorted(path.name for path in workspace.iterdir()) == ["kept.sqlite", "old"]
+
+
+REQUESTS = {
+    "put an object": "objects.put('new', b'x', None)",
+    "replace an object": "objects.put('old.json', b'x', objects.get('old.json').tag)",
+    "delete an object": "objects.remove('old.json')",
+    "delete many": "client().delete_objects(Bucket=bucket, Delete={'Objects': [{'Key': 'w/refs/old.json'}]})",
+    "copy": "client().copy_object(Bucket=bucket, Key='w/copy', CopySource=f'{bucket}/w/refs/old.json')",
+    "begin an upload in parts": "client().create_multipart_upload(Bucket=bucket, Key='w/large')",
+    "publish a reference": "Context(workspace).refs.publish(manifest, 'key')",
+    "store a blob": "Context(workspace).store.put_file(free)",
+    "write with s3fs": "fsspec.filesystem('s3').pipe_file(f'{bucket}/w/new', b'x')",
+    "delete with s3fs": "fsspec.filesystem('s3').rm_file(f'{bucket}/w/refs/old.json')",
+    "write registry files": "(workspace.root / 'releases').mkdir()",
+}
+
+
+def test_a_process_that_may_not_write_sends_no_request_that_changes_a_bucket(tmp_path: Path) -> None:
+    (tmp_path / "free").write_text("free")
+    script = f"""
+import json, sys
+from pathlib import Path
+import fsspec
+from plinth.compute.context import Context
+from plinth.errors import WorkspaceError
+from plinth.records import Manifest
+from plinth.storage.objects import S3Objects, client
+from plinth.storage.workspace import Workspace, folder_of
+from plinth_extras.mcp_server.read_only import forbid_writes
+bucket, free = sys.argv[1], Path(sys.argv[2])
+workspace = Context(Workspace(folder_of(f"s3://{{bucket}}/w"))).workspace
+forbid_writes(workspace)
+objects, refused = S3Objects(f"s3://{{bucket}}/w/refs"), []
+manifest = Manifest(asset="a", step="s", version="1", params={{}}, inputs={{}}, parts=())
+for name, change in {REQUESTS!r}.items():
+    try:
+        eval(change)
+    except (WorkspaceError, PermissionError):
+        refused.append(name)
+assert objects.get("old.json").data == fsspec.filesystem("s3").cat_file(f"{{bucket}}/w/refs/old.json") == b"kept"
+assert list(objects.names()) == ["old.json"]
+(workspace.root / "manifests").mkdir()
+(workspace.root / "manifests" / "cached").write_text("a copy")
+print(json.dumps(refused))
+"""
+    with serving() as bucket:
+        bucket.put("w/refs/old.json", b"kept")
+        command = [sys.executable, "-c", script, bucket.name, str(tmp_path / "free")]
+        environment = {**os.environ, CACHE_VARIABLE: str(tmp_path / "machine")}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == list(REQUESTS)
+        (only,) = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
+        assert (only["Key"], bucket.get("w/refs/old.json")) == ("w/refs/old.json", b"kept")
+        assert "Uploads" not in bucket.client.list_multipart_uploads(Bucket=bucket.name)

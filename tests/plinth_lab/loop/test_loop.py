@@ -11,12 +11,14 @@ import yaml
 
 from plinth.compute.context import Context
 from plinth.errors import IntegrityError, LaunchError, RecipeError, RequestError, SignatureError
+from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth_lab.experiments import run as experiments
 from plinth_lab.experiments.arms import Arm
 from plinth_lab.loop import page, question
 from plinth_lab.loop.decision import HOLDS, INVALID, NOT_SHOWN, RULED_OUT
 from plinth_lab.loop.question import ArmPair, Loop, merged
-from plinth_lab.loop.run import PairScores, follow
+from plinth_lab.loop.run import PairScores, follow, shown
 from plinth_lab.loop.tries import CONFIRMED, SUPPORTED, WITHDRAWN, LoopState, TryLog
 from tests.plinth_lab.loop.simulated import GAIN_NOISE, Simulation
 
@@ -276,6 +278,33 @@ def test_a_try_is_an_experiment_over_the_accepted_overlays(tmp_path: Path) -> No
         arms({"evaluation": {"max_bytes_per_slice": 10}})
 
 
+@pytest.mark.parametrize("left", ["a note", "a result"])
+def test_a_loop_with_the_name_of_an_experiment_is_refused(ctx: Context, tmp_path: Path, left: str) -> None:
+    loop, path = written(tmp_path, [proposal("null")])
+    if left == "a note":
+        experiment, _ = question.compared(loop, path, ArmPair("plain", {}, "other", {}, "one", (1,)))
+        experiments.remember(ctx.workspace.root, experiment, path)
+    else:
+        made = Manifest(asset="experiment/nightly/plain/one-s1", step="s", version="1", params={}, inputs={}, parts=())
+        ctx.refs.publish(made, "key")
+    with pytest.raises(RequestError, match="loop nightly has the name of an experiment"):
+        shown(ctx, path)
+    other, renamed = written(tmp_path, [proposal("null")], name="night")  # the names differ by more than a prefix
+    assert shown(ctx, renamed)[0] == other
+
+
+def test_an_experiment_with_the_name_of_a_loop_is_refused(ctx: Context, tmp_path: Path) -> None:
+    followed(ctx, tmp_path, {"null": 0.0})
+    written(tmp_path, [proposal("null")])
+    assert shown(ctx, tmp_path / "nightly.yaml")[2] == "no new proposals"
+    file = tmp_path / "experiment.yaml"
+    keys = {"base": "plain", "arms": {"plain": {}, "other": {}}}
+    file.write_text(yaml.safe_dump({**{name: FILE[name] for name in ("name", "question", "recipe", "test")}, **keys}))
+    with pytest.raises(RequestError, match="experiment nightly has the name of a loop"):
+        experiments.run(ctx.workspace.root, file)
+    assert not (ctx.workspace.root / "experiments" / "nightly" / experiments.NOTE).exists()
+
+
 def test_overlays_merge_as_one_after_the_other() -> None:
     assert merged({"a": {"b": 1, "c": 2}}, {"a": {"b": None}, "d": [1]}) == {"a": {"b": None, "c": 2}, "d": [1]}
     with pytest.raises(RecipeError, match="sets keys below a"):
@@ -293,9 +322,23 @@ def test_the_page_and_the_summary_show_tries_analyses_and_the_cost(ctx: Context,
     assert cost["next_margin"] > cost["uncorrected_margin"]
     assert all(0.9 < one["power"] <= 1 for one in found["results"][:2])
     html = page.page(loop, state, reason)
-    for text in ("no new proposals", "Cost of multiplicity", "ruled out", "confirmed", "Preregistered predictions"):
+    for text in (
+        "2 of 4 proposals became part of the base: better, again.", "Tries: 2 ruled out, 2 confirmed",
+        "2 of 2 acceptances held in new runs", "no new proposals", "Cost of multiplicity",
+        f"Detectable margin of the next try: {cost['next_margin']:.2g} standard deviations; without correction: 2<",
+    ):  # fmt: skip
         assert text in html
     assert html == page.page(loop, state, reason)
+
+
+def test_the_page_counts_withdrawn_acceptances_and_shows_no_tries(ctx: Context, tmp_path: Path) -> None:
+    lines = [proposal("better"), proposal("null")]
+    state, reason = followed(ctx, tmp_path, {}, lines, Simulation(GAINS, later={"better": 3 * LEAST}))
+    loop, _ = written(tmp_path, lines)
+    html = page.page(loop, state, reason)
+    assert "None of 2 proposals became part of the base." in html
+    assert "0 of 1 acceptance held in new runs" in html
+    assert "No proposal was tried." in page.page(loop, LoopState(), reason)
 
 
 def test_names_and_reasons_of_others_are_escaped_on_the_page(ctx: Context, tmp_path: Path) -> None:
