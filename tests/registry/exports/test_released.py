@@ -121,7 +121,7 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     assert "better on every slice" in card
     assert f"| probes.manifest | {PROBES} |" in card
     assert {path.name for path in (to / "papers").iterdir()} == {
-        "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json", "sbom.spdx.json",
+        "DATA_CARD.md", "TRAINING_SUMMARY.md", "MODEL_DOCUMENTATION.md", "bom.cdx.json", "sbom.spdx.json",
     }  # fmt: skip
     summary = (to / "papers" / "TRAINING_SUMMARY.md").read_text()
     assert "| provider | Example GmbH | compliance |" in summary
