@@ -252,7 +252,7 @@ def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statemen
     stated = dsse.subjects(statement)
     expected = {name: file["sha256"] for name, file in provenance["files"].items()}
     expected[PROVENANCE_FILE] = hashlib.sha256(data).hexdigest()
-    trace = {name: statement[name] for name in (dsse.TRACE,) if name in statement}  # not derived from the provenance
+    trace = {dsse.TRACE: statement[dsse.TRACE]} if dsse.TRACE in statement else {}  # not derived from the provenance
     if stated != expected or statement != slsa_statement(provenance, expected) | trace:
         different = sorted(name for name in {*stated, *expected} if stated.get(name) != expected.get(name))
         raise SignatureError(

@@ -295,8 +295,8 @@ def amounts(ctx: Context, config: RunConfig) -> dict[str, float]:
     used = use(ctx, load(ctx.workspace), config.run_id)
     if used is not None:
         found |= {"device_s": round(used.held_s, 3), "job_s": round(used.job_s, 3)}
-        known = used.energy.kwh is not None
-        found |= {"kwh": used.energy.kwh, "kwh_measured": used.energy.measured} if known else {}  # type: ignore[dict-item]
+        if used.energy.kwh is not None:
+            found |= {"kwh": used.energy.kwh, "kwh_measured": used.energy.measured}
     return found
 
 

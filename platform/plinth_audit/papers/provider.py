@@ -3,7 +3,7 @@
     providers/00001.json     numbered, chained; the newest declaration of a release applies
 
 The fields follow the European Commission's template for the summary of training content (C(2025) 8311) and the Model
-Documentation Form (`model_documentation`). If a field is missing, the documents show "not stated".
+Documentation Form (`documentation`). If a field is missing, the documents show "not stated".
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_audit.papers import provider
 from plinth_audit.papers.bom import BOM, bom
 from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD, data_card, model_card
+from plinth_audit.papers.documentation import MODEL_DOCUMENTATION, model_documentation
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
-from plinth_audit.papers.model_documentation import MODEL_DOCUMENTATION, model_documentation
 from plinth_audit.papers.provider import TRAINING_SUMMARY, training_summary
 from plinth_audit.papers.spdx import SPDX, spdx
 from plinth_registry import approval, audit_log, candidate, policy, releases, signing, verified

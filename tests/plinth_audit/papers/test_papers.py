@@ -13,9 +13,9 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
 from plinth_audit.papers.bom import BOM
 from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD
+from plinth_audit.papers.documentation import MODEL_DOCUMENTATION
 from plinth_audit.papers.facts import PaperFacts
 from plinth_audit.papers.gather import PaperSubject, gather
-from plinth_audit.papers.model_documentation import MODEL_DOCUMENTATION
 from plinth_audit.papers.provider import SUBJECTS, TRAINING_SUMMARY, size_range
 from plinth_audit.papers.signed import papers
 from plinth_registry.exports.models import UNRELEASED

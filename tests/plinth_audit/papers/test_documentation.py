@@ -14,9 +14,9 @@ from plinth.errors import IntegrityError, PlinthError, SignatureError
 from plinth.model.architectures import flops_exact, parameters
 from plinth.storage.workspace import Workspace
 from plinth_audit.papers import signed
+from plinth_audit.papers.documentation import _SIZES, _TIMES, FORM, MODEL_DOCUMENTATION, range_of
 from plinth_audit.papers.facts import SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
-from plinth_audit.papers.model_documentation import _SIZES, _TIMES, FORM, MODEL_DOCUMENTATION, range_of
 from plinth_audit.papers.provider import SUBJECTS, ProviderStatement
 from plinth_audit.papers.signed import papers
 from plinth_registry.exports.models import find
