@@ -26,8 +26,8 @@ from tests.golden import archive
 from tests.statements import SCHEMAS, problems, statements, validated
 from tests.test_repository import ROOT, modules
 
-#: URNs of ours that are no predicate type: SLSA's build type, and our key in SLSA's verification summary.
-OTHERS = {"urn:plinth:training:v1", "urn:plinth:gates:v1"}
+#: URNs of ours that are no predicate type: SLSA's build type, our key in SLSA's verification summary, and the trace id.
+OTHERS = {"urn:plinth:training:v1", "urn:plinth:gates:v1", "urn:plinth:trace:v1"}
 ARCHIVED = {
     "root", "evidence", "approval", "gate-policy", "release", "release-head", "log:audit",
     *(f"attestation:{kind}" for kind in

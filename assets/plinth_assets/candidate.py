@@ -21,6 +21,7 @@ from plinth.corpus.slices.removal_rates import models_of
 from plinth.errors import GateError
 from plinth.evaluation.measurement import Stats, measurements
 from plinth.evaluation.probes.noise import Worth
+from plinth.operation import settlement
 from plinth.recipe.recipe import Recipe
 from plinth.records import Manifest, Part, Step
 from plinth.report.evaluation import CurveGroup, EvaluationData, Section, StepCurve
@@ -359,7 +360,11 @@ def _candidate(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manife
             "diverged_steps": len(measured["diverged_steps"]),
         },
         requested_by=ctx.requested_by,
-        cost={"wall_s": measured["training_s"], "tokens": float(run.stats["tokens"])},
+        cost={
+            "wall_s": measured["training_s"],
+            "tokens": float(run.stats["tokens"]),
+            **settlement.amounts(ctx, prepared),
+        },
     )
     materials = {asset: made.digest for asset, made in inputs.items()}
     registered = candidate.CandidateRun(id=prepared.run_id, key=prepared.key)

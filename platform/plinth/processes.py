@@ -34,7 +34,8 @@ from plinth.errors import WorkspaceError
 #: Variable with additional variables for children, with wildcards, separated by spaces.
 PASS_VARIABLE = "PLINTH_PASS_ENVIRONMENT"
 
-#: Variables of every child: the machine, the language, threads, devices, proxies, and Plinth's own settings.
+#: Variables of every child: the machine, the language, threads, devices, proxies, Plinth's own settings, and the trace
+#: that signed statements name.
 BASE = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR", "TMP", "TEMP"),
     *("XDG_*", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
@@ -43,15 +44,12 @@ BASE = (
     *("CUDA_*", "CUBLAS_*", "CUDNN_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "FI_*", "IB_*", "HSA_*", "HIP_*"),
     *("ROCR_*", "GPU_*", "TORCH*", "PYTORCH_*", "TRITON_*", "TOKENIZERS_*", "DS_*", "DEEPSPEED_*", "MASTER_*", "MPL*"),
     *("RANK", "WORLD_SIZE", "LOCAL_*", "*_proxy", "*_PROXY", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *("KRB5*", "PLINTH_*"),
+    *("KRB5*", "PLINTH_*", "TRACEPARENT", "TRACESTATE"),
 )
 #: Addresses and credentials of stores, hubs and databases.
 STORES = ("AWS_*", "BOTO_*", "S3_*", "GOOGLE_*", "GCS_*", "AZURE_*", "FSSPEC_*", "HF_*", "HUGGING_FACE_*", "PG*")
 #: Tracking server of runs, orchestration services, and receivers of traces, metrics and lineage.
-SERVICES = (
-    *("MLFLOW_*", "DAGSTER_*", "WANDB_*", "TENSORBOARD_*", "RAY_*"),
-    *("OTEL_*", "TRACEPARENT", "TRACESTATE", "OPENLINEAGE_*"),
-)
+SERVICES = ("MLFLOW_*", "DAGSTER_*", "WANDB_*", "TENSORBOARD_*", "RAY_*", "OTEL_*", "OPENLINEAGE_*")
 #: Variables of a scheduler, and those its scripts need to load modules.
 CLUSTER = (
     *("SLURM*", "SBATCH_*", "SRUN_*", "SQUEUE_*", "SCANCEL_*", "SCONTROL_*", "MUNGE_*", "RAY_*", "KUBE*"),

@@ -54,7 +54,7 @@ class Facts(Frozen):
     stability: Mapping[str, int] | None = Field(None, description="Number of run events by kind (restart, spike, …).")
     requested_by: str | None = Field(None, description="Person who requested the run.")
     cost: Mapping[str, float] = Field(
-        default_factory=dict, description="Amounts used by the run, such as `wall_s`, `tokens`, `device_hours`."
+        default_factory=dict, description="Amounts used by the run, such as `wall_s`, `tokens`, `flops`, `kwh`."
     )
 
     @property

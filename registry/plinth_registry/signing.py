@@ -252,7 +252,8 @@ def _agree(directory: Path, provenance: Mapping[str, Any], data: bytes, statemen
     stated = dsse.subjects(statement)
     expected = {name: file["sha256"] for name, file in provenance["files"].items()}
     expected[PROVENANCE_FILE] = hashlib.sha256(data).hexdigest()
-    if stated != expected or statement != slsa_statement(provenance, expected):
+    trace = {dsse.TRACE: statement[dsse.TRACE]} if dsse.TRACE in statement else {}  # not derived from the provenance
+    if stated != expected or statement != slsa_statement(provenance, expected) | trace:
         different = sorted(name for name in {*stated, *expected} if stated.get(name) != expected.get(name))
         raise SignatureError(
             f"{slsa_path(directory).name} and {PROVENANCE_FILE} disagree",

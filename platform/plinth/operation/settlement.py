@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, MissingError, PlinthError
 from plinth.launch.base import JobStatus
+from plinth.model.architectures import flops_exact
 from plinth.operation import spending
 from plinth.operation.spending import Spending, ledger_place, load, workspace_name
 from plinth.operation.spending_ledger import CORPUS, MICROS, JobCost, Ledger, Reservation
@@ -249,11 +250,13 @@ class RunUse(NamedTuple):
     Args:
         shares: shares of the rank-seconds by cause of the goodput ledger; they add up to 1.
         held_s: rank-seconds.
+        job_s: wall-clock seconds in which its jobs had ranks.
         queue_s: rank-seconds of its jobs in a queue, which are free.
     """
 
     shares: Mapping[Cause, float]
     held_s: float
+    job_s: float
     queue_s: float
     energy: Energy
 
@@ -275,7 +278,35 @@ def use(ctx: Context, settings: Spending, run: str) -> RunUse | None:
     watts, overhead = rated.watts if rated is not None else None, settings.power_usage_effectiveness
     used = energy(read_samples(config.directory), held, config.telemetry.devices_s, watts, overhead)
     shares = {cause: seconds / held for cause, seconds in spent.items() if seconds}
-    return RunUse(shares, held, queued, used)
+    return RunUse(shares, held, ledger.held_s, queued, used)
+
+
+def amounts(ctx: Context, config: RunConfig) -> dict[str, float]:
+    """Return the amounts that a run used, by name, for the trainer's signed cost attestation.
+
+    `flops` counts all steps in the timeline. `device_s` has the rank-seconds and `job_s` the wall-clock seconds in
+    which the jobs had ranks. `kwh` is the energy of the devices with the site's overhead, and `kwh_measured` the share
+    of device-seconds whose power was sampled; both are absent if the energy is unknown.
+
+    Raises:
+        RequestError: the table has no device with the name in the budget settings.
+    """
+    found = {"flops": float(executed_flops(config, read_events(config.directory.events)))}
+    used = use(ctx, load(ctx.workspace), config.run_id)
+    if used is not None:
+        found |= {"device_s": round(used.held_s, 3), "job_s": round(used.job_s, 3)}
+        if used.energy.kwh is not None:
+            found |= {"kwh": used.energy.kwh, "kwh_measured": used.energy.measured}
+    return found
+
+
+def executed_flops(config: RunConfig, events: Iterable[Mapping[str, Any]]) -> int:
+    """Return the training FLOPs of the steps in a timeline by PaLM's formula (`flops_exact`). Steps that were repeated,
+    discarded or vetoed also count."""
+    steps = config.steps
+    per_token = {one.length: flops_exact(config.model, config.vocab_size, one.length) for one in steps.stretches}
+    done = (int(event["step"]) - 1 for event in events if event["event"] == "step")
+    return sum(steps.tokens(step) * per_token[steps.length(step)] for step in done)
 
 
 def run_goodput(config: RunConfig, until: float | None = None) -> GoodputLedger:

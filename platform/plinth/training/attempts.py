@@ -217,9 +217,6 @@ PREDICATE: Final = "urn:plinth:training-attempt:v1"
 #: File of a checkpoint with every statement up to it.
 BUNDLE: Final = "attempts.json"
 
-#: Version, trace id, span id and flags.
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-
 Envelope = Mapping[str, Any]
 
 
@@ -275,7 +272,7 @@ def state(
         hosts=tuple(hosts),
         audit=audit,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
-        trace=_trace(),
+        trace=dsse.trace_id(),
     )
     run.attempts.mkdir(parents=True, exist_ok=True)
     content = dsse.statement(PREDICATE, {"config.json": made.config_sha256}, made.model_dump(mode="json"))
@@ -284,11 +281,6 @@ def state(
             _path(run, number).write_bytes(fingerprint.canonical(envelope))
     dsse.write(_path(run, made.number), content, trust.signer(TRAINER))
     return made
-
-
-def _trace() -> str:
-    found = _TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", ""))
-    return found[1] if found else UNKNOWN
 
 
 def known(run: RunDirectory) -> list[Envelope]:

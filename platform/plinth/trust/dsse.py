@@ -10,6 +10,8 @@ import base64
 import binascii
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,6 +125,11 @@ def now() -> str:
 #: Types of in-toto's Statement v1.
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+#: Extension field of a statement with the trace id of the process that signed it. in-toto allows fields that are named
+#: by a URI and that consumers ignore.
+TRACE: Final = "urn:plinth:trace:v1"
+#: Version, trace id, span id and flags (W3C Trace Context).
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 #: Maximum size of a signed file. The largest are exports of tokens: about 300 bytes per file.
 MAX_BYTES = 64 << 20
 #: Cache of identities with valid signatures, by the SHA-256 of an envelope and the keys used. A command reads the same
@@ -141,13 +148,20 @@ def statement(predicate_type: str, subjects: Mapping[str, str], predicate: Mappi
     }
 
 
+def trace_id() -> str:
+    """Return the trace id of `$TRACEPARENT`, or an empty string if there is no valid one."""
+    found = _TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", ""))
+    return found[1] if found else ""
+
+
 def seal(content: Mapping[str, Any], *signers: Signer) -> dict[str, Any]:
-    """Return the envelope of a statement, signed by every signer, as JSON.
+    """Return the envelope of a statement with the trace id of this process, signed by every signer, as JSON.
 
     Raises:
         SignatureError: a private key cannot be used.
     """
-    payload = base64.b64encode(fingerprint.canonical(content)).decode()
+    traced = {**content, TRACE: trace} if (trace := trace_id()) else content
+    payload = base64.b64encode(fingerprint.canonical(traced)).decode()
     return signed_also({"payload": payload, "payloadType": PAYLOAD_TYPE, "signatures": []}, *signers)
 
 

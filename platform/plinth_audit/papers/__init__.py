@@ -7,10 +7,11 @@
     bom               bill of materials in CycloneDX 1.7
     spdx              bill of materials in SPDX 3.0.1
     provider          signed declaration of the provider; the European Union's public summary of training content
+    documentation     the European Union's Model Documentation Form for general-purpose AI models
     signed            documents of a candidate or release, signed by compliance, and their copy in an export
 
-The documents contain no paths, recipe contents or free text, except text that a person signed. Their only times are
-those of signed statements.
+The documents contain no paths and no free text, except text that a person signed. Their only times are those of signed
+statements. Of the recipe, they contain the parameters of the model and of its training.
 
 This package also defines the commands `plinth release papers` and `plinth release provider`, which import the other
 modules when they run.
@@ -37,6 +38,7 @@ SHOWN = {
     "bom": "papers/bom.cdx.json",
     "spdx": "papers/sbom.spdx.json",
     "summary": "papers/TRAINING_SUMMARY.md",
+    "documentation": "papers/MODEL_DOCUMENTATION.md",
 }
 
 
@@ -70,7 +72,7 @@ def papers(
     owner: str | None,
     as_json: bool,
 ) -> None:
-    """Create the documents of TARGET: model card, data card, bill of materials, summary of training content.
+    """Create the documents of TARGET: cards, bill of materials, summary of training content, model documentation.
 
     TARGET is `candidate` (the newest), the version of a candidate, `champion`, `canary`, NAME/VERSION or NAME@PLACE.
     The model is verified first. An export of the model contains the same documents. --sign signs the documents with the

@@ -166,6 +166,8 @@ class PaperFacts(Frozen):
         chain: asset and digest of every manifest from the checkpoint back to the sources.
         buckets: buckets of the run; `replayed` has buckets of the parent model that the run started from. `run` names
             the parent or teacher model, and that model's own documents list its other data.
+        size: parameters, context and forward FLOPs per token, computed from `config.json`.
+        design: parameters of the run, as its manifest has them.
         environment: software and hardware of the machines that trained the model.
         released_at: time of the release record.
         dated: newest time in the signed evidence.
@@ -188,6 +190,8 @@ class PaperFacts(Frozen):
     scores: tuple[SliceResult, ...]
     attested: tuple[StatedFact, ...]
     trained: TrainedText | None
+    size: tuple[StatedFact, ...] = ()
+    design: tuple[StatedFact, ...] = ()
     environment: tuple[StatedFact, ...] = ()
     released_at: StatedFact | None = None
     dated: StatedFact | None = None

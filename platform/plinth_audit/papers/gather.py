@@ -19,6 +19,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC
 from typing import Any
 
@@ -29,6 +30,8 @@ import pyarrow.parquet as pq
 from plinth.compute.context import Context
 from plinth.corpus import curate
 from plinth.errors import IntegrityError, LineageError
+from plinth.model.architectures import flops_exact, parameters
+from plinth.model.hugging_face import model_of
 from plinth.provenance.ledger import ASSET as LEDGER
 from plinth.provenance.statements import INITIAL, TEACHER, Chain, attempts_of
 from plinth.records import Frozen, Manifest, bucket_of
@@ -60,6 +63,8 @@ KEPT = "licenses of the documents that the policy keeps,"
 SOFTWARE, HARDWARE = "software ", "hardware "
 _CONFIG = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _RUN = ("steps", "tokens", "parameters_sha256")
+#: Names of facts that are computed from `config.json`.
+PARAMETERS, CONTEXT, FORWARD = "parameters", "context_tokens", "forward_flops_per_token"
 #: Share of domains that the European Commission's template requires, by size of content (less for SMEs).
 SHARE = 0.1
 UNKNOWN = "(no domain)"
@@ -141,6 +146,8 @@ def gather(ctx: Context, subject: PaperSubject) -> PaperFacts:
         scores=tuple(_scores(evaluation)),
         attested=tuple(fact for one in subject.attested for fact in _flat(one.sha256, one.kind, one.facts)),
         trained=trained_text(ctx.store, ledger, [one.origin for one in sources if one.crawled]) if ledger else None,
+        size=tuple(_size(ctx, made["checkpoint"])),
+        design=tuple(_design(made.get("run"))),
         environment=tuple(_environment(subject)),
         released_at=_released_at(subject),
         dated=max(_times(subject), key=lambda one: str(one.value), default=None),
@@ -229,6 +236,25 @@ def _model(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
         for name in _CONFIG:
             if name in config:
                 yield StatedFact(name=name, value=config[name], evidence=part.blob.sha256)
+
+
+def _size(ctx: Context, checkpoint: Manifest) -> Iterator[StatedFact]:
+    """Yield the number of parameters, the context length, and the forward FLOPs per token at full context, all computed
+    from `config.json`. Yield nothing for a configuration that Plinth's decoder does not have.
+    """
+    for part in checkpoint.named("config.json"):
+        config = json.loads(ctx.store.read_bytes(part.blob))
+        with suppress(ValueError, KeyError):
+            model, vocabulary, context = model_of(config), config["vocab_size"], config["max_position_embeddings"]
+            forward = flops_exact(model, vocabulary, context) // 3  # training also has a backward pass, which is two
+            named = {PARAMETERS: parameters(model, vocabulary).total, CONTEXT: context, FORWARD: forward}
+            yield from (StatedFact(name=name, value=n, evidence=part.blob.sha256) for name, n in named.items())
+
+
+def _design(run: Manifest | None) -> Iterator[StatedFact]:
+    """Yield the parameters of a run, with dotted names."""
+    if run:
+        yield from _flat(run.digest, "training", {name: own for name, own in run.params.items() if name != "key"})
 
 
 def _run(made: Mapping[str, Manifest]) -> Iterator[StatedFact]:

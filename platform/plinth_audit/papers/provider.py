@@ -2,8 +2,8 @@
 
     providers/00001.json     numbered, chained; the newest declaration of a release applies
 
-The fields follow the European Commission's template for the summary of training content (C(2025) 8311). If a field is
-missing, the documents show "not stated".
+The fields follow the European Commission's template for the summary of training content (C(2025) 8311) and the Model
+Documentation Form (`documentation`). If a field is missing, the documents show "not stated".
 """
 
 from __future__ import annotations
@@ -52,6 +52,19 @@ class ProviderStatement(Frozen):
     rights_reservations: str | None = Text
     illegal_content: str | None = Text
     other: str | None = Text
+    distribution_channels: str | None = Text
+    model_licence: str | None = Text
+    acceptable_use_policy: str | None = Text
+    intended_uses: str | None = Text
+    integrating_systems: str | None = Text
+    technical_means: str | None = Text
+    required_hardware: str | None = Text
+    required_software: str | None = Text
+    design_rationale: str | None = Text
+    data_selection: str | None = Text
+    unsuitable_data: str | None = Text
+    bias_detection: str | None = Text
+    energy: str | None = Text
 
 
 #: Subjects of signed text in the documents, by field.
@@ -70,6 +83,19 @@ SUBJECTS: Final[Mapping[str, str]] = {
     "rights_reservations": "measures to respect reservations of rights",
     "illegal_content": "measures against illegal content",
     "other": "other information",
+    "distribution_channels": "distribution channels",
+    "model_licence": "license of the model and of additional assets",
+    "acceptable_use_policy": "acceptable use policy",
+    "intended_uses": "intended or restricted uses",
+    "integrating_systems": "systems that can integrate the model",
+    "technical_means": "technical means for integration",
+    "required_hardware": "required hardware",
+    "required_software": "required software",
+    "design_rationale": "rationale and assumptions of the design",
+    "data_selection": "how data was obtained and selected",
+    "unsuitable_data": "measures to detect unsuitable sources",
+    "bias_detection": "measures to detect biases",
+    "energy": "energy used for training, and how it was measured",
 }
 
 

@@ -25,6 +25,7 @@ from plinth.trust.standalone_verify import PAPERS_TYPE
 from plinth_audit.papers import provider
 from plinth_audit.papers.bom import BOM, bom
 from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD, data_card, model_card
+from plinth_audit.papers.documentation import MODEL_DOCUMENTATION, model_documentation
 from plinth_audit.papers.facts import PaperFacts, SignedText
 from plinth_audit.papers.gather import AttestedFacts, PaperSubject, gather
 from plinth_audit.papers.provider import TRAINING_SUMMARY, training_summary
@@ -42,6 +43,7 @@ _WRITERS: Final = {
     MODEL_CARD: model_card,
     DATA_CARD: data_card,
     TRAINING_SUMMARY: training_summary,
+    MODEL_DOCUMENTATION: model_documentation,
 }
 #: Function that writes each bill of materials, which lists the documents above with their digests.
 _BILLS: Final = {BOM: bom, SPDX: spdx}

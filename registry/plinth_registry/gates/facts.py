@@ -168,7 +168,7 @@ class StabilityFacts(Frozen):
 
 
 class CostFacts(Frozen):
-    """Amounts that the run used, such as `wall_s`, `tokens`, `device_hours`."""
+    """Amounts that the run used, such as `wall_s`, `tokens`, `flops`, `kwh`."""
 
     amounts: Mapping[str, float]
 

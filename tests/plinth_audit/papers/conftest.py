@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from plinth import fingerprint
 from plinth.compute.context import Context
+from plinth.model.hugging_face import hf_config
+from plinth.model.parameters import Model
 from plinth.provenance import ledger, statements
 from plinth.records import Manifest, Part
 from plinth.tokens import packing as index
@@ -24,6 +27,8 @@ from tests import judged_corpus
 from tests.judged_corpus import PLANTED, ledger_of
 
 HOSTS = 23
+MODEL = Model(layers=2, dim=64, heads=4, kv_heads=2, ffn_dim=176)
+PARAMS = {"key": "k" * 64, "model": MODEL.model_dump(mode="json"), "precision": "bf16", "optimizer": {"lr": 0.25}}
 ROW = {"bytes": 1000, "model": 2.125, "low": 2.0, "high": 2.25, "n": 12, "method": "bootstrap", "gzip": 3.5}
 APPROVED = "a" * 64
 SAID = SignedText(subject="approval", text="Good | enough\x1b[31m <b>now</b>", by="anna@example.org", role="approver",
@@ -72,8 +77,8 @@ def child_of(ctx: Context, packing: str) -> PaperSubject:
 
 
 def subject_of(ctx: Context, read: Mapping[str, str] | None = None, **stats: Any) -> PaperSubject:
-    run = _saved(ctx, "run", ("mixture", "tokenizer"), {"steps": 40, "tokens": 640}, read)
-    config = b'{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 300}'
+    run = _saved(ctx, "run", ("mixture", "tokenizer"), {"steps": 40, "tokens": 640}, read, params=PARAMS)
+    config = json.dumps(hf_config(MODEL, 300, 16, "float32", 0)).encode()
     files = {"config.json": config, "model.safetensors": b"w"}
     parts = [Part(name=name, blob=ctx.store.put_bytes(data)) for name, data in files.items()]
     made = _saved(ctx, "checkpoint", ("tokenizer",), {}, {"run": run.digest}, parts)
@@ -131,10 +136,12 @@ def _saved(
     stats: Mapping[str, Any],
     more: Mapping[str, str] | None = None,
     parts: list[Part] | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> Manifest:
     inputs = {name: ctx.refs.current(name).digest for name in published} | dict(more or {})
     made = Manifest(
-        asset=asset, step=asset, version="1", params={}, inputs=inputs, parts=tuple(parts or ()), stats=dict(stats)
-    )
+        asset=asset, step=asset, version="1", params=dict(params or {}), inputs=inputs, parts=tuple(parts or ()),
+        stats=dict(stats),
+    )  # fmt: skip
     ctx.refs.save(made)
     return made

@@ -13,6 +13,7 @@ from plinth.compute.context import Context
 from plinth.errors import LineageError, PlinthError
 from plinth_audit.papers.bom import BOM
 from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD
+from plinth_audit.papers.documentation import MODEL_DOCUMENTATION
 from plinth_audit.papers.facts import PaperFacts
 from plinth_audit.papers.gather import PaperSubject, gather
 from plinth_audit.papers.provider import SUBJECTS, TRAINING_SUMMARY, size_range
@@ -20,7 +21,11 @@ from plinth_audit.papers.signed import papers
 from plinth_registry.exports.models import UNRELEASED
 from tests.plinth_audit.papers.conftest import APPROVED, child_of, subject_of
 
-PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)
+PAGES = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY, MODEL_DOCUMENTATION)
+#: Fields of the provider declaration in the summary of training content.
+SUMMARY = tuple(SUBJECTS)[: tuple(SUBJECTS).index("other") + 1]
+#: Pages that list replayed text with the checkpoint of its model.
+REPLAYED = (MODEL_CARD, DATA_CARD, TRAINING_SUMMARY)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,7 @@ def made(facts: PaperFacts) -> dict[str, bytes]:
 
 def test_the_same_evidence_gives_the_same_bytes(corpus: Context, made: dict[str, bytes]) -> None:
     assert papers(gather(corpus, subject_of(corpus))) == made
-    assert set(made) == {"README.md", "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json", "sbom.spdx.json"}
+    assert set(made) == {*PAGES, "bom.cdx.json", "sbom.spdx.json"}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -100,8 +105,8 @@ def test_an_unreleased_model_says_so_everywhere(corpus: Context, subject: PaperS
 def test_what_nobody_signed_is_not_stated(corpus: Context, subject: PaperSubject) -> None:
     bare = gather(corpus, subject.model_copy(update={"evaluation": None, "attested": (), "said": ()}))
     page = papers(bare)[TRAINING_SUMMARY].decode()
-    for one in SUBJECTS.values():
-        assert f"- {one}: not stated" in page
+    for field in SUMMARY:
+        assert f"- {SUBJECTS[field]}: not stated" in page
     assert "Domains: not stated." in page
     assert (bare.scores, bare.trained) == ((), None)
 
@@ -148,7 +153,7 @@ def test_replayed_text_has_rows_of_its_own(corpus: Context, packing: str) -> Non
     assert (begun.value, links[begun.evidence]) == (f"checkpoint {parent}", "initial")
     made = papers(facts)
     row = rf"\| replay-web \| {parent} \| [\d,]+ \| 112 \| 0.175 \| "
-    assert all(re.search(row, made[name].decode()) for name in PAGES)
+    assert all(re.search(row, made[name].decode()) for name in REPLAYED)
     content = json.loads(made[BOM])
     (data,) = [one for one in content["components"] if one["bom-ref"] == "text:replay-web"]
     said = {one["name"]: one["value"] for one in data["data"][0]["contents"]["properties"]}

@@ -13,6 +13,7 @@ import torch
 from plinth.compute.context import Context
 from plinth.model.decoder import build
 from plinth.model.parameters import Model
+from plinth.provenance.statements import SLSA_PREDICATE
 from plinth.storage.workspace import Workspace
 from plinth.trust import dsse
 from plinth.trust.root import Trust
@@ -33,6 +34,7 @@ from tests.model_folder import byte_level, save_folder
 from tests.registry.conftest import Line, make_recipe, sign_candidate
 from tests.registry.exports.conftest import make_root
 from tests.registry.exports.test_offline import alone
+from tests.statements import statements
 
 MODEL = Model(layers=1, dim=32, heads=2, kv_heads=1, ffn_dim=48)
 TOKENS = 32
@@ -121,7 +123,7 @@ def test_a_release_leaves_with_papers_and_evidence_and_proves_itself(released: C
     assert "better on every slice" in card
     assert f"| probes.manifest | {PROBES} |" in card
     assert {path.name for path in (to / "papers").iterdir()} == {
-        "DATA_CARD.md", "TRAINING_SUMMARY.md", "bom.cdx.json", "sbom.spdx.json",
+        "DATA_CARD.md", "TRAINING_SUMMARY.md", "MODEL_DOCUMENTATION.md", "bom.cdx.json", "sbom.spdx.json",
     }  # fmt: skip
     summary = (to / "papers" / "TRAINING_SUMMARY.md").read_text()
     assert "| provider | Example GmbH | compliance |" in summary
@@ -137,6 +139,23 @@ def test_the_digests_that_papers_name_lie_beside_them(released: Context, tmp_pat
     named = [line for line in (tmp_path / "out" / "README.md").read_text().splitlines() if "` attestation: " in line]
     assert len(named) == 10
     assert {line[3:67] for line in named} <= found
+
+
+def test_every_statement_has_the_trace_id_of_its_signer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the SLSA provenance, which verification derives again without knowing the trace."""
+    monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
+    released = release_in(Context(Workspace(tmp_path / "workspace").ensure()))
+    assert export(released, "demo/2", tmp_path / "out") == 0
+    found = [*statements(tmp_path / "out"), *statements(released.workspace.root)]
+    kinds = {SLSA_PREDICATE, "urn:plinth:training-attempt:v1", "urn:plinth:release:v1", "urn:plinth:log:audit:v1"}
+    assert {one["predicateType"] for _, one in found} > kinds
+    assert {path.name: one.get(dsse.TRACE) for path, one in found if one.get(dsse.TRACE) != "ab" * 16} == {}
+    for traceparent in ("", f"00-{'ef' * 16}-{'cd' * 8}-01"):
+        monkeypatch.setenv("TRACEPARENT", traceparent)
+        assert export(released, "demo/2", tmp_path / f"again{traceparent[:5]}") == 0
+        assert verify(tmp_path / "out", root_of(released))["name"] == "demo/2"
+    statuses, printed = alone(root_of(released), tmp_path / "out")
+    assert statuses == [0], printed
 
 
 def test_a_second_export_has_the_same_papers_and_weights(released: Context, tmp_path: Path) -> None:

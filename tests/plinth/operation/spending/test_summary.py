@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from plinth.compute.context import Context, manifest
+from plinth.model.architectures import parameters
+from plinth.operation import settlement
 from plinth.operation.settlement import Energy, bucket_shares, sampled, summarise
-from plinth.operation.spending import Spending
+from plinth.operation.spending import Spending, settings_file
 from plinth.operation.spending_ledger import MICROS, Reservation
 from plinth.records import Step
 from plinth.storage.workspace import Workspace
+from plinth.tokens.order.steps import LengthChange
 from plinth.training import config as configuration
 from plinth.training.config import RunConfig
 from tests.plinth.training.conftest import tiny
@@ -125,6 +128,31 @@ def test_what_the_money_went_to_and_the_energy(ctx: Context) -> None:
     lived(config, None)  # devices that do not say their power
     (row,) = summarise(ctx, rated, rows, "run")
     assert (row.kwh, row.measured) == (pytest.approx(400 * 700 * 1.2 / 3.6e6), 0.0)
+
+
+def test_every_executed_step_counts_with_its_row_length(ctx: Context) -> None:
+    """Steps 1 to 3 in rows of 32 tokens, the third twice; steps 7 and 8 in rows of 16: each with its attention."""
+    config = tiny(ctx.workspace.root, length_schedule=(LengthChange(from_tokens=1024, sequence_tokens=16),))
+    events = [{"event": "step", "step": step} for step in (1, 2, 3, 3, 7, 8)] + [{"event": "finished"}]
+    matrices = 6 * (parameters(config.model, 64).total - parameters(config.model, 64).norms)
+    attention = 12 * config.model.layers * config.model.dim
+    tokens = 8 * 32  # of a step
+    expected = 4 * tokens * (matrices + 32 * attention) + 2 * tokens * (matrices + 16 * attention)
+    assert settlement.executed_flops(config, events) == expected
+
+
+def test_amounts_without_known_power_have_no_energy(ctx: Context) -> None:
+    config = tiny(ctx.workspace.root, telemetry={"devices_s": 10.0})
+    configuration.write(config)
+    lived(config, 500.0)
+    found = settlement.amounts(ctx, config)
+    assert (found["device_s"], found["job_s"], found["flops"] > 0) == (400.0, 200.0, True)
+    assert found.keys() == {"flops", "device_s", "job_s"}
+    path = settings_file(ctx.workspace)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("device: h100\npower_usage_effectiveness: 1.2\n")
+    found = settlement.amounts(ctx, config)
+    assert (found["kwh"], found["kwh_measured"]) == (pytest.approx((100 + 140) * 1e3 * 1.2 / 3.6e6), 0.5)
 
 
 def test_energy_says_how_it_is_known() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plinth import fingerprint
+from plinth import fingerprint, processes
 from plinth.errors import LineageError, SignatureError, TrustError
 from plinth.storage.workspace import Workspace
 from plinth.training.attempts import BUNDLE, AttemptRecord, bundle, known, opened, state, unpacked
@@ -60,6 +60,7 @@ def test_a_statement_names_the_trace_of_its_job(
 ) -> None:
     begin(run)
     monkeypatch.setenv("TRACEPARENT", f"00-{'ab' * 16}-{'cd' * 8}-01")
+    assert "TRACEPARENT" in processes.environment(*processes.KEYS)  # as for the process that signs a checkpoint
     begin(run)
     monkeypatch.setenv("TRACEPARENT", "00-not-a-trace\n")
     begin(run)
