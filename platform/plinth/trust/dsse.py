@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plinth import fingerprint
 from plinth.errors import SignatureError, WorkspaceError
@@ -67,6 +67,14 @@ class Role(Frozen):
 
     keys: tuple[str, ...]
     threshold: int = Field(1, ge=1)
+
+    @field_validator("keys")
+    @classmethod
+    def _are_different(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Reject a key that is listed twice, as TUF does: the number of listed keys is the number of signers."""
+        if len(set(keys)) != len(keys):
+            raise ValueError("a role lists one key twice")
+        return keys
 
 
 class Authority(Frozen):
