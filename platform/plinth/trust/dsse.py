@@ -165,7 +165,7 @@ def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]
     Raises:
         SignatureError: this is not an envelope, or a private key cannot be used.
     """
-    signed, _ = _signed(envelope, "the envelope")
+    signed, _ = parts(envelope, "the envelope")
     signatures = {one["keyid"]: one for one in envelope["signatures"]}
     for signer in signers:
         key_id, made = signer.key_id, signer.sign(signed)
@@ -322,7 +322,7 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
 
 def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
     """Return the ids of the public keys that have a valid signature in the envelope."""
-    signed, signatures = _signed(envelope, where)
+    signed, signatures = parts(envelope, where)
     return frozenset(
         key_id
         for key_id, signature in signatures.items()
@@ -330,7 +330,7 @@ def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str
     )
 
 
-def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
+def parts(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
     """Return the signed bytes (DSSE's pre-authentication encoding) and the signatures by key id.
 
     Raises:
