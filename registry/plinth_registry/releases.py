@@ -301,7 +301,7 @@ def require_audited(ctx: Context, record: ReleaseRecord) -> None:
     AUDIT.require_file(ctx, record.audit)
 
 
-def anchor(ctx: Context, url: str) -> Anchor:
+def anchor_head(ctx: Context, url: str) -> Anchor:
     """Submit the head of the history to the transparency log (Rekor) at `url`, and store the verified entry.
 
     Raises:
@@ -313,7 +313,7 @@ def anchor(ctx: Context, url: str) -> Anchor:
     return _ANCHORS.add(ctx, url)
 
 
-def anchors(ctx: Context, also: Iterable[Path] = ()) -> tuple[Anchor, ...]:
+def verify_anchors(ctx: Context, also: Iterable[Path] = ()) -> tuple[Anchor, ...]:
     """Verify every anchor offline with the pinned key of its log, and return the anchors, oldest first.
 
     Args:
@@ -327,16 +327,14 @@ def anchors(ctx: Context, also: Iterable[Path] = ()) -> tuple[Anchor, ...]:
 
 
 def prove_log(ctx: Context) -> AuditProof:
-    """Verify the audit log, and check that it has the entries that every release record and the head name. Anchored
-    heads are verified, too.
+    """Verify the audit log, and check that it has the entries that every release record and the head name.
 
     Raises:
-        SignatureError: the log, the history or an anchor does not verify; the error names the entry.
+        SignatureError: the log or the history does not verify; the error names the entry.
     """
-    anchors(ctx)
-    named = [(f"release record {record.number}", record.audit) for record in history(ctx)]
+    anchors = [(f"release record {record.number}", record.audit) for record in history(ctx)]
     log_records(ctx, AUDIT)
-    return audit_log.prove(ctx, [(name, entry) for name, entry in named if entry])
+    return audit_log.prove(ctx, [(name, anchor) for name, anchor in anchors if anchor])
 
 
 def record_of(found: LogRecord) -> ReleaseRecord:

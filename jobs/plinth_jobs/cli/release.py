@@ -279,7 +279,7 @@ def _numbers(stream: StreamTrial) -> tuple[object, ...]:
     )
 )
 @shared
-@click.option("--verify", "proof", is_flag=True, help="Verify the log against every release record.")
+@click.option("--verify", "proof", is_flag=True, help="Verify the log against every release record and anchor.")
 @json_option
 def log(settings: Settings, proof: bool, as_json: bool) -> None:
     """List decisions: approvals, promotions, rollbacks, taints, waivers, policies, exports, key changes, exclusions.
@@ -313,12 +313,14 @@ def log(settings: Settings, proof: bool, as_json: bool) -> None:
 def _prove(ctx: Context, as_json: bool) -> None:
     from plinth_registry import releases
 
-    proof = releases.prove_log(ctx)
+    proof, anchored = releases.prove_log(ctx), releases.verify_anchors(ctx)
     if as_json:
         return output.emit_json(proof)
     anchors = counted(len(proof.anchors), "release record", "name")
     newest = f", the newest {proof.sha256[:16]}" if proof.sha256 else ""
     output.say(f"{counted(proof.entries, 'entry', 'hold')}{newest}; {anchors} one of them")
+    if anchored:
+        output.say(f"{counted(len(anchored), 'anchored head', 'lie')} on the history")
     return None
 
 
@@ -354,8 +356,8 @@ def anchor(
     if log_key is not None:
         transparency.pin(ctx.workspace.trust_folder, log_key)
     if rekor is not None:
-        releases.anchor(ctx, rekor)
-    found = releases.anchors(ctx, entries)
+        releases.anchor_head(ctx, rekor)
+    found = releases.verify_anchors(ctx, entries)
     if as_json:
         return output.emit_json(found)
     if not found:

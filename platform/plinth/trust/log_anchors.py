@@ -2,9 +2,9 @@
 
     FOLDER/anchors/00003-1f0c….json    {"head": DSSE envelope of the head, "entry": the log's entry, "server": its URL}
 
-Whoever has the signing key could rewrite or truncate a log and sign a new head. A machine that has verified the log
+A holder of the signing key could rewrite or truncate a log and sign a new head. A machine that has verified the log
 detects this from its own memory. An anchor proves it to every other machine: the head existed at the time in the entry,
-so the record that it names must still be in the log. The time and the place are not the signer's own statement.
+so the record that it names must still be in the log. The transparency log, not the signer, states this time.
 
     require    every anchored head is part of the history; cheap, with every reading of the history
     verified   also the entries themselves, with the pinned key of the transparency log, and the other logs in each head

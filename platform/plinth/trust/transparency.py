@@ -95,7 +95,7 @@ def submit(url: str, signed: Signed) -> dict[str, Any]:
     try:
         answer = requests.post(place, json=_proposed(signed), timeout=TIMEOUT_S, allow_redirects=False)
         if answer.status_code == requests.codes.conflict:
-            existing = answer.headers.get("Location", "").rpartition("/")[2]  # of this server, whatever it says
+            existing = answer.headers.get("Location", "").rpartition("/")[2]  # always on this server
             answer = requests.get(f"{place}/{existing}", timeout=TIMEOUT_S, allow_redirects=False)
         if not answer.ok or answer.is_redirect:
             raise requests.HTTPError(f"status {answer.status_code}: {answer.text[:200]}")
