@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import SignatureError
 from plinth.storage.workspace import Workspace
-from plinth.trust import dsse
-from plinth.trust.dsse import TRAINER
+from plinth.trust import dsse, enrolment
+from plinth.trust.dsse import PROMOTER, TRAINER
 from plinth.trust.root import Trust
 from plinth_registry import audit_log, releases
 from tests.registry.test_releases import write
@@ -199,6 +200,13 @@ def test_a_changed_anchor_is_refused(ctx: Context, anchored: Path, plinth: Plint
     anchored.unlink()
     anchored.symlink_to(tmp_path / "elsewhere.json")
     assert plinth("release", "log", "--verify").code == 8
+
+
+def test_an_anchor_outlives_its_key(ctx: Context, anchored: Path, own_trust: Path, plinth: Plinth) -> None:
+    (old,) = Trust.of(ctx.workspace).root.roles[PROMOTER].keys
+    enrolment.enrol(ctx.workspace, PROMOTER, "new", enrolment.new_key(own_trust, PROMOTER, "new"))
+    enrolment.revoke(ctx.workspace, old, datetime.now(UTC) + timedelta(hours=1))
+    assert len(json.loads(plinth("release", "anchor", "--json").out)) == 1
 
 
 def test_without_a_release_there_is_nothing_to_anchor(
