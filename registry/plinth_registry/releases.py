@@ -2,6 +2,7 @@
 
     releases/00001.json    {"record": …, "envelope": …}; the record is for people, only the envelope is trusted
     releases/head          the newest record, signed, with an expiry; and the newest record of every other log
+    releases/anchors/      heads that an external transparency log has accepted (`plinth.trust.log_anchors`)
 
 `history` reads and verifies the log; `Standing` has the current champion, canary and withdrawn versions. MLflow's
 aliases mirror the log; an alias that is set by hand has no effect here. The head expires unless `refresh` re-signs it
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
@@ -22,6 +24,7 @@ from plinth.errors import GateError, SignatureError
 from plinth.records import Frozen
 from plinth.trust import signed_log
 from plinth.trust.dsse import PROMOTER
+from plinth.trust.log_anchors import Anchor, LogAnchors
 from plinth.trust.log_record import LogRecord
 from plinth.trust.signed_log import LogHead, SignedLog, anchor_of
 from plinth_registry import audit_log
@@ -206,6 +209,7 @@ _HEAD: Final = LogHead(
     remedy="keep `plinth up` running, which signs the head again daily, or run `plinth release mirror` on the machine "
     "with the key",
 )
+_ANCHORS: Final = LogAnchors(_HEAD)
 
 
 def append(ctx: Context, **fields: Any) -> ReleaseRecord:
@@ -268,10 +272,11 @@ def history(ctx: Context, model: str | None = None, *, expired: bool = False) ->
 
     Raises:
         SignatureError: a record is missing (including the newest), was changed, or was not signed by the promoter, or
-            the head has expired.
+            the head has expired; or the history lacks a record that an anchored head names.
     """
     found = RELEASES.records(ctx)
     _HEAD.require(ctx, found[-1] if found else None, expired=expired)
+    _ANCHORS.require(ctx, found)
     records = ReleaseHistory(map(record_of, found))
     return records if model is None else records.of(model)
 
@@ -294,6 +299,31 @@ def require_audited(ctx: Context, record: ReleaseRecord) -> None:
     """
     _HEAD.newest_of(ctx, AUDIT)
     AUDIT.require_file(ctx, record.audit)
+
+
+def anchor_head(ctx: Context, url: str) -> Anchor:
+    """Submit the head of the history to the transparency log (Rekor) at `url`, and store the verified entry.
+
+    Raises:
+        MissingError: there is no release yet.
+        TrustError: the server does not answer, or refuses the entry.
+        SignatureError: the history or the returned entry does not verify, or no key of a log is pinned.
+    """
+    history(ctx)
+    return _ANCHORS.add(ctx, url)
+
+
+def verify_anchors(ctx: Context, also: Iterable[Path] = ()) -> tuple[Anchor, ...]:
+    """Verify every anchor offline with the pinned key of its log, and return the anchors, oldest first.
+
+    Args:
+        also: copies of anchors that were kept outside the workspace.
+
+    Raises:
+        SignatureError: the history or another log lacks a record that an anchored head names, or an anchor is invalid.
+    """
+    history(ctx, expired=True)
+    return _ANCHORS.verified(ctx, RELEASES.records(ctx), tuple(logs_in_head(ctx)), also)
 
 
 def prove_log(ctx: Context) -> AuditProof:

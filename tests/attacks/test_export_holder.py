@@ -196,7 +196,7 @@ def test_one_key_that_signs_twice_is_one_key(export: SealedFolder, tmp_path: Pat
         other = encode_dss_signature(*twin(*decode_dss_signature(base64.b64decode(own["sig"]))))
         envelope["signatures"].append({**own, "sig": base64.b64encode(other).decode()})
         (at / EXPORT).write_text(json.dumps(envelope, indent=1, sort_keys=True))
-        assert f"{EXPORT} has 1 signatures as promoter, 2 are needed" in refused(export, at)
+        assert f"{EXPORT} has two signatures of one key" in refused(export, at)
 
 
 def _thief(root: dict[str, Any]) -> None:

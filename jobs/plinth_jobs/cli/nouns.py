@@ -97,6 +97,7 @@ BELOW: dict[str, dict[str, tuple[str, str]]] = {
         "taint": ("taint", "Taint data or a model; freeze everything derived from it."),
         "consumer": ("taint", "Register services and models that use a release; show their feed."),
         "log": ("release", "List all decisions, including refused ones; verify the log."),
+        "anchor": ("release", "Record the signed head of the log in a transparency log (Rekor)."),
         "impact": ("taint", "List everything derived from an asset, source, document or commit."),
     },
     "ops": {

@@ -1,11 +1,12 @@
 """Commands for decisions about models. Each decision is signed or recorded in the log.
 
-`plinth approve`, `plinth release promote | rollback | mirror | canary | log`.
+`plinth approve`, `plinth release promote | rollback | mirror | canary | log | anchor`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
@@ -278,7 +279,7 @@ def _numbers(stream: StreamTrial) -> tuple[object, ...]:
     )
 )
 @shared
-@click.option("--verify", "proof", is_flag=True, help="Verify the log against every release record.")
+@click.option("--verify", "proof", is_flag=True, help="Verify the log against every release record and anchor.")
 @json_option
 def log(settings: Settings, proof: bool, as_json: bool) -> None:
     """List decisions: approvals, promotions, rollbacks, taints, waivers, policies, exports, key changes, exclusions.
@@ -312,10 +313,56 @@ def log(settings: Settings, proof: bool, as_json: bool) -> None:
 def _prove(ctx: Context, as_json: bool) -> None:
     from plinth_registry import releases
 
-    proof = releases.prove_log(ctx)
+    proof, anchored = releases.prove_log(ctx), releases.verify_anchors(ctx)
     if as_json:
         return output.emit_json(proof)
     anchors = counted(len(proof.anchors), "release record", "name")
     newest = f", the newest {proof.sha256[:16]}" if proof.sha256 else ""
     output.say(f"{counted(proof.entries, 'entry', 'hold')}{newest}; {anchors} one of them")
+    if anchored:
+        output.say(f"{counted(len(anchored), 'anchored head', 'lie')} on the history")
+    return None
+
+
+@click.command(
+    epilog=examples(
+        "plinth release anchor --rekor https://rekor.example --log-key rekor.pub    pin the key, then submit",
+        "plinth release anchor --rekor https://rekor.example                        from a daily job",
+        "plinth release anchor                                                      verify all anchors offline",
+        "plinth release anchor --entry kept/00003-1f0c8d2a9b3e4f56.json             also a copy kept elsewhere",
+    )
+)
+@shared
+@click.option("--rekor", metavar="URL", help="Submit the head to this Rekor server. Without it, nothing is contacted.")
+@click.option("--log-key", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Pin this public key (PEM) of a transparency log on this machine.")  # fmt: skip
+@click.option("--entry", "entries", multiple=True, type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Also verify this copy of an anchor; repeatable.")  # fmt: skip
+@json_option
+def anchor(
+    settings: Settings, rekor: str | None, log_key: Path | None, entries: tuple[Path, ...], as_json: bool
+) -> None:
+    """Record the signed head of the release history in a transparency log, and verify all earlier anchors.
+
+    The server gets the SHA-256, the signature and the public key of the head. Its entry is verified with the pinned key
+    and stored in releases/anchors/. Later, a history that was rewritten or truncated before an anchored head is
+    refused (exit code 8), also on machines that have never read the log. Keep copies of the anchors outside the
+    workspace.
+    """
+    from plinth.trust import transparency
+    from plinth_registry import releases
+
+    ctx = settings.context()
+    if log_key is not None:
+        transparency.pin(ctx.workspace.trust_folder, log_key)
+    if rekor is not None:
+        releases.anchor_head(ctx, rekor)
+    found = releases.verify_anchors(ctx, entries)
+    if as_json:
+        return output.emit_json(found)
+    if not found:
+        output.say("No anchors. Submit the head with --rekor URL.")
+        return None
+    rows = [(each.number, each.logged_at, each.server, each.log_index, each.log[:16], each.file) for each in found]
+    output.table(("record", "logged at", "server", "index", "log", "file"), rows, right=("record", "index"))
     return None

@@ -9,6 +9,8 @@
     sigstore_bundle    offline verification of a Sigstore bundle, for signers without a Plinth key
     log_record  one record of a signed log, verified as the successor of the previous record
     signed_log  append-only log of signed records: read all, append, read the newest; the signed head of a log
+    transparency  entries of an external transparency log (Rekor): submit, verify offline, pin the log's key
+    log_anchors  heads of a signed log in a transparency log; a log that no longer has an anchored record is refused
     standalone_verify  verification of an export against a root, as a standalone file
 
 The effects of a statement on a candidate (registry) and lineage (provenance) do not belong here.

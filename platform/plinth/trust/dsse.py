@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from plinth import fingerprint
 from plinth.errors import SignatureError, WorkspaceError
@@ -69,6 +69,14 @@ class Role(Frozen):
 
     keys: tuple[str, ...]
     threshold: int = Field(1, ge=1)
+
+    @field_validator("keys")
+    @classmethod
+    def _are_different(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Reject a key that is listed twice, as TUF does: the number of listed keys is the number of signers."""
+        if len(set(keys)) != len(keys):
+            raise ValueError("a role lists one key twice")
+        return keys
 
 
 class Authority(Frozen):
@@ -171,7 +179,7 @@ def signed_also(envelope: Mapping[str, Any], *signers: Signer) -> dict[str, Any]
     Raises:
         SignatureError: this is not an envelope, or a private key cannot be used.
     """
-    signed, _ = _signed(envelope, "the envelope")
+    signed, _ = parts(envelope, "the envelope")
     signatures = {one["keyid"]: one for one in envelope["signatures"]}
     for signer in signers:
         key_id, made = signer.key_id, signer.sign(signed)
@@ -328,7 +336,7 @@ def holding(envelope: Any, authority: Authority, where: str) -> set[str]:
 
 def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str]:
     """Return the ids of the public keys that have a valid signature in the envelope."""
-    signed, signatures = _signed(envelope, where)
+    signed, signatures = parts(envelope, where)
     return frozenset(
         key_id
         for key_id, signature in signatures.items()
@@ -336,7 +344,7 @@ def _proved(envelope: Any, keys: Mapping[str, str], where: str) -> frozenset[str
     )
 
 
-def _signed(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
+def parts(envelope: Mapping[str, Any], where: str) -> tuple[bytes, dict[str, bytes]]:
     """Return the signed bytes (DSSE's pre-authentication encoding) and the signatures by key id.
 
     Raises:

@@ -61,8 +61,8 @@ class Root(Frozen):
         for name, role in self.roles.items():
             if strange := set(role.keys) - set(self.keys):
                 raise ValueError(f"role {name} has keys that are not in the root: {sorted(strange)}")
-            if name == ROOT and role.threshold > len(set(role.keys)):
-                raise ValueError(f"the role root needs {role.threshold} keys, but has {len(set(role.keys))}")
+            if name == ROOT and role.threshold > len(role.keys):
+                raise ValueError(f"the role root needs {role.threshold} keys, but has {len(role.keys)}")
         if strange := set(self.identities) - (set(ROLES) - {ROOT}):
             raise ValueError(
                 f"identities are set for {sorted(strange)}: this is not a role, or it is the role root, which accepts "

@@ -249,8 +249,8 @@ def _signers(sealed: dict[str, Any], root: dict[str, Any], role: str, where: str
         _require(one["keyid"] in known["keys"], f"{where} is not signed as {role}")
         key = root["keys"][one["keyid"]]
         _require(not _revoked(key, at), f"{where} is signed with a key of {key['owner']} that was revoked")
-        holds = _holds(key, base64.b64decode(one["sig"]), payload)
-        _require(holds, f"the signature of {where} is invalid")
+        _require(key["public"] not in owners, f"{where} has two signatures of one key")
+        _require(_holds(key, base64.b64decode(one["sig"]), payload), f"the signature of {where} is invalid")
         owners[key["public"]] = key["owner"]
     needed = max(int(known["threshold"]), 1)
     _require(len(owners) >= needed, f"{where} has {len(owners)} signatures as {role}, {needed} are needed")

@@ -174,7 +174,8 @@ def _run(name: str, *words: str) -> None:
 Blobs = Literal["needed", "all"]
 #: Files up to this size are searched for private keys in PEM, which stop a backup.
 KEY, KEY_BYTES = b"PRIVATE KEY-----", 1 << 16
-_RECORD: Final = re.compile(r"releases/(\d+)\.json")
+#: Record of the release log, or anchor of a head (`plinth.trust.log_anchors`), with its number.
+_RECORD: Final = re.compile(r"releases/(?:anchors/)?(\d+)(-[0-9a-f]+)?\.json")
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -227,7 +228,7 @@ def take(
 
 
 def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterator[BackupEntry]:
-    """Yield the backup entries, except release records that are newer than the copied head of the release log.
+    """Yield the backup entries, except release records and anchors newer than the copied head of the release log.
 
     One record after the head is kept, because a record is written before the head that names it.
     """
@@ -235,7 +236,7 @@ def _not_outgrown(archive: BackupArchive, entries: list[BackupEntry]) -> Iterato
     number = _named(b"".join(archive.content(head.sha256, head.bytes, HEAD))) if head else 0
     for each in entries:
         record = _RECORD.fullmatch(each.path)
-        if record is None or int(record[1]) <= number + 1:
+        if record is None or int(record[1]) <= number + (record[2] is None):
             yield each
 
 

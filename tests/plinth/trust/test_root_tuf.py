@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple
@@ -70,12 +70,12 @@ def holder(letter: str) -> Holder:
 
 
 def ours(chain: Sequence[Version]) -> End:
-    first, *later = map(_envelope, chain)
+    first, *later = map(envelope, chain)
     known: root.Root | None = None
     try:
         known = root.first(first, "it")
-        for envelope in later:
-            known = root.following(known, envelope, "it")
+        for each in later:
+            known = root.following(known, each, "it")
     except SignatureError:
         pass
     return End(known.version, known.expired()) if known else End(0)
@@ -93,7 +93,8 @@ def tufs(chain: Sequence[Version]) -> End:
     return End(known.root.version, known.root.is_expired()) if known else End(0)
 
 
-def _envelope(one: Version) -> dict[str, Any]:
+def envelope(one: Version, change: Callable[[dict[str, Any]], object] = lambda predicate: None) -> dict[str, Any]:
+    """The signed version. `change` edits its content before the holders sign it."""
     held = {letter: holder(letter) for letter in {*one.keys, REST}}
     roles = {role: {"keys": [holder(REST).key_id], "threshold": 1} for role in ROLES}
     roles[ROOT] = {"keys": [holder(letter).key_id for letter in one.keys], "threshold": one.threshold}
@@ -102,9 +103,10 @@ def _envelope(one: Version) -> dict[str, Any]:
         "keys": {each.key_id: {"owner": letter, "public": each.public} for letter, each in held.items()},
         "roles": roles,
     }  # fmt: skip
+    change(predicate)
     content = dsse.statement(root.PREDICATE if one.kind == ROOT else "urn:plinth:other:v1", {}, predicate)
     signed: list[dict[str, Any]] = [dsse.seal(content, holder(letter)) for letter in one.signers]  # type: ignore[arg-type]
-    return {**dsse.seal(content), "signatures": [each for envelope in signed for each in envelope["signatures"]]}
+    return {**dsse.seal(content), "signatures": [each for whole in signed for each in whole["signatures"]]}
 
 
 def _metadata(one: Version) -> bytes:

@@ -353,6 +353,15 @@ def test_every_backup_is_whole_whenever_others_write(
     assert 0 in seen
 
 
+def test_an_anchor_of_a_head_that_came_later_is_left_out(ctx: Context, tmp_path: Path) -> None:
+    folder = ctx.workspace.releases / "anchors"
+    folder.mkdir()
+    for number in (2, 3):
+        (folder / f"{number:05d}-0a1b.json").write_text("{}")
+    _, snapshot = back_up(ctx, tmp_path / "backups")
+    assert [each.path for each in snapshot.entries if "anchors" in each.path] == ["releases/anchors/00002-0a1b.json"]
+
+
 @pytest.mark.slow
 def test_a_shared_workspace_goes_to_a_bucket_and_back(
     tmp_path: Path, own_trust: Path, monkeypatch: pytest.MonkeyPatch

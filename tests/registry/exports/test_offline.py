@@ -409,6 +409,14 @@ def test_as_many_keys_sign_as_the_root_asks_for(export: SealedFolder) -> None:
         verify(export.directory, export.root)
 
 
+def test_two_signatures_of_one_key_are_refused(export: SealedFolder, tmp_path: Path) -> None:
+    sealed = dsse.envelope_of(export.root)
+    twice = tmp_path / "twice.json"
+    twice.write_text(json.dumps({**sealed, "signatures": sealed["signatures"] * 2}))
+    with pytest.raises(SignatureError, match="has two signatures of one key"):
+        verify(export.directory, twice)
+
+
 def test_an_old_root_does_not_prove_what_a_newer_one_did(export: SealedFolder, tmp_path: Path) -> None:
     old = Path(shutil.copy(export.root, tmp_path / "old.json"))
     enrolment.renew(export.ctx.workspace)
