@@ -34,6 +34,7 @@ from plinth.storage.workspace import Workspace
 from plinth.text import markdown_text
 from plinth_assets.framework import Inputs, Say, Stage, Suite, SuiteOutcome, data_docs, evaluate, up_to_date
 from plinth_assets.framework.arrow_reader import ArrowReader
+from plinth_assets.framework.placement import ALONE, Placement
 from plinth_assets.framework.present import metadata, page_link, picture
 
 CHECK = "expectations"
@@ -136,18 +137,36 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 RESOURCE, SESSION, READER = "plinth", "plinth_session", "plinth_reader"
 
 
-def resources_of(workspace: str, compute: Compute, session: Session | None = None, recipe: str = "") -> dict[str, Any]:
+def resources_of(
+    workspace: str,
+    compute: Compute,
+    session: Session | None = None,
+    recipe: str = "",
+    place: Placement = ALONE,
+) -> dict[str, Any]:
     """Return the resources that assets of stages need, by key."""
     return {
-        RESOURCE: PlinthResource.over(workspace, compute, recipe),
-        SESSION: session or Session(),
-        READER: ArrowReader(workspace=workspace),
+        place.name(RESOURCE): PlinthResource.over(workspace, compute, recipe),
+        place.name(SESSION): session or Session(),
+        place.name(READER): ArrowReader(workspace=workspace, key_prefix=list(place.prefix)),
     }
+
+
+def needed(place: Placement) -> tuple[str, ...]:
+    """Return the keys of the resources that `opened` reads."""
+    return place.name(RESOURCE), place.name(SESSION)
+
+
+def opened(context: dg.AssetExecutionContext, place: Placement) -> Context:
+    """Return the runtime context of an asset, from the resources of its Dagster run."""
+    plinth, session = (getattr(context.resources, key) for key in needed(place))
+    ctx: Context = plinth.context(session)
+    return ctx
 
 
 def asset(
     stage: Stage,
-    pages: str = "",
+    place: Placement = ALONE,
     *,
     group: str = "",
     nightly: bool = False,
@@ -157,13 +176,12 @@ def asset(
     """Return the Dagster asset of a stage.
 
     Args:
-        pages: address of the workspace's pages, for a link.
         group: replaces the stage's own group if that is too large.
         nightly: True if the nightly corpus job includes it.
         upstream: keys of assets of the user's project that write the files this stage reads.
         expected: metadata about the cost of the next materialization.
     """
-    key = asset_key(stage.asset)
+    key = place.key(stage.asset)
     checks = [
         dg.AssetCheckSpec(
             CHECK,
@@ -175,8 +193,8 @@ def asset(
 
     @dg.asset(
         key=key,
-        deps=[asset_key(dep) for dep in (*stage.deps, *upstream)],
-        group_name=group or stage.group,
+        deps=[*map(place.key, stage.deps), *map(ALONE.key, upstream)],
+        group_name=group or place.name(stage.group),
         kinds=set(stage.kinds),
         owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
         description=stage.description,
@@ -185,22 +203,21 @@ def asset(
         pool=stage.pool,
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
-        metadata={**_code_reference(stage), **page_link(pages), **expected},
+        metadata={**_code_reference(stage), **page_link(place.pages), **expected},
         freshness_policy=NIGHTLY if nightly else None,
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and (stage.deps or upstream) else None,
-        io_manager_key=READER,
+        io_manager_key=place.name(READER),
+        required_resource_keys=set(needed(place)),
     )
-    def definition(
-        context: dg.AssetExecutionContext, plinth: PlinthResource, plinth_session: dg.ResourceParam[Session]
-    ) -> Iterator[Any]:
-        session = plinth_session
+    def definition(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        session: Session = getattr(context.resources, place.name(SESSION))
         try:
-            ctx = plinth.context(session)
+            ctx = opened(context, place)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
             session.assets.advance(0, stage.asset)
             yield from execute(stage, ctx, context.log.info, session.warnings.append)
             session.assets.advance()
-            for evaluation in marks_of_new(ctx, stage.asset):
+            for evaluation in marks_of_new(ctx, stage.asset, place):
                 context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:
             session.failures.append(error)
@@ -228,15 +245,14 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
                 ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
             )
         if made.blocked and made.suite and made.outcome:
-            yield _check_result(stage, made.suite, made.outcome)
+            yield _check_result(made.suite, made.outcome)
         manifest = publish(stage, ctx, made)
     for line in made.outcome.warnings if made.outcome else ():
         warn(f"{stage.asset}: {line}")
     yield dg.MaterializeResult(
-        asset_key=asset_key(stage.asset),
         data_version=dg.DataVersion(manifest.digest),
         metadata=metadata(stage, ctx, manifest, made.inputs, cached=made.cached),
-        check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
+        check_results=[_check_result(made.suite, made.outcome)] if made.suite and made.outcome else [],
     )
 
 
@@ -320,9 +336,8 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     return manifest
 
 
-def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
+def _check_result(suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        asset_key=asset_key(stage.asset),
         check_name=CHECK,
         passed=not outcome.blocked and not outcome.warnings,
         severity=dg.AssetCheckSeverity.ERROR if outcome.blocked else dg.AssetCheckSeverity.WARN,
@@ -361,7 +376,7 @@ def _place(function: FunctionType) -> tuple[str | None, int]:
 MARKS = "marks"
 
 
-def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.AssetCheckEvaluation]:
+def mark_evaluations(ctx: Context, assets: Collection[str], place: Placement) -> Iterator[dg.AssetCheckEvaluation]:
     """Evaluate the check of these assets now.
 
     Raises:
@@ -378,7 +393,7 @@ def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.Asset
         # A picture is about 100 KB, so only the tainted asset has it.
         here = [n for n in hit if ref is not None and frozen[n][ref.digest] == 0]
         yield dg.AssetCheckEvaluation(
-            asset_key=asset_key(asset),
+            asset_key=place.key(asset),
             check_name=MARKS,
             passed=not hit,
             description="; ".join(said) or "no mark",
@@ -394,7 +409,7 @@ def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
     return picture(impact_figure, found.boxes, found.arrows)
 
 
-def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:
+def marks_of_new(ctx: Context, asset: str, place: Placement) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield the check of an asset that was just materialized; nothing in a workspace without taints.
 
     Raises:
@@ -403,8 +418,4 @@ def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:
     from plinth_registry import taint
 
     if taint.statements(ctx):
-        yield from mark_evaluations(ctx, [asset])
-
-
-def asset_key(asset: str) -> dg.AssetKey:
-    return dg.AssetKey(asset.split("/"))
+        yield from mark_evaluations(ctx, [asset], place)
