@@ -28,6 +28,7 @@ from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
+from plinth_assets.framework.pipes import PipesAnnotator
 from plinth_assets.framework.placement import ALONE, Placement
 from plinth_assets.framework.present import expected_cost
 from plinth_jobs import CANDIDATE, RELEASE, sensors
@@ -190,6 +191,7 @@ def build(
     served: bool = False,
     upstream: Mapping[str, Sequence[str]] = MappingProxyType({}),
     key_prefix: str | Sequence[str] = "",
+    pipes: Mapping[str, PipesAnnotator] = MappingProxyType({}),
 ) -> dg.Definitions:
     """Build all assets, checks, jobs, schedules and sensors of a recipe, with those that packages add.
 
@@ -201,15 +203,24 @@ def build(
         served: True for the code location of Dagster, False for a run in this process.
         upstream: asset keys by bucket: assets of the user's project that write the files of the bucket's sources.
         key_prefix: prefix of all keys and names, for several recipes in one code location (`Placement`).
+        pipes: annotators that run in an external process, by name; their clients are resources of the user's project.
 
     Raises:
-        RecipeError: `upstream` names a bucket that the recipe does not have, or the prefix is invalid.
+        RecipeError: `upstream` names a bucket or `pipes` an annotator that the recipe does not have, or the prefix is
+            invalid.
     """
     if unknown := sorted(set(upstream) - set(recipe.corpus.buckets)):
         raise RecipeError(
             f"recipe {recipe.name} has no bucket {unknown[0]}",
             found=f"upstream assets for {', '.join(unknown)}",
             expected=f"buckets of the recipe: {', '.join(recipe.corpus.buckets)}",
+        )
+    if unknown := sorted(set(pipes) - set(recipe.corpus.annotate)):
+        raise RecipeError(
+            f"recipe {recipe.name} has no annotator {unknown[0]}",
+            found=f"Pipes clients for {', '.join(unknown)}",
+            expected=f"annotators of the recipe: {', '.join(recipe.corpus.annotate)}",
+            remedy="add the annotator to `corpus.annotate` of the recipe, or remove it from `pipes`",
         )
     all_stages, place = stages(recipe), Placement.of(key_prefix, pages)
     outside = {f"{bucket}/sources": tuple(keys) for bucket, keys in upstream.items()}
@@ -232,6 +243,7 @@ def build(
                 nightly=stage.group in CORPUS_GROUPS,
                 upstream=outside.get(stage.asset, ()),
                 expected=expected_cost(space, stage.asset) if served else {},
+                pipes=pipes,
             )
             for stage in all_stages
         ],

@@ -24,6 +24,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import folder_of
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
+from plinth_assets.framework.pipes import PipesAnnotator
 from plinth_assets.framework.placement import Placement
 from plinth_jobs import definitions, project, recipes
 
@@ -81,13 +82,18 @@ class RecipeComponent(dg.Component, dg.Model, dg.Resolvable):
         default_factory=dict,
         description="For each bucket, keys of this project's assets that write the files of the bucket's sources.",
     )
+    pipes: dict[str, PipesAnnotator] = Field(
+        default_factory=dict,
+        description="For each annotator that runs in an external process, the Pipes client that starts it.",
+    )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build the definitions of the recipe.
 
         Raises:
-            RecipeError: the recipe is invalid, `upstream` names an unknown bucket, or another recipe of the project has
-                the same keys, or other versions of the same assets in the same workspace.
+            RecipeError: the recipe is invalid; `upstream` names an unknown bucket, or `pipes` an unknown annotator;
+                another recipe of the project has the same keys, or other versions of the same assets in the same
+                workspace.
         """
         workspace = self._folder(context.project_root)
         processes.shut_out(workspace)
@@ -97,7 +103,13 @@ class RecipeComponent(dg.Component, dg.Model, dg.Resolvable):
                 self._require_apart(other, recipe, context)
         compute = Compute("local", self.workers or cores())
         return definitions.build(
-            recipe, workspace, compute=compute, served=True, upstream=self.upstream, key_prefix=self.key_prefix
+            recipe,
+            workspace,
+            compute=compute,
+            served=True,
+            upstream=self.upstream,
+            key_prefix=self.key_prefix,
+            pipes=self.pipes,
         )
 
     def _folder(self, project_root: Path) -> Path:

@@ -34,6 +34,7 @@ from plinth.storage.workspace import Workspace
 from plinth.text import markdown_text
 from plinth_assets.framework import Inputs, Say, Stage, Suite, SuiteOutcome, data_docs, evaluate, up_to_date
 from plinth_assets.framework.arrow_reader import ArrowReader
+from plinth_assets.framework.pipes import PipesAnnotator, PipesReport
 from plinth_assets.framework.placement import ALONE, Placement
 from plinth_assets.framework.present import metadata, page_link, picture
 
@@ -42,6 +43,8 @@ PRIORITY = "dagster/priority"
 #: Dagster run tag with the requester, who cannot approve under two-person approval.
 REQUESTED_BY = "plinth/requested_by"
 
+#: Group of the sidecars of annotators.
+ANNOTATIONS = "annotations"
 #: Groups outside the corpus. Their jobs reserve rank cost; other costs are negligible.
 NOT_CORPUS = frozenset({"training", "evaluation", "report", "registry", "release"})
 
@@ -172,6 +175,7 @@ def asset(
     nightly: bool = False,
     upstream: Sequence[str] = (),
     expected: Mapping[str, Any] = MappingProxyType({}),
+    pipes: Mapping[str, PipesAnnotator] = MappingProxyType({}),
 ) -> dg.AssetsDefinition:
     """Return the Dagster asset of a stage.
 
@@ -180,8 +184,11 @@ def asset(
         nightly: True if the nightly corpus job includes it.
         upstream: keys of assets of the user's project that write the files this stage reads.
         expected: metadata about the cost of the next materialization.
+        pipes: annotators that run in an external process.
     """
     key = place.key(stage.asset)
+    annotator = stage.asset.rpartition("/")[2] if stage.group == ANNOTATIONS else ""
+    external = pipes.get(annotator)
     checks = [
         dg.AssetCheckSpec(
             CHECK,
@@ -189,6 +196,10 @@ def asset(
             blocking=True,
             description="Evaluate the asset's expectations on its statistics. A critical failure blocks publication.",
         )
+    ] * bool(stage.suite)
+    reported = external.checks if external else ()
+    checks += [
+        dg.AssetCheckSpec(name, asset=key, description="Reported by the annotator's program.") for name in reported
     ]
 
     @dg.asset(
@@ -199,7 +210,7 @@ def asset(
         owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
         description=stage.description,
         code_version=stage.code_version,
-        check_specs=checks if stage.suite else None,
+        check_specs=checks,
         pool=stage.pool,
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
@@ -207,20 +218,26 @@ def asset(
         freshness_policy=NIGHTLY if nightly else None,
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and (stage.deps or upstream) else None,
         io_manager_key=place.name(READER),
-        required_resource_keys=set(needed(place)),
+        required_resource_keys={*needed(place), *([external.client] if external else [])},
     )
     def definition(context: dg.AssetExecutionContext) -> Iterator[Any]:
         session: Session = getattr(context.resources, place.name(SESSION))
+        reports = {name: PipesReport(name, one, context) for name, one in pipes.items()}
+        report = reports.get(annotator)
         try:
             ctx = opened(context, place)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
             session.assets.advance(0, stage.asset)
-            yield from execute(stage, ctx, context.log.info, session.warnings.append)
+            ctx.programs = {name: one.run for name, one in reports.items()}
+            for event in execute(stage, ctx, context.log.info, session.warnings.append):
+                yield report.shown(event) if report else event
             session.assets.advance()
             for evaluation in marks_of_new(ctx, stage.asset, place):
                 context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:
             session.failures.append(error)
+            if report:
+                yield from report.pending()
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
     return definition
