@@ -29,7 +29,7 @@ from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
 from plinth_assets.framework.pipes import PipesAnnotator
-from plinth_assets.framework.placement import ALONE, Placement
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import expected_cost
 from plinth_jobs import CANDIDATE, RELEASE, sensors
 from plinth_jobs.dagster_parts import HOST, host, kept_connections
@@ -69,7 +69,7 @@ class AddedDefinitions:
     """
 
     name: str
-    build: Callable[[Recipe, Path, Placement], dg.Definitions]
+    build: Callable[[Recipe, Path, DagsterPlacement], dg.Definitions]
     in_runs: bool = True
 
 
@@ -88,7 +88,7 @@ class AssetJob(NamedTuple):
     scheduled: str = ""
     queued: bool = False  # has the priority and quota of the recipe's team
 
-    def job(self, place: Placement, tags: Mapping[str, str] | None = None) -> Any:
+    def job(self, place: DagsterPlacement, tags: Mapping[str, str] | None = None) -> Any:
         """Build the Dagster job."""
         name = place.name(self.name)
         return dg.define_asset_job(
@@ -111,7 +111,7 @@ def scheduled(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDe
     )
 
 
-def with_schedule(one: AssetJob, place: Placement) -> dg.Definitions:
+def with_schedule(one: AssetJob, place: DagsterPlacement) -> dg.Definitions:
     """Build a job and its schedule."""
     job = one.job(place)
     return dg.Definitions(jobs=[job], schedules=[scheduled(job, place.name(one.schedule), one.cron, one.scheduled)])
@@ -202,7 +202,7 @@ def build(
         pages: address of the workspace's pages; every asset links to them.
         served: True for the code location of Dagster, False for a run in this process.
         upstream: asset keys by bucket: assets of the user's project that write the files of the bucket's sources.
-        key_prefix: prefix of all keys and names, for several recipes in one code location (`Placement`).
+        key_prefix: prefix of all keys and names, for several recipes in one code location (`DagsterPlacement`).
         pipes: annotators that run in an external process, by name; their clients are resources of the user's project.
 
     Raises:
@@ -222,7 +222,7 @@ def build(
             expected=f"annotators of the recipe: {', '.join(recipe.corpus.annotate)}",
             remedy="add the annotator to `corpus.annotate` of the recipe, or remove it from `pipes`",
         )
-    all_stages, place = stages(recipe), Placement.of(key_prefix, pages)
+    all_stages, place = stages(recipe), DagsterPlacement.of(key_prefix, pages)
     outside = {f"{bucket}/sources": tuple(keys) for bucket, keys in upstream.items()}
     named = {asset: place.name(group) for asset, group in group_names(all_stages).items()}
     table = _asset_jobs(recipe, all_stages, named)
@@ -259,7 +259,9 @@ def build(
     return dg.Definitions.merge(own, *(one.build(recipe, workspace, place) for one in added))
 
 
-def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any], place: Placement) -> list[dg.SensorDefinition]:
+def _sensors(
+    recipe: Recipe, workspace: Path, jobs: Mapping[str, Any], place: DagsterPlacement
+) -> list[dg.SensorDefinition]:
     found = [sensors.arrival(recipe, workspace, jobs[CORPUS], place.name("arrival"))]
     if RELEASE in jobs:
         of_release = jobs[RELEASE]

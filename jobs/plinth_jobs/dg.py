@@ -25,7 +25,7 @@ from plinth.storage.workspace import folder_of
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
 from plinth_assets.framework.pipes import PipesAnnotator
-from plinth_assets.framework.placement import Placement
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs import definitions, project, recipes
 
 RECIPE = "recipe.yaml"
@@ -123,7 +123,7 @@ class RecipeComponent(dg.Component, dg.Model, dg.Resolvable):
         """Check that another recipe of the project has another prefix, and the same assets in a common workspace."""
         theirs = other._recipe(Path(context.path))
         names = f"recipes {recipe.name} and {theirs.name} of this Dagster project"
-        if Placement.of(self.key_prefix) == Placement.of(other.key_prefix):
+        if DagsterPlacement.of(self.key_prefix) == DagsterPlacement.of(other.key_prefix):
             raise RecipeError(
                 f"{names} have the same asset keys and names",
                 found=f"key_prefix {self.key_prefix!r} for both",

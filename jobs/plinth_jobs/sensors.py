@@ -20,7 +20,7 @@ from plinth.training.run_state import RunWatch
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage, decide
 from plinth_assets.framework.build import MARKS, mark_evaluations
-from plinth_assets.framework.placement import Placement
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
 from plinth_jobs.asset_states import requests
@@ -30,7 +30,7 @@ RUNNING = dg.DefaultSensorStatus.RUNNING
 APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
 
 
-def approval(recipe: Recipe, workspace: Path, job: Any, place: Placement) -> dg.SensorDefinition:
+def approval(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that acts on approvals, which are given in MLflow or by a signed statement."""
 
     @dg.sensor(
@@ -50,7 +50,7 @@ def approval(recipe: Recipe, workspace: Path, job: Any, place: Placement) -> dg.
     return _approval
 
 
-def mirror(recipe: Recipe, workspace: Path, place: Placement) -> dg.SensorDefinition:
+def mirror(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that syncs MLflow from the signed history. The sensor undoes manual changes of aliases and
     raises an alert."""
 
@@ -77,7 +77,7 @@ def mirror(recipe: Recipe, workspace: Path, place: Placement) -> dg.SensorDefini
     return _mirror
 
 
-def canary(recipe: Recipe, workspace: Path, job: Any, place: Placement) -> dg.SensorDefinition:
+def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that compares a canary with the champion and rolls back a worse canary. It requests the
     promotion if the policy does not require a person. The feed sensor raises the alert about a rollback."""
 
@@ -109,7 +109,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any, place: Placement) -> dg.Se
     return _canary
 
 
-def _trial(ctx: Context, tick: Any, place: Placement) -> dg.AssetObservation:
+def _trial(ctx: Context, tick: Any, place: DagsterPlacement) -> dg.AssetObservation:
     """Return the state of a canary trial, for the Dagster page of the asset `release`."""
     from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
@@ -143,7 +143,7 @@ FEED_INTERVAL_S = 15
 ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
-def feed(recipe: Recipe, workspace: Path, place: Placement) -> dg.SensorDefinition:
+def feed(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that adds taints and release changes to the signed feed, delivers the feed, raises alerts and
     shows entries on the assets. The sensor rolls back a tainted champion if the release's policy requires this."""
 
@@ -198,7 +198,7 @@ def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
         record_failure(ctx.workspace.root, "", "feed", f"{moved.model} is {to}: {moved.reason}")
 
 
-def observations(entries: Iterable[Any], place: Placement) -> Iterator[dg.AssetObservation]:
+def observations(entries: Iterable[Any], place: DagsterPlacement) -> Iterator[dg.AssetObservation]:
     """Yield an observation for each feed entry about a published asset, for the asset's page."""
     for entry in entries:
         for asset in entry.assets:
@@ -257,7 +257,7 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     return sources | {name: listing(location, folder) for name, location in named.items()}
 
 
-def pages(workspace: Path, place: Placement) -> dg.SensorDefinition:
+def pages(workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that rewrites the index of the workspace's pages after new data is published."""
     watch = RunWatch(workspace / "runs")
 
@@ -275,7 +275,7 @@ def pages(workspace: Path, place: Placement) -> dg.SensorDefinition:
     return _pages
 
 
-def failure(workspace: Path, place: Placement) -> dg.SensorDefinition:
+def failure(workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that writes every failed run to the workspace's `alerts.jsonl`, for a pager. With a prefix, the
     sensor ignores runs of other recipes and assets in the code location."""
 
@@ -291,7 +291,7 @@ def failure(workspace: Path, place: Placement) -> dg.SensorDefinition:
     return _failure
 
 
-def automation(all_stages: Iterable[Stage], place: Placement) -> dg.AutomationConditionSensorDefinition:
+def automation(all_stages: Iterable[Stage], place: DagsterPlacement) -> dg.AutomationConditionSensorDefinition:
     """Build the sensor of automation conditions. The sensor starts an asset when the asset's inputs are new and their
     blocking checks passed. The sensor covers only Plinth's assets; Dagster's default sensor covers the other assets of
     a project."""
@@ -309,7 +309,7 @@ def automation(all_stages: Iterable[Stage], place: Placement) -> dg.AutomationCo
 DESCRIPTION = "Passes if neither the asset nor an upstream artifact is tainted (`plinth release taint list`)."
 
 
-def checks(groups: Mapping[str, str], workspace: Path, place: Placement) -> list[dg.AssetChecksDefinition]:
+def checks(groups: Mapping[str, str], workspace: Path, place: DagsterPlacement) -> list[dg.AssetChecksDefinition]:
     """Build the taint check of every asset, in one definition per group.
 
     For each asset in a definition, Dagster iterates over all assets of that definition. With a single definition, the
@@ -324,7 +324,7 @@ def checks(groups: Mapping[str, str], workspace: Path, place: Placement) -> list
     return [_of_group(group, assets, workspace, place) for group, assets in members.items()]
 
 
-def _of_group(group: str, assets: Iterable[str], workspace: Path, place: Placement) -> dg.AssetChecksDefinition:
+def _of_group(group: str, assets: Iterable[str], workspace: Path, place: DagsterPlacement) -> dg.AssetChecksDefinition:
     specs = [dg.AssetCheckSpec(MARKS, asset=place.key(asset), description=DESCRIPTION) for asset in assets]
 
     @dg.multi_asset_check(name=f"{MARKS}_of_{group}", specs=specs, can_subset=True)

@@ -15,7 +15,7 @@ from dagster.components.testing import create_defs_folder_sandbox
 from plinth.compute.context import Context
 from plinth.errors import RecipeError
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework.placement import Placement
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs import definitions, recipes, sensors
 from plinth_jobs.dg import RecipeComponent
 from plinth_jobs.instance import ALARMS, interruptible
@@ -131,11 +131,11 @@ def test_recipes_in_one_workspace_must_have_equal_assets(tmp_path: Path) -> None
 @pytest.mark.parametrize("prefix", ["a b", "a//b", "a__b", "a-b", "/a"])
 def test_an_invalid_prefix_is_refused(prefix: str) -> None:
     with pytest.raises(RecipeError, match="cannot be a key prefix"):
-        Placement.of(prefix)
+        DagsterPlacement.of(prefix)
 
 
 def test_different_prefixes_never_give_the_same_name() -> None:
-    places = [Placement.of(prefix) for prefix in ("", "a", "a/b", "a_b", "a/b_c", "a_b/c", ["a", "b", "c"])]
+    places = [DagsterPlacement.of(prefix) for prefix in ("", "a", "a/b", "a_b", "a/b_c", "a_b/c", ["a", "b", "c"])]
     assert len({place.name("arrival") for place in places}) == len(places)
     for place in places:
         assert place.asset(place.key("web/documents")) == "web/documents"
@@ -152,7 +152,7 @@ def test_failures_of_another_recipe_raise_no_alert(tmp_path: Path) -> None:
 
     jobs = [dg.define_asset_job(f"{name}__all", f"key:{name}/broken") for name in ("a", "b")]
     defs = dg.Definitions([ours, theirs], jobs=jobs, executor=dg.in_process_executor)
-    sensor, runs = sensors.failure(tmp_path, Placement.of("a")), []
+    sensor, runs = sensors.failure(tmp_path, DagsterPlacement.of("a")), []
     with dg.DagsterInstance.ephemeral() as instance, interruptible():
         for job, selection in (("a__all", None), ("b__all", None), ("b__all", [theirs.key]), ("a__all", [ours.key])):
             failed = defs.resolve_job_def(job).execute_in_process(

@@ -19,7 +19,7 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.parameters import streams_of
 from plinth.tokens.shards.reader import open_streams
-from plinth_assets.framework.placement import Placement
+from plinth_assets.framework.placement import DagsterPlacement
 
 SHARDS = "shards"
 
@@ -45,7 +45,7 @@ class ArrowReader(dg.ConfigurableIOManager):
             IntegrityError: a file differs from its record.
         """
         ctx = Context(Workspace(self.workspace))
-        manifest = ctx.refs.current(Placement.of(self.key_prefix).asset(context.asset_key))
+        manifest = ctx.refs.current(DagsterPlacement.of(self.key_prefix).asset(context.asset_key))
         context.add_input_metadata({"manifest": manifest.digest, "rows": manifest.rows})
         return dataset(ctx.store, manifest)
 

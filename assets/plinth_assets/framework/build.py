@@ -35,7 +35,7 @@ from plinth.text import markdown_text
 from plinth_assets.framework import Inputs, Say, Stage, Suite, SuiteOutcome, data_docs, evaluate, up_to_date
 from plinth_assets.framework.arrow_reader import ArrowReader
 from plinth_assets.framework.pipes import PipesAnnotator, PipesReport
-from plinth_assets.framework.placement import ALONE, Placement
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import metadata, page_link, picture
 
 CHECK = "expectations"
@@ -145,7 +145,7 @@ def resources_of(
     compute: Compute,
     session: Session | None = None,
     recipe: str = "",
-    place: Placement = ALONE,
+    place: DagsterPlacement = ALONE,
 ) -> dict[str, Any]:
     """Return the resources that assets of stages need, by key."""
     return {
@@ -155,12 +155,12 @@ def resources_of(
     }
 
 
-def needed(place: Placement) -> tuple[str, ...]:
+def needed(place: DagsterPlacement) -> tuple[str, ...]:
     """Return the keys of the resources that `opened` reads."""
     return place.name(RESOURCE), place.name(SESSION)
 
 
-def opened(context: dg.AssetExecutionContext, place: Placement) -> Context:
+def opened(context: dg.AssetExecutionContext, place: DagsterPlacement) -> Context:
     """Return the runtime context of an asset, from the resources of its Dagster run."""
     plinth, session = (getattr(context.resources, key) for key in needed(place))
     ctx: Context = plinth.context(session)
@@ -169,7 +169,7 @@ def opened(context: dg.AssetExecutionContext, place: Placement) -> Context:
 
 def asset(
     stage: Stage,
-    place: Placement = ALONE,
+    place: DagsterPlacement = ALONE,
     *,
     group: str = "",
     nightly: bool = False,
@@ -393,7 +393,9 @@ def _place(function: FunctionType) -> tuple[str | None, int]:
 MARKS = "marks"
 
 
-def mark_evaluations(ctx: Context, assets: Collection[str], place: Placement) -> Iterator[dg.AssetCheckEvaluation]:
+def mark_evaluations(
+    ctx: Context, assets: Collection[str], place: DagsterPlacement
+) -> Iterator[dg.AssetCheckEvaluation]:
     """Evaluate the check of these assets now.
 
     Raises:
@@ -426,7 +428,7 @@ def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
     return picture(impact_figure, found.boxes, found.arrows)
 
 
-def marks_of_new(ctx: Context, asset: str, place: Placement) -> Iterator[dg.AssetCheckEvaluation]:
+def marks_of_new(ctx: Context, asset: str, place: DagsterPlacement) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield the check of an asset that was just materialized; nothing in a workspace without taints.
 
     Raises:

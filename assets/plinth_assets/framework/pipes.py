@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
+)
 from pydantic import Field
 
 from plinth.errors import CheckFailedError, StageError
@@ -97,13 +100,14 @@ class PipesReport:
     def _earlier(self) -> Iterator[dg.AssetCheckResult]:
         """Yield the last results of the checks, for a sidecar that was up to date. A check without a result fails with
         a warning."""
-        keys = [dg.AssetCheckKey(self.context.asset_key, name) for name in self.pipes.checks]
-        found = self.context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-        for key in keys:
-            event = found[key].event if key in found else None
+        history = self.context.instance.event_log_storage.get_asset_check_execution_history
+        for name in self.pipes.checks:
+            # Only finished evaluations: the current run has planned one.
+            found = history(dg.AssetCheckKey(self.context.asset_key, name), limit=1, status=COMPLETED)
+            event = found[0].event if found else None
             last = event.asset_check_evaluation if event else None
             yield dg.AssetCheckResult(
-                check_name=key.name,
+                check_name=name,
                 passed=bool(last and last.passed),
                 severity=last.severity if last else dg.AssetCheckSeverity.WARN,
                 description="not evaluated again: the program had nothing to do",

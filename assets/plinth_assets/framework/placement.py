@@ -1,4 +1,4 @@
-"""Placement of a recipe's definitions in a Dagster code location: the prefix of all keys and names."""
+"""DagsterPlacement of a recipe's definitions in a Dagster code location: the prefix of all keys and names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART = re.compile(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*")
 
 
 @dataclass(frozen=True)
-class Placement:
+class DagsterPlacement:
     """Key prefix of a recipe's definitions, and address of the workspace's pages.
 
     Several recipes in one code location need different prefixes. The prefix is part of Dagster's keys and names only:
@@ -64,5 +64,5 @@ class Placement:
         return "__".join((*self.prefix, name))
 
 
-#: Placement in a code location with one recipe.
-ALONE = Placement()
+#: DagsterPlacement in a code location with one recipe.
+ALONE = DagsterPlacement()

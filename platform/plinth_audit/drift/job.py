@@ -35,7 +35,7 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import Inputs, Say, Stage, Suite, between, by_bucket, each, shared_owner
 from plinth_assets.framework.build import asset
-from plinth_assets.framework.placement import Placement
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_assets.framework.present import markdown, picture, table
 from plinth_assets.measurements.comparison_stage import text_of
 from plinth_audit.drift import judge
@@ -354,7 +354,7 @@ JOB = "score_drift"
 INTERVAL_S = 60
 
 
-def build(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definitions:
+def build(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     """Return the Dagster definitions for drift, which are empty if the recipe has no release."""
     own = stages(recipe)
     if not own:
@@ -371,7 +371,7 @@ def build(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definitions:
     return dg.Definitions.merge(parts, with_schedule(daily, place))
 
 
-def sensor(workspace: Path, place: Placement) -> dg.SensorDefinition:
+def sensor(workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Return a Dagster sensor that raises one alarm per drifting slice when the set of drifting slices changes."""
 
     @dg.sensor(

@@ -35,7 +35,7 @@ from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust
 from plinth_assets.framework import Decision, Stage, decide
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
-from plinth_assets.framework.placement import ALONE, Placement
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_jobs import recipes
 from plinth_jobs.dagster_parts import HOST, host
 from plinth_jobs.definitions import QUIET, AddedDefinitions, raise_first_failure, requested_by
@@ -349,7 +349,7 @@ def _materialise(ctx: Context, stages: Sequence[Stage], chosen: Sequence[str], c
         raise_first_failure(space, JOB, result, session)
 
 
-def _added(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definitions:
+def _added(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     return dg.Definitions(assets=[asset(stage, place) for stage in remembered(workspace)])
 
 

@@ -16,7 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError, RequestError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
-from plinth_assets.framework.placement import ALONE, Placement
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import page_link, table
 from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
 from plinth_jobs.recipes import recall
@@ -31,7 +31,7 @@ CRON = "17 */6 * * *"
 JOB = "evaluate_checklists"
 
 
-def definitions(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definitions:
+def definitions(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     """Return a workspace's checklist assets and their job."""
     job = with_schedule(
         AssetJob(
@@ -44,12 +44,12 @@ def definitions(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definit
     return dg.Definitions.merge(own, job)
 
 
-def key_of(name: ChecklistName, place: Placement = ALONE) -> dg.AssetKey:
+def key_of(name: ChecklistName, place: DagsterPlacement = ALONE) -> dg.AssetKey:
     """Return the Dagster asset key of a checklist."""
     return place.key(f"{GROUP}/{name}")
 
 
-def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, place: Placement) -> dg.AssetsDefinition:
+def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.AssetsDefinition:
     lines = review.checks(name)
     specs = [dg.AssetCheckSpec(_named(one.name), asset=key_of(name, place), description=one.claim) for one in lines]
 

@@ -15,7 +15,7 @@ from plinth.recipe.recipe import Recipe
 from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
 from plinth_assets.framework import shared_owner
 from plinth_assets.framework.build import needed, opened
-from plinth_assets.framework.placement import ALONE, Placement
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import page_link, picture, table
 from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
 from plinth_ops.service_levels import objectives
@@ -30,7 +30,7 @@ ASSET, GROUP, JOB = "service_levels", "operation", "measure_service_levels"
 BUDGETS, MEASURED = "error_budgets", "everything_measured"
 
 
-def definitions(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definitions:
+def definitions(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     """Return the asset `service_levels` and the job that materializes it every hour."""
     job = with_schedule(
         AssetJob(
@@ -42,7 +42,7 @@ def definitions(recipe: Recipe, workspace: Path, place: Placement) -> dg.Definit
     return dg.Definitions.merge(dg.Definitions(assets=[asset(recipe, place)]), job)
 
 
-def asset(recipe: Recipe, place: Placement = ALONE) -> dg.AssetsDefinition:
+def asset(recipe: Recipe, place: DagsterPlacement = ALONE) -> dg.AssetsDefinition:
     """Return the asset `service_levels` with two non-blocking checks: exhausted budgets, and indicators without
     data."""
     key = place.key(ASSET)

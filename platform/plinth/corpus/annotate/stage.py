@@ -102,15 +102,17 @@ def run(
     read = _resources(chosen, params, given)
     before = _before(chosen, sidecars or {})
     request, tables = _request(ctx, annotator_name, params, read)
-    others = _beside(ctx, given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
+    by_program = annotator_name in ctx.programs
+    companions = {} if by_program else {name: raw for name, raw in (beside or {}).items() if name != annotator_name}
+    others = _beside(ctx, given, companions)
     asset = f"{bucket_name}/{annotator_name}"
     found = slots({bucket_name: documents}, **{name: {bucket_name: made} for name, made in before.items()})
     items = [_item(ctx, request, others, slot.documents, slot.sides) for slot in found]
-    if annotator_name in ctx.programs:
-        found_parts = _by_program(ctx, request, items, asset)
+    if by_program:
+        finished = _by_program(ctx, request, items, asset)
     else:
-        found_parts = run_items(ctx, request.step, _annotate, items, label=asset)
-    made = [done[0] for done in found_parts]
+        finished = run_items(ctx, request.step, _annotate, items, label=asset)
+    made = [done[0] for done in finished]
     inputs = {f"{bucket_name}/documents": documents, **read}
     inputs |= {f"{bucket_name}/{name}": sidecar for name, sidecar in before.items()}
     stats = total(made) | ({"tables": {part.name: dict(part.stats) for part in tables}} if tables else {})
@@ -248,7 +250,7 @@ def _by_program(ctx: Context, request: _Request, items: Sequence[Item], label: s
                 folder, annotator(request.name), request.params, request.libraries, files, resources
             )
             ctx.programs[request.name](work)
-        written = [replace(item, task=task, also=()) for item, task in zip(items, tasks, strict=True)]
+        written = [replace(item, task=task) for item, task in zip(items, tasks, strict=True)]
         return run_items(ctx, request.step, _adopt, written, label=label)
 
 
@@ -355,7 +357,7 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
         f"annotator {chosen.name} returned an invalid batch",
         found=found,
         expected=expected,
-        remedy=f"correct {chosen.annotate.__module__} and raise the annotator's version",
+        remedy=f"correct {chosen.annotate.__module__}, or the annotator's program, and raise the annotator's version",
     )
 
 
