@@ -58,8 +58,9 @@ class RecipeScaffolder(dg.Scaffolder[ScaffoldParameters]):
 
 def _next_to_defs(context: dg.ResolutionContext, given: str) -> str:
     """Return the absolute path of a recipe next to defs.yaml. The name of a packaged recipe stays as it is."""
-    path = Path(context.resolve_source_relative_path(context.resolve_value(given, as_type=str)))
-    return str(path) if path.exists() else given
+    name: str = context.resolve_value(given, as_type=str)
+    path = context.resolve_source_relative_path(name)
+    return str(path) if path.exists() else name
 
 
 @dg.scaffold_with(RecipeScaffolder)
