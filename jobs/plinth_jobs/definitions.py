@@ -28,6 +28,8 @@ from plinth.storage.workspace import Workspace, folder_of
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
+from plinth_assets.framework.pipes import PipesAnnotator
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import expected_cost
 from plinth_jobs import CANDIDATE, RELEASE, sensors
 from plinth_jobs.dagster_parts import HOST, host, kept_connections
@@ -61,12 +63,13 @@ class AddedDefinitions:
 
     Args:
         name: name of the entry point.
-        build: `(recipe, workspace, address of the pages)` -> definitions, without resources or an executor.
+        build: `(recipe, workspace, placement)` -> definitions, without resources or an executor. All keys and names are
+            made by the placement, so that several recipes can be in one code location.
         in_runs: False if only Dagster's code location has them, not a run in this process (`plinth run`).
     """
 
     name: str
-    build: Callable[[Recipe, Path, str], dg.Definitions]
+    build: Callable[[Recipe, Path, DagsterPlacement], dg.Definitions]
     in_runs: bool = True
 
 
@@ -85,13 +88,14 @@ class AssetJob(NamedTuple):
     scheduled: str = ""
     queued: bool = False  # has the priority and quota of the recipe's team
 
-    def job(self, tags: Mapping[str, str] | None = None) -> Any:
+    def job(self, place: DagsterPlacement, tags: Mapping[str, str] | None = None) -> Any:
         """Build the Dagster job."""
+        name = place.name(self.name)
         return dg.define_asset_job(
-            self.name,
+            name,
             self.selection,
             executor_def=dg.in_process_executor,
-            tags={**(tags or {}), JOB: self.name},
+            tags={**(tags or {}), JOB: name},
             description=self.description,
         )
 
@@ -107,10 +111,10 @@ def scheduled(job: Any, name: str, cron: str, description: str) -> dg.ScheduleDe
     )
 
 
-def with_schedule(one: AssetJob) -> dg.Definitions:
+def with_schedule(one: AssetJob, place: DagsterPlacement) -> dg.Definitions:
     """Build a job and its schedule."""
-    job = one.job()
-    return dg.Definitions(jobs=[job], schedules=[scheduled(job, one.schedule, one.cron, one.scheduled)])
+    job = one.job(place)
+    return dg.Definitions(jobs=[job], schedules=[scheduled(job, place.name(one.schedule), one.cron, one.scheduled)])
 
 
 # Dagster's view of a recipe, and Dagster runs in this process, recorded in the workspace's instance as the daemon's
@@ -161,9 +165,7 @@ def group_names(all_stages: Sequence[Stage]) -> dict[str, str]:
     return named
 
 
-def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage]) -> list[AssetJob]:
-    named = group_names(all_stages)
-
+def _asset_jobs(recipe: Recipe, all_stages: Sequence[Stage], named: Mapping[str, str]) -> list[AssetJob]:
     def groups(*wanted: str) -> dg.AssetSelection:
         return dg.AssetSelection.groups(*sorted({named[one.asset] for one in all_stages if one.group in wanted}))
 
@@ -188,6 +190,8 @@ def build(
     pages: str = "",
     served: bool = False,
     upstream: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    key_prefix: str | Sequence[str] = "",
+    pipes: Mapping[str, PipesAnnotator] = MappingProxyType({}),
 ) -> dg.Definitions:
     """Build all assets, checks, jobs, schedules and sensors of a recipe, with those that packages add.
 
@@ -198,9 +202,12 @@ def build(
         pages: address of the workspace's pages; every asset links to them.
         served: True for the code location of Dagster, False for a run in this process.
         upstream: asset keys by bucket: assets of the user's project that write the files of the bucket's sources.
+        key_prefix: prefix of all keys and names, for several recipes in one code location (`DagsterPlacement`).
+        pipes: annotators that run in an external process, by name; their clients are resources of the user's project.
 
     Raises:
-        RecipeError: `upstream` names a bucket that the recipe does not have.
+        RecipeError: `upstream` names a bucket or `pipes` an annotator that the recipe does not have, or the prefix is
+            invalid.
     """
     if unknown := sorted(set(upstream) - set(recipe.corpus.buckets)):
         raise RecipeError(
@@ -208,51 +215,67 @@ def build(
             found=f"upstream assets for {', '.join(unknown)}",
             expected=f"buckets of the recipe: {', '.join(recipe.corpus.buckets)}",
         )
-    all_stages = stages(recipe)
+    if unknown := sorted(set(pipes) - set(recipe.corpus.annotate)):
+        raise RecipeError(
+            f"recipe {recipe.name} has no annotator {unknown[0]}",
+            found=f"Pipes clients for {', '.join(unknown)}",
+            expected=f"annotators of the recipe: {', '.join(recipe.corpus.annotate)}",
+            remedy="add the annotator to `corpus.annotate` of the recipe, or remove it from `pipes`",
+        )
+    all_stages, place = stages(recipe), DagsterPlacement.of(key_prefix, pages)
     outside = {f"{bucket}/sources": tuple(keys) for bucket, keys in upstream.items()}
-    table, named = _asset_jobs(recipe, all_stages), group_names(all_stages)
-    marks_checks = sensors.checks(named, workspace)
+    named = {asset: place.name(group) for asset, group in group_names(all_stages).items()}
+    table = _asset_jobs(recipe, all_stages, named)
+    marks_checks = sensors.checks(named, workspace, place)
     # Taint checks are separate: they are evaluated when an asset is tainted or materialized.
     space = Workspace(workspace)
     tags, apart = run_tags(recipe, space), dg.AssetSelection.checks(*marks_checks)
-    jobs = {one.name: one._replace(selection=one.selection - apart).job(tags if one.queued else None) for one in table}
+    jobs = {
+        one.name: one._replace(selection=one.selection - apart).job(place, tags if one.queued else None)
+        for one in table
+    }
     own = dg.Definitions(
         assets=[
             asset(
                 stage,
-                pages,
+                place,
                 group=named[stage.asset],
                 nightly=stage.group in CORPUS_GROUPS,
                 upstream=outside.get(stage.asset, ()),
                 expected=expected_cost(space, stage.asset) if served else {},
+                pipes=pipes,
             )
             for stage in all_stages
         ],
         asset_checks=marks_checks,
         jobs=list(jobs.values()),
-        schedules=[scheduled(jobs[one.name], one.schedule, one.cron, one.scheduled) for one in table if one.cron],
-        sensors=_sensors(recipe, workspace, jobs),
-        resources=resources_of(str(workspace), compute, session, recipe.name),
+        schedules=[
+            scheduled(jobs[one.name], place.name(one.schedule), one.cron, one.scheduled) for one in table if one.cron
+        ],
+        sensors=_sensors(recipe, workspace, jobs, place),
+        resources=resources_of(str(workspace), compute, session, recipe.name, place),
     )
     added = (one for one in ADDED.values() if served or one.in_runs)
-    return dg.Definitions.merge(own, *(one.build(recipe, workspace, pages) for one in added))
+    return dg.Definitions.merge(own, *(one.build(recipe, workspace, place) for one in added))
 
 
-def _sensors(recipe: Recipe, workspace: Path, jobs: Mapping[str, Any]) -> list[dg.SensorDefinition]:
-    found = [sensors.arrival(recipe, workspace, jobs[CORPUS])]
+def _sensors(
+    recipe: Recipe, workspace: Path, jobs: Mapping[str, Any], place: DagsterPlacement
+) -> list[dg.SensorDefinition]:
+    found = [sensors.arrival(recipe, workspace, jobs[CORPUS], place.name("arrival"))]
     if RELEASE in jobs:
         of_release = jobs[RELEASE]
         found += [
-            sensors.approval(recipe, workspace, of_release),
-            sensors.canary(recipe, workspace, of_release),
-            sensors.mirror(recipe, workspace),
+            sensors.approval(recipe, workspace, of_release, place),
+            sensors.canary(recipe, workspace, of_release, place),
+            sensors.mirror(recipe, workspace, place),
         ]
     return [
         *found,
-        sensors.feed(recipe, workspace),
-        sensors.pages(workspace),
-        sensors.failure(workspace),
-        sensors.automation(stages(recipe)),
+        sensors.feed(recipe, workspace, place),
+        sensors.pages(workspace, place),
+        sensors.failure(workspace, place),
+        sensors.automation(stages(recipe), place),
     ]
 
 
@@ -314,7 +337,7 @@ def execute(
         defs = build(recipe, space.root, compute=compute, session=session)
         result = defs.resolve_job_def(job).execute_in_process(
             instance=of_code_location(instance, job),
-            asset_selection=[dg.AssetKey(asset.split("/")) for asset in assets],
+            asset_selection=[*map(ALONE.key, assets)],
             run_config=QUIET,
             tags={REQUESTED_BY: requested_by(), HOST: host(), **run_tags(recipe, space)},
             raise_on_error=False,

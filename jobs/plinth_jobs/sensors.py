@@ -19,7 +19,8 @@ from plinth.text import counted
 from plinth.training.run_state import RunWatch
 from plinth_assets.catalog import stages
 from plinth_assets.framework import Stage, decide
-from plinth_assets.framework.build import MARKS, asset_key, mark_evaluations
+from plinth_assets.framework.build import MARKS, mark_evaluations
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_assets.sources import note_arrival
 from plinth_jobs import workspace_index
 from plinth_jobs.asset_states import requests
@@ -29,10 +30,12 @@ RUNNING = dg.DefaultSensorStatus.RUNNING
 APPROVAL_INTERVAL_S, CANARY_INTERVAL_S = 15, 60
 
 
-def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+def approval(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that acts on approvals, which are given in MLflow or by a signed statement."""
 
-    @dg.sensor(name="approval", job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    @dg.sensor(
+        name=place.name("approval"), job=job, minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING
+    )
     def _approval(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Request the release job for each approved candidate, or if the asset `release` does not show the last
         promotion or rollback."""
@@ -47,11 +50,11 @@ def approval(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     return _approval
 
 
-def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
+def mirror(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that syncs MLflow from the signed history. The sensor undoes manual changes of aliases and
     raises an alert."""
 
-    @dg.sensor(name="mirror", minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
+    @dg.sensor(name=place.name("mirror"), minimum_interval_seconds=APPROVAL_INTERVAL_S, default_status=RUNNING)
     def _mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         """Set MLflow aliases to those of the signed release history, and report differences."""
         from plinth_registry import api
@@ -74,11 +77,11 @@ def mirror(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
     return _mirror
 
 
-def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
+def canary(recipe: Recipe, workspace: Path, job: Any, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that compares a canary with the champion and rolls back a worse canary. It requests the
     promotion if the policy does not require a person. The feed sensor raises the alert about a rollback."""
 
-    @dg.sensor(name="canary", job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
+    @dg.sensor(name=place.name("canary"), job=job, minimum_interval_seconds=CANARY_INTERVAL_S, default_status=RUNNING)
     def _canary(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Compare the canary with the champion, and act on the result."""
         from plinth_registry import api
@@ -98,7 +101,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
         # Request the promotion at most once per hour, since gates may refuse it.
         key = f"canary/{tick.status.number}/{int(time.time() // 3600)}"
         requests = [dg.RunRequest(run_key=key)] if tick.due else []
-        events = [_trial(Context(Workspace(workspace)), tick)] if seen != known else []
+        events = [_trial(Context(Workspace(workspace)), tick, place)] if seen != known else []
         if not requests and not events:
             return dg.SkipReason(tick.status.next)
         return dg.SensorResult(run_requests=requests, asset_events=events)
@@ -106,7 +109,7 @@ def canary(recipe: Recipe, workspace: Path, job: Any) -> dg.SensorDefinition:
     return _canary
 
 
-def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
+def _trial(ctx: Context, tick: Any, place: DagsterPlacement) -> dg.AssetObservation:
     """Return the state of a canary trial, for the Dagster page of the asset `release`."""
     from plinth.report import release_pages
     from plinth_assets.framework.present import page_value, picture, table
@@ -114,7 +117,7 @@ def _trial(ctx: Context, tick: Any) -> dg.AssetObservation:
     rows = [[one.role, one.finding] for one in tick.data.streams]
     plot = {"evidence": picture(release_pages.trial_figure, tick.data.streams)} if rows else {}
     return dg.AssetObservation(
-        asset_key=dg.AssetKey("release"),
+        asset_key=place.key("release"),
         description=f"Canary version {tick.status.canary}: {tick.status.next}.",
         metadata={
             **plot,
@@ -140,11 +143,11 @@ FEED_INTERVAL_S = 15
 ALARMING = ("tainted", "rollback", "withdrawn", "returned")
 
 
-def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
+def feed(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that adds taints and release changes to the signed feed, delivers the feed, raises alerts and
     shows entries on the assets. The sensor rolls back a tainted champion if the release's policy requires this."""
 
-    @dg.sensor(name="feed", minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
+    @dg.sensor(name=place.name("feed"), minimum_interval_seconds=FEED_INTERVAL_S, default_status=RUNNING)
     def _feed(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Update the signed feed and deliver pending entries to consumers."""
         from plinth_registry import freeze as feeds
@@ -174,8 +177,8 @@ def feed(recipe: Recipe, workspace: Path) -> dg.SensorDefinition:
                 context.update_cursor(known)  # the finding was fixed, so the same finding later is new
             consumers = counted(len(waiting), "consumer", "wait")
             return dg.SkipReason(f"the feed has {counted(int(known), 'entry')}; {consumers}")
-        marked = mark_evaluations(ctx, concerned(ctx, fresh))
-        return dg.SensorResult(asset_events=[*observations(fresh), *marked], cursor=str(fresh[-1].number))
+        marked = mark_evaluations(ctx, concerned(ctx, fresh), place)
+        return dg.SensorResult(asset_events=[*observations(fresh, place), *marked], cursor=str(fresh[-1].number))
 
     return _feed
 
@@ -195,12 +198,12 @@ def _give_way(ctx: Context, recipe: Recipe, entry: Any) -> None:
         record_failure(ctx.workspace.root, "", "feed", f"{moved.model} is {to}: {moved.reason}")
 
 
-def observations(entries: Iterable[Any]) -> Iterator[dg.AssetObservation]:
+def observations(entries: Iterable[Any], place: DagsterPlacement) -> Iterator[dg.AssetObservation]:
     """Yield an observation for each feed entry about a published asset, for the asset's page."""
     for entry in entries:
         for asset in entry.assets:
             yield dg.AssetObservation(
-                asset_key=dg.AssetKey(asset.split("/")),
+                asset_key=place.key(asset),
                 metadata={entry.event: f"{entry.by}: {entry.reason}", "target": entry.target, "feed": entry.number},
             )
 
@@ -254,11 +257,11 @@ def _listings(recipe: Recipe, ctx: Context) -> dict[str, list[list[Any]]]:
     return sources | {name: listing(location, folder) for name, location in named.items()}
 
 
-def pages(workspace: Path) -> dg.SensorDefinition:
+def pages(workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Build the sensor that rewrites the index of the workspace's pages after new data is published."""
     watch = RunWatch(workspace / "runs")
 
-    @dg.sensor(name="pages", minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
+    @dg.sensor(name=place.name("pages"), minimum_interval_seconds=PAGES_INTERVAL_S, default_status=RUNNING)
     def _pages(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         """Rewrite the index of pages if it is outdated."""
         space = Workspace(workspace)
@@ -272,26 +275,29 @@ def pages(workspace: Path) -> dg.SensorDefinition:
     return _pages
 
 
-def failure(workspace: Path) -> dg.SensorDefinition:
-    """Build the sensor that writes every failed run to the workspace's `alerts.jsonl`, for a pager."""
+def failure(workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
+    """Build the sensor that writes every failed run to the workspace's `alerts.jsonl`, for a pager. With a prefix, the
+    sensor ignores runs of other recipes and assets in the code location."""
 
-    @dg.run_failure_sensor(name="failed_runs", default_status=RUNNING)
+    @dg.run_failure_sensor(name=place.name("failed_runs"), default_status=RUNNING)
     def _failure(context: dg.RunFailureSensorContext) -> None:
         """Record a failed run with its first error."""
-        record_failure(
-            workspace, context.dagster_run.run_id, context.dagster_run.job_name, context.failure_event.message
-        )
+        run = context.dagster_run
+        selected = run.asset_selection or ()
+        own = any(place.has(key) for key in selected) if selected else run.job_name.startswith(place.name(""))
+        if own:
+            record_failure(workspace, run.run_id, run.job_name, context.failure_event.message)
 
     return _failure
 
 
-def automation(all_stages: Iterable[Stage]) -> dg.AutomationConditionSensorDefinition:
+def automation(all_stages: Iterable[Stage], place: DagsterPlacement) -> dg.AutomationConditionSensorDefinition:
     """Build the sensor of automation conditions. The sensor starts an asset when the asset's inputs are new and their
     blocking checks passed. The sensor covers only Plinth's assets; Dagster's default sensor covers the other assets of
     a project."""
-    own = dg.AssetSelection.assets(*(asset_key(stage.asset) for stage in all_stages))
+    own = dg.AssetSelection.assets(*(place.key(stage.asset) for stage in all_stages))
     return dg.AutomationConditionSensorDefinition(
-        "automation", target=own, default_status=RUNNING, minimum_interval_seconds=60
+        place.name("automation"), target=own, default_status=RUNNING, minimum_interval_seconds=60
     )
 
 
@@ -303,7 +309,7 @@ def automation(all_stages: Iterable[Stage]) -> dg.AutomationConditionSensorDefin
 DESCRIPTION = "Passes if neither the asset nor an upstream artifact is tainted (`plinth release taint list`)."
 
 
-def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDefinition]:
+def checks(groups: Mapping[str, str], workspace: Path, place: DagsterPlacement) -> list[dg.AssetChecksDefinition]:
     """Build the taint check of every asset, in one definition per group.
 
     For each asset in a definition, Dagster iterates over all assets of that definition. With a single definition, the
@@ -315,16 +321,16 @@ def checks(groups: Mapping[str, str], workspace: Path) -> list[dg.AssetChecksDef
     members = dict[str, list[str]]()
     for asset, group in groups.items():
         members.setdefault(group, []).append(asset)
-    return [_of_group(group, assets, workspace) for group, assets in members.items()]
+    return [_of_group(group, assets, workspace, place) for group, assets in members.items()]
 
 
-def _of_group(group: str, assets: Iterable[str], workspace: Path) -> dg.AssetChecksDefinition:
-    specs = [dg.AssetCheckSpec(MARKS, asset=asset_key(asset), description=DESCRIPTION) for asset in assets]
+def _of_group(group: str, assets: Iterable[str], workspace: Path, place: DagsterPlacement) -> dg.AssetChecksDefinition:
+    specs = [dg.AssetCheckSpec(MARKS, asset=place.key(asset), description=DESCRIPTION) for asset in assets]
 
     @dg.multi_asset_check(name=f"{MARKS}_of_{group}", specs=specs, can_subset=True)
     def _marks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        asked = [key.asset_key.to_user_string() for key in context.selected_asset_check_keys]
-        for found in mark_evaluations(Context(Workspace(workspace)), asked):
+        asked = [place.asset(key.asset_key) for key in context.selected_asset_check_keys]
+        for found in mark_evaluations(Context(Workspace(workspace)), asked, place):
             yield dg.AssetCheckResult(
                 asset_key=found.asset_key,
                 check_name=MARKS,

@@ -28,7 +28,8 @@ from bench_minhash import megabytes, real_documents  # noqa: E402
 from cpu import best  # noqa: E402
 
 from plinth.corpus.annotate.base import ANNOTATORS  # noqa: E402
-from plinth.corpus.annotate.stage import BATCH_ROWS, slices  # noqa: E402
+from plinth.corpus.annotate.external import BATCH_ROWS  # noqa: E402
+from plinth.corpus.annotate.stage import slices  # noqa: E402
 from plinth_text.english import forget  # noqa: E402
 
 SCORES = ("gopher_quality", "gopher_repetition", "fineweb", "c4")

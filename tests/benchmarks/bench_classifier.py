@@ -34,7 +34,7 @@ from cpu import best  # noqa: E402
 from plinth.compute.context import Context, manifest  # noqa: E402
 from plinth.corpus import models  # noqa: E402
 from plinth.corpus.annotate import learned  # noqa: E402
-from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
+from plinth.corpus.annotate.external import BATCH_ROWS  # noqa: E402
 from plinth.corpus.slices import generate  # noqa: E402
 from plinth.records import Manifest, Step  # noqa: E402
 from plinth.storage.parts import DOCUMENT_SCHEMA, write_table  # noqa: E402

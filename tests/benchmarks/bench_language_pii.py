@@ -27,8 +27,8 @@ from cpu import best  # noqa: E402
 
 from plinth.corpus.annotate import language  # noqa: E402
 from plinth.corpus.annotate.base import ANNOTATORS  # noqa: E402
+from plinth.corpus.annotate.external import BATCH_ROWS  # noqa: E402
 from plinth.corpus.annotate.pii import pii  # noqa: E402
-from plinth.corpus.annotate.stage import BATCH_ROWS  # noqa: E402
 from plinth_text.fasttext import model_file  # noqa: E402
 from tests.plinth.corpus.annotate.pii_samples import samples  # noqa: E402
 

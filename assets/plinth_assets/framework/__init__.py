@@ -4,6 +4,9 @@
                   workers as a Dagster resource; the check of an asset against taints
     arrow_reader  Dagster I/O manager through which a user's asset reads rows of a Plinth asset
     data_docs     the same suites in Great Expectations, in a separate process; their results and pages
+    pipes         annotators that run in an external process through Dagster Pipes
+    pipes_worker  program that runs an installed annotator in the environment of a Pipes client
+    placement     prefix of a recipe's keys and names in a code location with several recipes
     present       manifests as Dagster metadata: results first, digests last
 """
 

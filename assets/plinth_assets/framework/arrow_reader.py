@@ -9,6 +9,7 @@ import dagster as dg
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+from pydantic import Field
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, RequestError
@@ -18,6 +19,7 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.parameters import streams_of
 from plinth.tokens.shards.reader import open_streams
+from plinth_assets.framework.placement import DagsterPlacement
 
 SHARDS = "shards"
 
@@ -33,6 +35,7 @@ class ArrowReader(dg.ConfigurableIOManager):
     """
 
     workspace: str
+    key_prefix: list[str] = Field(default_factory=list)
 
     def load_input(self, context: dg.InputContext) -> ds.Dataset:
         """Return the rows of the upstream asset.
@@ -42,7 +45,7 @@ class ArrowReader(dg.ConfigurableIOManager):
             IntegrityError: a file differs from its record.
         """
         ctx = Context(Workspace(self.workspace))
-        manifest = ctx.refs.current(context.asset_key.to_user_string())
+        manifest = ctx.refs.current(DagsterPlacement.of(self.key_prefix).asset(context.asset_key))
         context.add_input_metadata({"manifest": manifest.digest, "rows": manifest.rows})
         return dataset(ctx.store, manifest)
 

@@ -34,6 +34,8 @@ from plinth.storage.workspace import Workspace
 from plinth.text import markdown_text
 from plinth_assets.framework import Inputs, Say, Stage, Suite, SuiteOutcome, data_docs, evaluate, up_to_date
 from plinth_assets.framework.arrow_reader import ArrowReader
+from plinth_assets.framework.pipes import PipesAnnotator, PipesReport
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import metadata, page_link, picture
 
 CHECK = "expectations"
@@ -41,6 +43,8 @@ PRIORITY = "dagster/priority"
 #: Dagster run tag with the requester, who cannot approve under two-person approval.
 REQUESTED_BY = "plinth/requested_by"
 
+#: Group of the sidecars of annotators.
+ANNOTATIONS = "annotations"
 #: Groups outside the corpus. Their jobs reserve rank cost; other costs are negligible.
 NOT_CORPUS = frozenset({"training", "evaluation", "report", "registry", "release"})
 
@@ -136,34 +140,55 @@ class PlinthResource(dg.ConfigurableResource["PlinthResource"]):
 RESOURCE, SESSION, READER = "plinth", "plinth_session", "plinth_reader"
 
 
-def resources_of(workspace: str, compute: Compute, session: Session | None = None, recipe: str = "") -> dict[str, Any]:
+def resources_of(
+    workspace: str,
+    compute: Compute,
+    session: Session | None = None,
+    recipe: str = "",
+    place: DagsterPlacement = ALONE,
+) -> dict[str, Any]:
     """Return the resources that assets of stages need, by key."""
     return {
-        RESOURCE: PlinthResource.over(workspace, compute, recipe),
-        SESSION: session or Session(),
-        READER: ArrowReader(workspace=workspace),
+        place.name(RESOURCE): PlinthResource.over(workspace, compute, recipe),
+        place.name(SESSION): session or Session(),
+        place.name(READER): ArrowReader(workspace=workspace, key_prefix=list(place.prefix)),
     }
+
+
+def needed(place: DagsterPlacement) -> tuple[str, ...]:
+    """Return the keys of the resources that `opened` reads."""
+    return place.name(RESOURCE), place.name(SESSION)
+
+
+def opened(context: dg.AssetExecutionContext, place: DagsterPlacement) -> Context:
+    """Return the runtime context of an asset, from the resources of its Dagster run."""
+    plinth, session = (getattr(context.resources, key) for key in needed(place))
+    ctx: Context = plinth.context(session)
+    return ctx
 
 
 def asset(
     stage: Stage,
-    pages: str = "",
+    place: DagsterPlacement = ALONE,
     *,
     group: str = "",
     nightly: bool = False,
     upstream: Sequence[str] = (),
     expected: Mapping[str, Any] = MappingProxyType({}),
+    pipes: Mapping[str, PipesAnnotator] = MappingProxyType({}),
 ) -> dg.AssetsDefinition:
     """Return the Dagster asset of a stage.
 
     Args:
-        pages: address of the workspace's pages, for a link.
         group: replaces the stage's own group if that is too large.
         nightly: True if the nightly corpus job includes it.
         upstream: keys of assets of the user's project that write the files this stage reads.
         expected: metadata about the cost of the next materialization.
+        pipes: annotators that run in an external process.
     """
-    key = asset_key(stage.asset)
+    key = place.key(stage.asset)
+    annotator = stage.asset.rpartition("/")[2] if stage.group == ANNOTATIONS else ""
+    external = pipes.get(annotator)
     checks = [
         dg.AssetCheckSpec(
             CHECK,
@@ -171,39 +196,48 @@ def asset(
             blocking=True,
             description="Evaluate the asset's expectations on its statistics. A critical failure blocks publication.",
         )
+    ] * bool(stage.suite)
+    reported = external.checks if external else ()
+    checks += [
+        dg.AssetCheckSpec(name, asset=key, description="Reported by the annotator's program.") for name in reported
     ]
 
     @dg.asset(
         key=key,
-        deps=[asset_key(dep) for dep in (*stage.deps, *upstream)],
-        group_name=group or stage.group,
+        deps=[*map(place.key, stage.deps), *map(ALONE.key, upstream)],
+        group_name=group or place.name(stage.group),
         kinds=set(stage.kinds),
         owners=[stage.owner if "@" in stage.owner else f"team:{stage.owner}"],
         description=stage.description,
         code_version=stage.code_version,
-        check_specs=checks if stage.suite else None,
+        check_specs=checks,
         pool=stage.pool,
         tags=dict(stage.tags),
         op_tags={PRIORITY: str(stage.priority)} if stage.priority else None,
-        metadata={**_code_reference(stage), **page_link(pages), **expected},
+        metadata={**_code_reference(stage), **page_link(place.pages), **expected},
         freshness_policy=NIGHTLY if nightly else None,
         automation_condition=ON_NEW_DATA if stage.pool == "corpus" and (stage.deps or upstream) else None,
-        io_manager_key=READER,
+        io_manager_key=place.name(READER),
+        required_resource_keys={*needed(place), *([external.client] if external else [])},
     )
-    def definition(
-        context: dg.AssetExecutionContext, plinth: PlinthResource, plinth_session: dg.ResourceParam[Session]
-    ) -> Iterator[Any]:
-        session = plinth_session
+    def definition(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        session: Session = getattr(context.resources, place.name(SESSION))
+        reports = {name: PipesReport(name, one, context) for name, one in pipes.items()}
+        report = reports.get(annotator)
         try:
-            ctx = plinth.context(session)
+            ctx = opened(context, place)
             ctx.requested_by, ctx.run = context.run.tags.get(REQUESTED_BY), context.run.run_id
             session.assets.advance(0, stage.asset)
-            yield from execute(stage, ctx, context.log.info, session.warnings.append)
+            ctx.programs = {name: one.run for name, one in reports.items()}
+            for event in execute(stage, ctx, context.log.info, session.warnings.append):
+                yield report.shown(event) if report else event
             session.assets.advance()
-            for evaluation in marks_of_new(ctx, stage.asset):
+            for evaluation in marks_of_new(ctx, stage.asset, place):
                 context.instance.report_runless_asset_event(evaluation)
         except PlinthError as error:
             session.failures.append(error)
+            if report:
+                yield from report.pending()
             raise dg.Failure(description=str(error), allow_retries=False) from error
 
     return definition
@@ -228,15 +262,14 @@ def execute(stage: Stage, ctx: Context, say: Say, warn: Say = lambda line: None)
                 ctx, CHECKED, stage.asset, passed=not made.blocked, evaluated=made.outcome.evaluated, failures=failures
             )
         if made.blocked and made.suite and made.outcome:
-            yield _check_result(stage, made.suite, made.outcome)
+            yield _check_result(made.suite, made.outcome)
         manifest = publish(stage, ctx, made)
     for line in made.outcome.warnings if made.outcome else ():
         warn(f"{stage.asset}: {line}")
     yield dg.MaterializeResult(
-        asset_key=asset_key(stage.asset),
         data_version=dg.DataVersion(manifest.digest),
         metadata=metadata(stage, ctx, manifest, made.inputs, cached=made.cached),
-        check_results=[_check_result(stage, made.suite, made.outcome)] if made.suite and made.outcome else [],
+        check_results=[_check_result(made.suite, made.outcome)] if made.suite and made.outcome else [],
     )
 
 
@@ -320,9 +353,8 @@ def _made(stage: Stage, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     return manifest
 
 
-def _check_result(stage: Stage, suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
+def _check_result(suite: Suite, outcome: SuiteOutcome) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        asset_key=asset_key(stage.asset),
         check_name=CHECK,
         passed=not outcome.blocked and not outcome.warnings,
         severity=dg.AssetCheckSeverity.ERROR if outcome.blocked else dg.AssetCheckSeverity.WARN,
@@ -361,7 +393,9 @@ def _place(function: FunctionType) -> tuple[str | None, int]:
 MARKS = "marks"
 
 
-def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.AssetCheckEvaluation]:
+def mark_evaluations(
+    ctx: Context, assets: Collection[str], place: DagsterPlacement
+) -> Iterator[dg.AssetCheckEvaluation]:
     """Evaluate the check of these assets now.
 
     Raises:
@@ -378,7 +412,7 @@ def mark_evaluations(ctx: Context, assets: Collection[str]) -> Iterator[dg.Asset
         # A picture is about 100 KB, so only the tainted asset has it.
         here = [n for n in hit if ref is not None and frozen[n][ref.digest] == 0]
         yield dg.AssetCheckEvaluation(
-            asset_key=asset_key(asset),
+            asset_key=place.key(asset),
             check_name=MARKS,
             passed=not hit,
             description="; ".join(said) or "no mark",
@@ -394,7 +428,7 @@ def _drawn(ctx: Context, target: str) -> dg.MarkdownMetadataValue:
     return picture(impact_figure, found.boxes, found.arrows)
 
 
-def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:
+def marks_of_new(ctx: Context, asset: str, place: DagsterPlacement) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield the check of an asset that was just materialized; nothing in a workspace without taints.
 
     Raises:
@@ -403,8 +437,4 @@ def marks_of_new(ctx: Context, asset: str) -> Iterator[dg.AssetCheckEvaluation]:
     from plinth_registry import taint
 
     if taint.statements(ctx):
-        yield from mark_evaluations(ctx, [asset])
-
-
-def asset_key(asset: str) -> dg.AssetKey:
-    return dg.AssetKey(asset.split("/"))
+        yield from mark_evaluations(ctx, [asset], place)

@@ -107,7 +107,9 @@ class Context(State):
     """Workspace, engine, progress display and task order of a stage, with the cost and the times of its tasks by step.
 
     `requested_by` is the person who requested the run, if known; `run` is the orchestrator's run id, if any, and
-    `recipe` the name of its recipe. A step's times are Unix seconds: when its first tasks began, and its last ended.
+    `recipe` the name of its recipe. `programs` run the named annotators outside this process; each gets the path of a
+    description of its work (`plinth.corpus.annotate.external`). A step's times are Unix seconds: when its first tasks
+    began, and its last ended.
     """
 
     engine: Engine = field(default_factory=InlineEngine)
@@ -116,6 +118,7 @@ class Context(State):
     requested_by: str | None = None
     run: str = ""
     recipe: str = ""
+    programs: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     times: dict[str, tuple[float, float]] = field(default_factory=dict)
     costs: defaultdict[str, StepCost] = field(default_factory=lambda: defaultdict(StepCost))
 

@@ -35,6 +35,7 @@ from plinth.storage.store import Store
 from plinth.storage.workspace import Workspace
 from plinth_assets.framework import Inputs, Say, Stage, Suite, between, by_bucket, each, shared_owner
 from plinth_assets.framework.build import asset
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_assets.framework.present import markdown, picture, table
 from plinth_assets.measurements.comparison_stage import text_of
 from plinth_audit.drift import judge
@@ -353,27 +354,29 @@ JOB = "score_drift"
 INTERVAL_S = 60
 
 
-def build(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
+def build(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     """Return the Dagster definitions for drift, which are empty if the recipe has no release."""
     own = stages(recipe)
     if not own:
         return dg.Definitions()
     daily = AssetJob(
         name=JOB,
-        selection=dg.AssetSelection.assets(ASSET),
+        selection=dg.AssetSelection.assets(place.key(ASSET)),
         description="Score the champion on new held-out text.",
         schedule="drift_daily",
         cron="0 5 * * *",
         scheduled="Score the champion on new held-out documents daily at 05:00.",
     )
-    parts = dg.Definitions(assets=[asset(stage, pages) for stage in own], sensors=[sensor(workspace)])
-    return dg.Definitions.merge(parts, with_schedule(daily))
+    parts = dg.Definitions(assets=[asset(stage, place) for stage in own], sensors=[sensor(workspace, place)])
+    return dg.Definitions.merge(parts, with_schedule(daily, place))
 
 
-def sensor(workspace: Path) -> dg.SensorDefinition:
+def sensor(workspace: Path, place: DagsterPlacement) -> dg.SensorDefinition:
     """Return a Dagster sensor that raises one alarm per drifting slice when the set of drifting slices changes."""
 
-    @dg.sensor(name="drift", minimum_interval_seconds=INTERVAL_S, default_status=dg.DefaultSensorStatus.RUNNING)
+    @dg.sensor(
+        name=place.name("drift"), minimum_interval_seconds=INTERVAL_S, default_status=dg.DefaultSensorStatus.RUNNING
+    )
     def _drift(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         """Raise alarms for slices that drift in the latest analysis."""
         ctx = Context(Workspace(workspace))

@@ -35,6 +35,7 @@ from plinth.storage.workspace import Workspace
 from plinth.trust.root import Trust
 from plinth_assets.framework import Decision, Stage, decide
 from plinth_assets.framework.build import REQUESTED_BY, Session, asset, resources_of
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_jobs import recipes
 from plinth_jobs.dagster_parts import HOST, host
 from plinth_jobs.definitions import QUIET, AddedDefinitions, raise_first_failure, requested_by
@@ -356,7 +357,7 @@ def _materialise(ctx: Context, stages: Sequence[Stage], chosen: Sequence[str], c
         defs = definitions(stages, space.root, compute, session)
         result = defs.resolve_job_def(JOB).execute_in_process(
             instance=of_code_location(instance, JOB),
-            asset_selection=[dg.AssetKey(one.split("/")) for one in chosen],
+            asset_selection=[*map(ALONE.key, chosen)],
             run_config=QUIET,
             tags={REQUESTED_BY: requested_by(), HOST: host()},
             raise_on_error=False,
@@ -365,8 +366,8 @@ def _materialise(ctx: Context, stages: Sequence[Stage], chosen: Sequence[str], c
         raise_first_failure(space, JOB, result, session)
 
 
-def _added(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
-    return dg.Definitions(assets=[asset(stage, pages) for stage in remembered(workspace)])
+def _added(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
+    return dg.Definitions(assets=[asset(stage, place) for stage in remembered(workspace)])
 
 
 DEFINITIONS = AddedDefinitions("experiments", _added, in_runs=False)

@@ -16,6 +16,7 @@ from plinth.compute.context import Context
 from plinth.errors import MissingError, RequestError
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import page_link, table
 from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
 from plinth_jobs.recipes import recall
@@ -30,39 +31,37 @@ CRON = "17 */6 * * *"
 JOB = "evaluate_checklists"
 
 
-def definitions(recipe: Recipe, workspace: Path, pages: str = "") -> dg.Definitions:
-    """Return a workspace's checklist assets and their job.
-
-    If `pages` is set, the assets link to the pages at this URL.
-    """
+def definitions(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
+    """Return a workspace's checklist assets and their job."""
     job = with_schedule(
         AssetJob(
-            JOB, dg.AssetSelection.groups(GROUP), "Evaluate all checklists.",
+            JOB, dg.AssetSelection.groups(place.name(GROUP)), "Evaluate all checklists.",
             "checklists", CRON, "Evaluate the checklists of this workspace four times a day.",
-        )
+        ),
+        place,
     )  # fmt: skip
-    own = dg.Definitions(assets=[_asset(name, recipe, workspace, pages) for name in CHECKLISTS])
+    own = dg.Definitions(assets=[_asset(name, recipe, workspace, place) for name in CHECKLISTS])
     return dg.Definitions.merge(own, job)
 
 
-def key_of(name: ChecklistName) -> dg.AssetKey:
+def key_of(name: ChecklistName, place: DagsterPlacement = ALONE) -> dg.AssetKey:
     """Return the Dagster asset key of a checklist."""
-    return dg.AssetKey([GROUP, name])
+    return place.key(f"{GROUP}/{name}")
 
 
-def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, pages: str) -> dg.AssetsDefinition:
+def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.AssetsDefinition:
     lines = review.checks(name)
-    specs = [dg.AssetCheckSpec(_named(one.name), asset=key_of(name), description=one.claim) for one in lines]
+    specs = [dg.AssetCheckSpec(_named(one.name), asset=key_of(name, place), description=one.claim) for one in lines]
 
     @dg.asset(
-        key=key_of(name),
-        group_name=GROUP,
+        key=key_of(name, place),
+        group_name=place.name(GROUP),
         description=f"{PURPOSES[name]} `plinth ops check {name}`.",
         owners=["team:operation"],
         kinds={"plinth"},
         code_version="1",
         check_specs=specs,
-        metadata=page_link(pages),
+        metadata=page_link(place.pages),
     )
     def _checklist() -> Iterator[Any]:
         found = review.evaluate(_scope(recipe, workspace), lines)
@@ -76,15 +75,14 @@ def _asset(name: ChecklistName, recipe: Recipe, workspace: Path, pages: str) -> 
             }
         )
         for one in found:
-            yield _result(name, one)
+            yield _result(one)
 
     return _checklist
 
 
-def _result(name: ChecklistName, line: CheckedLine) -> dg.AssetCheckResult:
+def _result(line: CheckedLine) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.ERROR if line.outcome == "fail" else dg.AssetCheckSeverity.WARN
     return dg.AssetCheckResult(
-        asset_key=key_of(name),
         check_name=_named(line.name),
         passed=line.outcome in ("pass", "not applicable", "waived"),
         severity=severity,

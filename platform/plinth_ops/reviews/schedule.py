@@ -8,6 +8,7 @@ import dagster as dg
 from plinth.compute.context import Context
 from plinth.recipe.recipe import Recipe
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework.placement import DagsterPlacement
 from plinth_jobs.definitions import AddedDefinitions, scheduled
 from plinth_ops.reviews import review
 from plinth_ops.reviews.review import Length
@@ -16,22 +17,22 @@ from plinth_ops.reviews.review import Length
 CRON: dict[Length, str] = {"week": "0 6 * * 1", "month": "0 6 1 * *"}
 
 
-def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
+def definitions(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     """Return the Dagster schedules of the weekly and the monthly review."""
-    return dg.Definitions(schedules=[_schedule(workspace, length) for length in CRON])
+    return dg.Definitions(schedules=[_schedule(workspace, length, place) for length in CRON])
 
 
-def _schedule(workspace: Path, length: Length) -> dg.ScheduleDefinition:
-    @dg.op(name=f"write_{length}_review")
+def _schedule(workspace: Path, length: Length, place: DagsterPlacement) -> dg.ScheduleDefinition:
+    @dg.op(name=place.name(f"write_{length}_review"))
     def _write(context: dg.OpExecutionContext) -> None:
         path = review.write(Context(Workspace(workspace)), length, datetime.now(UTC).timestamp())
         context.log.info(str(path))
 
-    @dg.job(name=f"review_{length}", description=f"Write the review of the last {length} to reports/.")
+    @dg.job(name=place.name(f"review_{length}"), description=f"Write the review of the last {length} to reports/.")
     def _job() -> None:
         _write()
 
-    return scheduled(_job, f"review_{length}", CRON[length], f"Write the review of the last {length}.")
+    return scheduled(_job, place.name(f"review_{length}"), CRON[length], f"Write the review of the last {length}.")
 
 
 DEFINITIONS = AddedDefinitions("reviews", definitions)

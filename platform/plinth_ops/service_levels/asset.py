@@ -4,8 +4,6 @@ The asset depends on the current time. Therefore, it is not a stage of the recip
 consumers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +14,8 @@ import dagster as dg
 from plinth.recipe.recipe import Recipe
 from plinth.report.style import ACCENT, FAINT, SOFT_INK, WARNING, WIDTH_INCHES
 from plinth_assets.framework import shared_owner
-from plinth_assets.framework.build import PlinthResource, Session
+from plinth_assets.framework.build import needed, opened
+from plinth_assets.framework.placement import ALONE, DagsterPlacement
 from plinth_assets.framework.present import page_link, picture, table
 from plinth_jobs.definitions import AddedDefinitions, AssetJob, with_schedule
 from plinth_ops.service_levels import objectives
@@ -31,40 +30,40 @@ ASSET, GROUP, JOB = "service_levels", "operation", "measure_service_levels"
 BUDGETS, MEASURED = "error_budgets", "everything_measured"
 
 
-def definitions(recipe: Recipe, workspace: Path, pages: str) -> dg.Definitions:
+def definitions(recipe: Recipe, workspace: Path, place: DagsterPlacement) -> dg.Definitions:
     """Return the asset `service_levels` and the job that materializes it every hour."""
     job = with_schedule(
         AssetJob(
-            JOB, dg.AssetSelection.assets(ASSET), "Measure service levels and error budgets.",
+            JOB, dg.AssetSelection.assets(place.key(ASSET)), "Measure service levels and error budgets.",
             "service_levels", "7 * * * *", "Measure service levels and error budgets every hour.",
-        )
+        ),
+        place,
     )  # fmt: skip
-    return dg.Definitions.merge(dg.Definitions(assets=[asset(recipe, pages)]), job)
+    return dg.Definitions.merge(dg.Definitions(assets=[asset(recipe, place)]), job)
 
 
-def asset(recipe: Recipe, pages: str = "") -> dg.AssetsDefinition:
-    """Return the asset `service_levels` with two non-blocking checks: exhausted budgets, and indicators without data.
-
-    Args:
-        pages: URL of the workspace's pages, for links.
-    """
+def asset(recipe: Recipe, place: DagsterPlacement = ALONE) -> dg.AssetsDefinition:
+    """Return the asset `service_levels` with two non-blocking checks: exhausted budgets, and indicators without
+    data."""
+    key = place.key(ASSET)
     checks = [
-        dg.AssetCheckSpec(BUDGETS, asset=ASSET, description="No error budget is exhausted."),
-        dg.AssetCheckSpec(MEASURED, asset=ASSET, description="Every indicator has data in its window."),
+        dg.AssetCheckSpec(BUDGETS, asset=key, description="No error budget is exhausted."),
+        dg.AssetCheckSpec(MEASURED, asset=key, description="Every indicator has data in its window."),
     ]
 
     @dg.asset(
-        key=ASSET,
-        group_name=GROUP,
+        key=key,
+        group_name=place.name(GROUP),
         kinds={"python"},
         owners=[owner if "@" in (owner := shared_owner(recipe)) else f"team:{owner}"],
         description="SLI attainment, and the spent share of each error budget; also `plinth ops sli`.",
         code_version="1",
         check_specs=checks,
-        metadata=page_link(pages),
+        metadata=page_link(place.pages),
+        required_resource_keys=set(needed(place)),
     )
-    def service_levels(plinth: PlinthResource, plinth_session: dg.ResourceParam[Session]) -> Iterator[Any]:
-        ctx, until = plinth.context(plinth_session), time.time()
+    def service_levels(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        ctx, until = opened(context, place), time.time()
         wanted = objectives.load(ctx.workspace)
         tallies = objectives.tallies(ctx, wanted, until, objectives.completeness(ctx))
         found = budgets(tallies, wanted, until)
@@ -134,7 +133,7 @@ class LevelRow(NamedTuple):
     days: Sequence[float | None]
 
 
-def figure(rows: Sequence[LevelRow]) -> Figure:
+def figure(rows: Sequence[LevelRow]) -> "Figure":
     """Plot error budgets (left) and the good share of each day (right).
 
     The dashed line marks an exhausted budget. Days below the objective are orange.

@@ -9,6 +9,7 @@ from plinth.compute.context import Context
 from plinth.recipe.load import load
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework.placement import ALONE
 from plinth_audit.drift import job
 from plinth_jobs.definitions import build
 from tests.jobs.conftest import RECIPE
@@ -18,7 +19,7 @@ from tests.plinth_audit.drift.test_proposal import drifting
 def tick(workspace: Workspace, cursor: str | None = None) -> Any:
     with dg.instance_for_test() as instance:
         asked = dg.build_sensor_context(instance=instance, cursor=cursor)
-        return job.sensor(workspace.root).evaluate_tick(asked)
+        return job.sensor(workspace.root, ALONE).evaluate_tick(asked)
 
 
 def test_a_recipe_that_releases_is_scored_daily(tmp_path):

@@ -13,6 +13,7 @@ from plinth.compute.context import Context
 from plinth.operation.spending_ledger import MICROS, JobCost, Ledger, Reservation
 from plinth.records import Manifest
 from plinth.storage.workspace import Workspace
+from plinth_assets.framework.placement import ALONE
 from plinth_jobs.instance import interruptible
 from plinth_ops.reviews import review, schedule
 from plinth_ops.reviews.review import Period, PeriodSection, is_unusual, period
@@ -133,7 +134,7 @@ def test_a_chain_that_is_broken_is_named(ctx: Context) -> None:
 
 
 def test_both_are_written_by_schedule(ctx: Context) -> None:
-    made = [schedule._schedule(ctx.workspace.root, length) for length in schedule.CRON]
+    made = [schedule._schedule(ctx.workspace.root, length, ALONE) for length in schedule.CRON]
     assert {one.cron_schedule for one in made} == {"0 6 * * 1", "0 6 1 * *"}
     for one in made:
         with interruptible():

@@ -3,6 +3,7 @@ rows in the same order as the documents, but no text.
 
     base                the class `Annotator`, and all annotators by name
     stage               run of an annotator over the documents of a bucket
+    external            annotators that a program in another environment computes
     language            language of a document and its paragraphs (fastText); damaged characters; labels and scores of a
                         pretrained fastText model or transformer head
     licence             check of a document's SPDX expression against the permitted list; opt-outs that its page or

@@ -43,7 +43,8 @@ class Annotator:
         after: columns of other annotators' sidecars that `annotate` needs, such as `language.label`; text columns
             are plain strings.
         annotate: function that takes a batch with the columns of `reads` and `after`, and the prepared parameters.
-            The function returns a batch of `schema` with one row per input row.
+            The function returns a batch of `schema` with one row per input row. It is `external.only_external` if only
+            a program in another environment can compute the columns.
         resources: assets, other than the documents, that the annotator reads for given parameters: `models/NAME`
             (trained by the pipeline, `corpus.models` of the recipe) or `lists/NAME` (files of the user,
             `corpus.lists`). Their digests are part of the sidecar's identity, so the annotator is re-run only if they

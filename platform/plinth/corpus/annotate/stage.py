@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 
 from plinth import fingerprint
 from plinth.compute.context import Context, Item, manifest, renamed, run_items
+from plinth.corpus.annotate import external
 from plinth.corpus.annotate.base import TABLES, Annotator, annotator, parameters
+from plinth.corpus.annotate.external import BATCH_ROWS
 from plinth.corpus.sidecars import slots
 from plinth.errors import MissingError, StageError
 from plinth.records import Blob, Frozen, Manifest, Part, Step
@@ -27,8 +29,6 @@ from plinth.storage.parts import SCORE_GROUP_ROWS, PartWriter, iter_aligned, wri
 from plinth.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
-#: Maximum number of rows per call of an annotator.
-BATCH_ROWS = 1024
 #: Target bytes of text per call of an annotator, so that data shared by annotators stays small.
 SLICE_BYTES = 4 << 20
 
@@ -76,7 +76,8 @@ def run(
     beside: Mapping[str, Mapping[str, Any]] | None = None,
     sidecars: Mapping[str, Manifest] | None = None,
 ) -> Manifest:
-    """Write the sidecar of one annotator over one bucket.
+    """Write the sidecar of one annotator over one bucket. If the context has a program for the annotator, the program
+    computes the rows; they are checked and identified as if this process had computed them.
 
     Args:
         resources: manifests of the assets listed by `Annotator.needs`.
@@ -94,18 +95,24 @@ def run(
 
     Raises:
         RecipeError: the annotator or a parameter does not exist.
-        StageError: the annotator returned invalid rows or columns.
+        StageError: the annotator or its program returned invalid rows or columns.
         MissingError: a resource that the annotator needs is missing.
     """
     chosen, params, given = annotator(annotator_name), parameters(annotator_name, raw_params), resources or {}
     read = _resources(chosen, params, given)
     before = _before(chosen, sidecars or {})
     request, tables = _request(ctx, annotator_name, params, read)
-    others = _beside(ctx, given, {name: raw for name, raw in (beside or {}).items() if name != annotator_name})
+    by_program = annotator_name in ctx.programs
+    companions = {} if by_program else {name: raw for name, raw in (beside or {}).items() if name != annotator_name}
+    others = _beside(ctx, given, companions)
     asset = f"{bucket_name}/{annotator_name}"
     found = slots({bucket_name: documents}, **{name: {bucket_name: made} for name, made in before.items()})
     items = [_item(ctx, request, others, slot.documents, slot.sides) for slot in found]
-    made = [done[0] for done in run_items(ctx, request.step, _annotate, items, label=asset)]
+    if by_program:
+        finished = _by_program(ctx, request, items, asset)
+    else:
+        finished = run_items(ctx, request.step, _annotate, items, label=asset)
+    made = [done[0] for done in finished]
     inputs = {f"{bucket_name}/documents": documents, **read}
     inputs |= {f"{bucket_name}/{name}": sidecar for name, sidecar in before.items()}
     stats = total(made) | ({"tables": {part.name: dict(part.stats) for part in tables}} if tables else {})
@@ -158,7 +165,8 @@ def _beside(ctx: Context, given: Mapping[str, Manifest], others: Mapping[str, Ma
     for name, raw in others.items():
         params = parameters(name, raw)
         needs = annotator(name).needs(params)
-        if all(key in given for key in needs) and not annotator(name).after:  # its sidecars must exist first
+        elsewhere = name in ctx.programs or annotator(name).annotate is external.only_external
+        if all(key in given for key in needs) and not annotator(name).after and not elsewhere:
             requests.append(_request(ctx, name, params, {key: given[key] for key in needs})[0])
     return requests
 
@@ -212,6 +220,50 @@ def _files(store: Store, resources: Sequence[tuple[str, str, Blob]]) -> dict[str
     return files
 
 
+@dataclass(frozen=True)
+class _Written:
+    """File that a program wrote for a data file."""
+
+    documents: Part
+    request: _Request
+    path: Path
+
+
+def _by_program(ctx: Context, request: _Request, items: Sequence[Item], label: str) -> list[tuple[Part, ...]]:
+    """Have the program annotate the data files without a sidecar in the step cache, then check and store its files."""
+    found = ctx.cache.get_many([request.step.key(item.inputs) for item in items])
+    with external.outputs(ctx.store) as folder:
+        tasks = [_Written(item.task.documents, request, folder / f"{n:05d}.parquet") for n, item in enumerate(items)]
+        files = [
+            external.DataFile(
+                ctx.store.open_path(item.task.documents.blob),
+                {name: ctx.store.open_path(part.blob) for name, part in item.task.sidecars.items()},
+                item.rows,
+                task.path,
+            )
+            for item, task, parts in zip(items, tasks, found, strict=True)
+            if parts is None
+        ]
+        if files:
+            resources = _files(ctx.store, request.resources)
+            work = external.write_work(
+                folder, annotator(request.name), request.params, request.libraries, files, resources
+            )
+            ctx.programs[request.name](work)
+        written = [replace(item, task=task) for item, task in zip(items, tasks, strict=True)]
+        return run_items(ctx, request.step, _adopt, written, label=label)
+
+
+def _adopt(store: Store, task: _Written) -> tuple[Part, ...]:
+    """Check a program's file and write it as a sidecar."""
+    with ExitStack() as stack:
+        made = _Made(store, stack, task.request)
+        for batch in external.written(store, made.chosen, task.documents, task.path):
+            made.add(batch, batch.num_rows)
+            made.write()
+        return (made.finish(),)
+
+
 def _annotate(store: Store, task: _Task) -> tuple[Part, ...]:
     if len(task.requests) > 1:
         try:
@@ -262,16 +314,20 @@ class _Made:
 
     def __init__(self, store: Store, stack: ExitStack, request: _Request) -> None:
         self.chosen = annotator(request.name)
-        _require_version(self.chosen, request.version)
+        external.require_version(self.chosen, request.version)
         fingerprint.require_libraries(request.step.name, request.libraries)
-        self._params = _prepared(request.name, request.params.model_dump_json(), store, request.resources)
+        self._prepare = partial(_prepared, request.name, request.params.model_dump_json(), store, request.resources)
         self._counts = ColumnCounts(self.chosen.schema)
         self._writer = stack.enter_context(PartWriter(store, "part.parquet", self.chosen.schema, SCORE_GROUP_ROWS))
         self._made: list[pa.RecordBatch] = []
 
     def annotate(self, batch: pa.RecordBatch) -> None:
-        made = self.chosen.annotate(batch.select([*self.chosen.reads, *self.chosen.after]), self._params)
-        _require(self.chosen, batch.num_rows, made)
+        read = batch.select([*self.chosen.reads, *self.chosen.after])
+        self.add(self.chosen.annotate(read, self._prepare()), batch.num_rows)
+
+    def add(self, made: pa.RecordBatch, rows: int) -> None:
+        """Check rows of the annotator, and keep them for the next `write`."""
+        _require(self.chosen, rows, made)
         self._made.append(made)
 
     def write(self) -> None:
@@ -301,20 +357,8 @@ def _require(chosen: Annotator, rows: int, made: pa.RecordBatch) -> None:
         f"annotator {chosen.name} returned an invalid batch",
         found=found,
         expected=expected,
-        remedy=f"correct {chosen.annotate.__module__} and raise the annotator's version",
+        remedy=f"correct {chosen.annotate.__module__}, or the annotator's program, and raise the annotator's version",
     )
-
-
-def _require_version(chosen: Annotator, wanted: str) -> None:
-    """Check that this worker, possibly on another machine, has the version of the annotator's code that is part of the
-    step's identity."""
-    if chosen.version != wanted:
-        raise StageError(
-            f"annotator {chosen.name} has another version in this worker",
-            found=f"version {chosen.version}",
-            expected=f"version {wanted}",
-            remedy="install the same package on every machine, then run the command again",
-        )
 
 
 def _fault(field: pa.Field, column: pa.Array) -> str:
