@@ -216,7 +216,7 @@ def problems(launch: Launch) -> Iterator[Refusal]:
     if launch.kind == "slurm":
         yield from _slurm(launch)
     if launch.kind == "kubernetes":
-        yield from _kubernetes(launch)
+        yield from kubernetes_problems(launch)
     gpus = launch.ray.resources.get("GPU", 0)
     if launch.kind == "ray" and 0 < gpus < launch.ranks_per_node:
         found = f"{gpus:g} GPU for {launch.ranks_per_node} ranks of a node"
@@ -256,7 +256,8 @@ def _slurm(launch: Launch) -> Iterator[Refusal]:
             yield "slurm.sbatch", f"{line!r} for {launch.ranks_per_node} ranks; expected one per rank, or 0"
 
 
-def _kubernetes(launch: Launch) -> Iterator[Refusal]:
+def kubernetes_problems(launch: Launch) -> Iterator[Refusal]:
+    """Yield the reasons why this block cannot describe the pods of a run."""
     asked = launch.kubernetes
     for name, why in (("image", "pods need a container image"), ("claim", "the pods need a volume with the workspace")):
         if not getattr(asked, name):
