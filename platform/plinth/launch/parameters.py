@@ -165,7 +165,8 @@ class Launch(Frozen):
 
     kind: str = Field(
         "local",
-        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, or the name of an installed launcher.",
+        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, `trainjob`, `skypilot`, or the name of an "
+        "installed launcher.",
         json_schema_extra={"examples": ["local", "slurm", "ray", "kubernetes"]},
     )
     ranks: int = Field(2, ge=1, description="Number of processes over all nodes, one per device.")
@@ -188,7 +189,7 @@ class Launch(Frozen):
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Parameters of an installed launcher; built-in launchers have their own sections.",
+        description="Parameters of a launcher without a section of its own, such as `skypilot`.",
     )
 
     @property

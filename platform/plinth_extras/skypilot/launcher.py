@@ -160,7 +160,7 @@ def _jobs() -> list[dict[str, Any]]:
         raise LaunchError(
             "`sky jobs queue --output json` did not print JSON",
             found=done.stdout[-500:],
-            expected="SkyPilot 0.12 or later",
+            expected="SkyPilot 0.14 or later",
             remedy="pip install --upgrade skypilot",
         ) from error
     return found
