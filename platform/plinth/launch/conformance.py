@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -81,7 +82,7 @@ _WORDS = ["a b", "", "$HOME", "`id`", "it's", '"', "*", "~", "%j", "{{ x }}", "y
 PLANTED = "plinth_conformance_planted.py"
 
 
-class Conformance:
+class Conformance(ABC):
     """Tests of one launcher. Subclass it in a test module, with a name that begins with `Test`."""
 
     #: `launcher` in the handles, which is the name of the launcher's entry point.
@@ -95,15 +96,15 @@ class Conformance:
     def __init_subclass__(cls) -> None:
         cls.__test__ = cls.__name__.startswith("Test")
 
+    @abstractmethod
     def launcher(self, nodes: int = 1) -> Launcher:
         """Return a new launcher without cached answers, as another process would make."""
-        raise NotImplementedError
 
     def workspace(self, tmp_path: Path) -> Path:
         """Return a folder at the same path on this machine and on the machines of the jobs."""
         return tmp_path / "work space"
 
-    def submitted(self, handle: Handle) -> None:
+    def submitted(self, handle: Handle) -> None:  # noqa: B027  a real scheduler needs no override
         """Start the job, if the scheduler is simulated; a real scheduler needs nothing. Called after each submission,
         which may have returned a job that is alive."""
 

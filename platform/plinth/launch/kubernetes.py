@@ -39,8 +39,8 @@ VANISH_S = 120.0
 NOT_FOUND, CONFLICT = 404, 409
 
 
-class Found(NamedTuple):
-    """A Job on the server."""
+class ServerJob(NamedTuple):
+    """Job, or another resource of a run, on the server."""
 
     name: str
     uid: str
@@ -63,7 +63,7 @@ class KubernetesLauncher:
     pod_label = "batch.kubernetes.io/job-name"
 
     def __init__(self, launch: Launch, grace_s: float, every_s: float = EVERY_S) -> None:
-        self.launch, self._grace_s = launch, grace_s
+        self._launch, self._grace_s = launch, grace_s
         self._namespace = launch.kubernetes.namespace
         self._client: Any = None
         self._status = StatusCache(self._ask, every_s)
@@ -71,7 +71,7 @@ class KubernetesLauncher:
     def submit(self, command: Sequence[str], directory: Path, log: Path) -> Handle:
         """Create the Job, or return the live Job. A finished Job is deleted first."""
         directory, log = directory.absolute(), log.absolute()
-        wanted = self.manifests(self.launch, self._grace_s, command, directory, log)
+        wanted = self.manifests(self._launch, self._grace_s, command, directory, log)
         with locked(directory):
             made = self._adopt_or_create(wanted)
             self._status.forget()
@@ -99,7 +99,7 @@ class KubernetesLauncher:
         while self._ask(handle).alive:
             if time.monotonic() > until:
                 for pod in self._pods(handle.id):
-                    with contextlib.suppress(Missing):
+                    with contextlib.suppress(ObjectMissing):
                         self.call("delete_namespaced_pod", name=pod.metadata.name, grace_period_seconds=0)
                 return
             time.sleep(POLL_S)
@@ -110,7 +110,7 @@ class KubernetesLauncher:
         if written:
             return written
         for pod in self._pods(self.job_name(log.parent.absolute())):
-            with contextlib.suppress(Missing, LaunchError):  # a pod that has not started has no log
+            with contextlib.suppress(ObjectMissing, LaunchError):  # a pod that has not started has no log
                 # the client's own decoding returns a bytes literal as text (kubernetes 36)
                 options = {"name": pod.metadata.name, "tail_lines": lines, "_preload_content": False}
                 said: bytes = self.call("read_namespaced_pod_log", **options).data
@@ -132,42 +132,42 @@ class KubernetesLauncher:
         service = manifest.service(launch, directory)
         return [manifest.job(launch, grace_s, command, directory, log), *([service] if service else [])]
 
-    def create(self, wanted: list[manifest.Manifest]) -> Found:
+    def create(self, wanted: list[manifest.Manifest]) -> ServerJob:
         """Create the Job. With several nodes, also create the Service by which the pods find the first pod; it is
         deleted with its Job.
 
         Raises:
-            Exists: there is a Job with this name.
+            ObjectExists: there is a Job with this name.
         """
         found = _found(self.call("create_namespaced_job", body=wanted[0]))
         self._name_pods(found, wanted[1:])
         return found
 
-    def adopt(self, found: Found, wanted: list[manifest.Manifest]) -> None:
+    def adopt(self, found: ServerJob, wanted: list[manifest.Manifest]) -> None:
         """Complete the objects of a live resource whose submitter may have died before it created them."""
         self._name_pods(found, wanted[1:])
 
-    def read(self, name: str) -> Found | None:
+    def read(self, name: str) -> ServerJob | None:
         """Return the Job with this name, or None."""
         try:
             return _found(self.call("read_namespaced_job", name=name))
-        except Missing:
+        except ObjectMissing:
             return None
 
     def delete(self, name: str) -> None:
         """Delete the Job. It exists until its pods have ended."""
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(ObjectMissing):
             self.call("delete_namespaced_job", name=name, propagation_policy="Foreground")
 
     # ---- requests --------------------------------------------------------------------------------
 
-    def _adopt_or_create(self, wanted: list[manifest.Manifest]) -> Found:
+    def _adopt_or_create(self, wanted: list[manifest.Manifest]) -> ServerJob:
         """Create the resource, or return the live resource of this name if it exists."""
         name, until = wanted[0]["metadata"]["name"], time.monotonic() + VANISH_S
         while time.monotonic() < until:
             try:
                 return self.create(wanted)
-            except Exists:
+            except ObjectExists:
                 found = self.read(name)
             if found is not None and not found.deleting:
                 if found.status.alive:
@@ -181,11 +181,11 @@ class KubernetesLauncher:
             remedy=f"see `kubectl -n {self._namespace} describe {self.resource} {name}`",
         )
 
-    def _name_pods(self, owner: Found, services: list[manifest.Manifest]) -> None:
+    def _name_pods(self, owner: ServerJob, services: list[manifest.Manifest]) -> None:
         reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.name, "uid": owner.uid}
         for service in services:
             service["metadata"]["ownerReferences"] = [reference]
-            with contextlib.suppress(Exists):
+            with contextlib.suppress(ObjectExists):
                 self.call("create_namespaced_service", body=service)
 
     def _ask(self, handle: Handle) -> JobStatus:
@@ -197,21 +197,21 @@ class KubernetesLauncher:
         found = self.call("list_namespaced_pod", label_selector=f"{self.pod_label}={name}").items
         return sorted(found, key=lambda pod: str(pod.metadata.name))
 
-    def _handle(self, job: Found) -> Handle:
+    def _handle(self, job: ServerJob) -> Handle:
         host = self._api("BatchV1Api").api_client.configuration.host
         return Handle(launcher=self.kind, id=job.name, started=job.uid, host=host)
 
     def _api(self, kind: str) -> Any:
         client = _import()
         if self._client is None:
-            self._client = _connect(self.launch.kubernetes.context)
+            self._client = _connect(self._launch.kubernetes.context)
         return getattr(client, kind)(self._client)
 
     def call(self, method: str, **options: Any) -> Any:
         """Send one request in the namespace of the recipe, by the official client's method.
 
         Raises:
-            Missing, Exists: the object does not exist, or exists already.
+            ObjectMissing, ObjectExists: the object does not exist, or exists already.
             LaunchError: the server refuses the request, or cannot be reached.
         """
         import urllib3
@@ -223,9 +223,9 @@ class KubernetesLauncher:
             return function(namespace=self._namespace, _request_timeout=TIMEOUT_S, **options)
         except client.ApiException as error:
             if error.status == NOT_FOUND and not method.startswith("create"):
-                raise Missing from error
+                raise ObjectMissing from error
             if error.status == CONFLICT and method.startswith("create"):
-                raise Exists from error
+                raise ObjectExists from error
             raise LaunchError(
                 f"Kubernetes refused {method} in namespace {self._namespace}",
                 found=f"{error.status} {error.reason}: {error.body}",
@@ -239,11 +239,11 @@ class KubernetesLauncher:
             ) from error
 
 
-class Missing(Exception):
+class ObjectMissing(Exception):
     """Exception for an object that does not exist."""
 
 
-class Exists(Exception):
+class ObjectExists(Exception):
     """Exception for an object whose name already exists."""
 
 
@@ -260,11 +260,11 @@ def status(conditions: Iterable[tuple[str, str]], *, ready: bool, deleting: bool
     return JobStatus.RUNNING if ready or deleting else JobStatus.PENDING
 
 
-def _found(job: Any) -> Found:
+def _found(job: Any) -> ServerJob:
     deleting = job.metadata.deletion_timestamp is not None
     conditions = [(each.type, each.status) for each in job.status.conditions or ()]
     told = status(conditions, ready=bool(job.status.ready), deleting=deleting)
-    return Found(job.metadata.name, job.metadata.uid, told, deleting)
+    return ServerJob(job.metadata.name, job.metadata.uid, told, deleting)
 
 
 def _import() -> Any:

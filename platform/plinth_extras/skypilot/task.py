@@ -66,8 +66,8 @@ def script(launch: Launch, command: Sequence[str], directory: Path, log: Path, n
     recover it."""
     words = [launch.python or "python", *command[1:]]
     lines = [
-        f'cancelled() {{ [ "$(cat {shlex.quote(str(directory / CANCELLED))} 2>/dev/null)" = {shlex.quote(name)} ]; }}',
-        "if cancelled; then exit 0; fi",
+        f'canceled() {{ [ "$(cat {shlex.quote(str(directory / CANCELLED))} 2>/dev/null)" = {shlex.quote(name)} ]; }}',
+        "if canceled; then exit 0; fi",
         'export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PLINTH_HOST="$(hostname)"',
     ]
     if launch.nodes > 1:
@@ -75,11 +75,11 @@ def script(launch: Launch, command: Sequence[str], directory: Path, log: Path, n
         lines.append(f'export PLINTH_NODES={launch.nodes} PLINTH_NODE="$SKYPILOT_NODE_RANK" {address}')
     lines += [
         "cd /",
-        "( while ! cancelled; do sleep 0.5; done; kill -TERM $$ ) >/dev/null 2>&1 &",
+        "( while ! canceled; do sleep 0.5; done; kill -TERM $$ ) >/dev/null 2>&1 &",
         "watcher=$!",
         *base.waiting(f"{shlex.join(['bash', '-c', base.logged(words, log)])} </dev/null"),
         'kill "$watcher" 2>/dev/null',
-        "if cancelled; then exit 0; fi",
+        "if canceled; then exit 0; fi",
         'exit "$status"',
     ]
     return "\n".join(lines) + "\n"
