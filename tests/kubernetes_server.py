@@ -77,6 +77,7 @@ class Server:
         self.requests: list[str] = []
         self.down = False
         self.lock = threading.RLock()
+        self.kubelet: Any = None
 
     def kubeconfig(self) -> str:
         """A file by which any client finds the server."""
@@ -101,12 +102,14 @@ class Server:
             found = self.jobs[job]
             self.pods.pop(f"{job}-{index}", None)
             action = "" if code == 0 else self._action(found, code)
+            found["status"]["ready"] = self.kubelet.ready(job) if self.kubelet else found["status"].get("ready", 0)
             if code == 0:
                 found["status"]["succeeded"] = found["status"].get("succeeded", 0) + 1
                 if found["status"]["succeeded"] == found["spec"]["completions"]:
                     self._condition(found, "Complete")
             elif action == "FailJob":
                 self._condition(found, "Failed")
+                self._stop(job)
             else:
                 if action != "Ignore":
                     found["status"]["failed"] = found["status"].get("failed", 0) + 1
@@ -137,6 +140,12 @@ class Server:
                     self._pod(data, index)
         return data
 
+    def serve_custom(
+        self, command: str, plural: str, name: str | None, query: Object, body: Object
+    ) -> tuple[int, Object]:
+        """Answer a request for a custom resource. This server has none."""
+        return 404, {"kind": "Status", "reason": "NotFound", "message": f"no resource {plural}"}
+
     def delete_job(self, name: str) -> None:
         """In the foreground: gone when its pods are."""
         with self.lock:
@@ -146,17 +155,32 @@ class Server:
                 for pod in self._pods_of(name):
                     del self.pods[pod]
                 self._forget(name)
+            else:
+                self._stop(name)
 
     def delete_pod(self, name: str, grace_s: int | None) -> None:
         with self.lock:
             job, _, index = name.rpartition("-")
-            self.exit(job, int(index), 137 if grace_s == 0 else 143)
+            if self.kubelet is None:
+                self.exit(job, int(index), 137 if grace_s == 0 else 143)
+            else:
+                self.kubelet.stop(name, grace_s)
 
     def _pod(self, job: Object, index: int) -> None:
         name = f"{job['metadata']['name']}-{index}"
-        labels = {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+        labels = {
+            **job["spec"]["template"]["metadata"]["labels"],
+            "batch.kubernetes.io/job-name": job["metadata"]["name"],
+        }
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}}
         self.pods[name] = {**pod, "spec": job["spec"]["template"]["spec"], "status": {"phase": "Running"}}
+        if self.kubelet is not None:
+            self.kubelet.start(name, self.pods[name])
+            job["status"]["ready"] = self.kubelet.ready(job["metadata"]["name"])
+
+    def _stop(self, job: str) -> None:
+        for name in self._pods_of(job) if self.kubelet is not None else ():
+            self.kubelet.stop(name, self.pods[name]["spec"]["terminationGracePeriodSeconds"])
 
     def _pods_of(self, job: str) -> list[str]:
         return [name for name in self.pods if name.rpartition("-")[0] == job]
@@ -196,9 +220,12 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError as error:
             return self._answer(422, {"kind": "Status", "message": str(error)})
 
-    do_GET = do_POST = do_DELETE = _serve
+    do_GET = do_POST = do_DELETE = do_PATCH = _serve
 
     def _route(self, known: Server, path: str, query: dict[str, list[str]], body: Object) -> None:
+        custom = re.fullmatch(r"/apis/trainer.kubeflow.org/v1alpha1/namespaces/training/(\w+)(?:/([^/]+))?", path)
+        if custom is not None:
+            return self._answer(*known.serve_custom(self.command, custom[1], custom[2], query, body))
         match = re.fullmatch(
             r"/(?:api/v1|apis/batch/v1)/namespaces/([^/]+)/(jobs|services|pods)(?:/([^/]+))?(/log)?", path
         )
@@ -218,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in table:
             return self._answer(404, {"kind": "Status", "reason": "NotFound"})
         if match[4]:
-            lines = known.output[name].splitlines(keepends=True)[-int(query["tailLines"][0]) :]
+            lines = known.output.get(name, "").splitlines(keepends=True)[-int(query["tailLines"][0]) :]
             return self._answer(200, "".join(lines))
         if self.command == "DELETE" and kind == "jobs":
             if query.get("propagationPolicy") != ["Foreground"]:
@@ -244,10 +271,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def kubernetes_server() -> Iterator[Server]:
+def kubernetes_server(kind: type[Server] = Server) -> Iterator[Any]:
     """A server on a free port of loopback, until the block ends."""
     http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    http.known = Server(http.server_address[1])  # type: ignore[attr-defined]
+    http.known = kind(http.server_address[1])  # type: ignore[attr-defined]
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:

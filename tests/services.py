@@ -59,6 +59,8 @@ def missing(service: str) -> str | None:
         return None if program("prometheus-alertmanager", "alertmanager") and program("amtool") else "not installed"
     if service == "Prometheus":
         return None if program("prometheus") and program("promtool") else "not installed"
+    if service == "SkyPilot":
+        return None if program("sky") else "not installed"
     if service == "Slurm":
         absent = [name for name in SLURM if program(name) is None]
         return f"no {', '.join(absent)}" if absent else None if os.geteuid() == 0 else "needs root"

@@ -9,4 +9,6 @@
     proxies/       product proxies: generated test items for product tasks, checked by code
     opentelemetry_export/  runs and assets as spans, metrics and log records, by OTLP
     openlineage_export/    events about publications for a lineage server
+    train_job/     launcher of Kubeflow TrainJobs
+    skypilot/      launcher of SkyPilot managed jobs
 """

@@ -11,6 +11,7 @@
     parameters  launcher and supervision parameters of a recipe
     devices     accelerators: memory, FLOP/s, bandwidth
     submission_rate  rate limit of submissions, and pauses after refusals
+    conformance      tests of the launchers' contract, for launchers of other packages too
 
 A launcher knows only a command, a directory and a log; the work of the job does not belong here.
 """

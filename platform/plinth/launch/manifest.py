@@ -55,9 +55,13 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def job_name(directory: Path) -> str:
-    """Return a name derived from the run's directory, so that a second Job would conflict."""
-    slug = re.sub(r"[^a-z0-9]+", "-", directory.name.lower())[:_NAME_CHARACTERS].strip("-")
+def job_name(directory: Path, characters: int = _NAME_CHARACTERS) -> str:
+    """Return a name derived from the run's directory, so that a second Job would conflict.
+
+    Args:
+        characters: maximum length of the part that is readable.
+    """
+    slug = re.sub(r"[^a-z0-9]+", "-", directory.name.lower())[:characters].strip("-")
     return f"plinth-{slug}-{hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()[:8]}"
 
 

@@ -165,7 +165,8 @@ class Launch(Frozen):
 
     kind: str = Field(
         "local",
-        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, or the name of an installed launcher.",
+        description="Launcher: `local`, `slurm`, `ray`, `kubernetes`, `trainjob`, `skypilot`, or the name of an "
+        "installed launcher.",
         json_schema_extra={"examples": ["local", "slurm", "ray", "kubernetes"]},
     )
     ranks: int = Field(2, ge=1, description="Number of processes over all nodes, one per device.")
@@ -188,7 +189,7 @@ class Launch(Frozen):
     options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude_if=lambda given: not given,
-        description="Parameters of an installed launcher; built-in launchers have their own sections.",
+        description="Parameters of a launcher without a section of its own, such as `skypilot`.",
     )
 
     @property
@@ -216,7 +217,7 @@ def problems(launch: Launch) -> Iterator[Refusal]:
     if launch.kind == "slurm":
         yield from _slurm(launch)
     if launch.kind == "kubernetes":
-        yield from _kubernetes(launch)
+        yield from kubernetes_problems(launch)
     gpus = launch.ray.resources.get("GPU", 0)
     if launch.kind == "ray" and 0 < gpus < launch.ranks_per_node:
         found = f"{gpus:g} GPU for {launch.ranks_per_node} ranks of a node"
@@ -256,7 +257,8 @@ def _slurm(launch: Launch) -> Iterator[Refusal]:
             yield "slurm.sbatch", f"{line!r} for {launch.ranks_per_node} ranks; expected one per rank, or 0"
 
 
-def _kubernetes(launch: Launch) -> Iterator[Refusal]:
+def kubernetes_problems(launch: Launch) -> Iterator[Refusal]:
+    """Yield the reasons why this block cannot describe the pods of a run."""
     asked = launch.kubernetes
     for name, why in (("image", "pods need a container image"), ("claim", "the pods need a volume with the workspace")):
         if not getattr(asked, name):

@@ -15,9 +15,11 @@ import pytest
 
 from plinth.errors import LaunchError
 from plinth.launch import manifest
-from plinth.launch.base import EXCLUDED, Handle, JobStatus
+from plinth.launch.base import EXCLUDED, JobStatus
+from plinth.launch.conformance import SeveralNodes
 from plinth.launch.kubernetes import KubernetesLauncher
 from plinth.launch.parameters import Kubernetes, Launch, Queueing
+from tests.kubelet import Kubelet
 from tests.kubernetes_server import Server, kubernetes_server, refuse_unknown
 
 COMMAND = ["/opt/venv/bin/python", "-m", "it", "a b"]
@@ -254,22 +256,29 @@ def test_container_hands_sigterm_on_and_keeps_output_and_status(directory: Path)
 # ---- a Job's life ---------------------------------------------------------------------------------
 
 
-def test_submit_once_poll_find_and_finish(server: Server, directory: Path) -> None:
+@pytest.mark.usefixtures("kubelet")
+class TestConformance(SeveralNodes):
+    kind = "kubernetes"
+
+    @pytest.fixture
+    def kubelet(self, server: Server) -> Iterator[None]:
+        with Kubelet(server):
+            yield
+
+    def launcher(self, nodes: int = 1) -> KubernetesLauncher:
+        here = launch(nodes, user="1000").model_copy(update={"python": sys.executable})
+        return KubernetesLauncher(here, 60.0, every_s=0.0)
+
+
+def test_pods_that_left_come_again_whatever_the_back_off_limit(server: Server, directory: Path) -> None:
     first = launcher(2)
-    assert first.find(directory) is None
     handle = first.submit(COMMAND, directory, directory / "job.log")
-    assert (handle.launcher, handle.host) == ("kubernetes", server.url)
+    assert handle.host == server.url
     assert handle.started == server.jobs[handle.id]["metadata"]["uid"]
     assert launcher(2).submit(COMMAND, directory, directory / "job.log") == handle
     assert len(server.jobs) == len(server.services) == 1
     assert first.poll(handle) is JobStatus.PENDING
-    server.ready(handle.id)
-    assert first.poll(handle) is JobStatus.RUNNING
-    (directory / "handle.json").unlink()  # as if the submitter had died between the two
-    assert launcher(2).find(directory) == handle
-    assert first.poll(handle.model_copy(update={"started": "another"})) is JobStatus.GONE
-
-    for index in (1, 0):  # the supervisors leave in order: the pods come again, whatever the back-off limit
+    for index in (1, 0):
         for _ in range(manifest.BACKOFF_LIMIT + 2):
             server.exit(handle.id, index, 75)
     assert first.poll(handle) is JobStatus.PENDING
@@ -278,26 +287,9 @@ def test_submit_once_poll_find_and_finish(server: Server, directory: Path) -> No
     assert first.poll(handle).alive
     server.exit(handle.id, 1, 0)
     assert first.poll(handle) is JobStatus.GONE
-
     again = launcher(2).submit(COMMAND, directory, directory / "job.log")
     assert again.id == handle.id
     assert again.started != handle.started
-    assert first.poll(handle) is JobStatus.GONE
-
-
-def test_submitters_at_the_same_moment_make_one_job(server: Server, directory: Path) -> None:
-    found: list[Handle] = []
-    elsewhere = [directory, directory / "." / ""]
-    threads = [
-        threading.Thread(target=lambda where=where: found.append(launcher().submit(COMMAND, where, where / "job.log")))
-        for where in elsewhere * 2
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({handle.started for handle in found}) == len(server.jobs) == 1
-    assert len(found) == 4
 
 
 def test_the_server_refuses_a_second_job_where_the_lock_does_not_reach(server: Server, directory: Path) -> None:
@@ -305,13 +297,6 @@ def test_the_server_refuses_a_second_job_where_the_lock_does_not_reach(server: S
     made = server.create("Job", wanted)  # by a machine whose file system has no locks
     assert launcher().submit(COMMAND, directory, directory / "job.log").started == made["metadata"]["uid"]
     assert server.requests[0].startswith("POST ")
-
-
-@pytest.mark.parametrize("code", [7, 3])
-def test_a_named_failure_ends_the_job(server: Server, directory: Path, code: int) -> None:
-    handle = launcher().submit(COMMAND, directory, directory / "job.log")
-    server.exit(handle.id, 0, code)
-    assert launcher().poll(handle) is JobStatus.GONE
 
 
 def test_unknown_deaths_are_counted(server: Server, directory: Path) -> None:

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ import pytest
 
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
-from plinth.launch.base import EXCLUDED, Handle, JobStatus
+from plinth.launch.base import EXCLUDED, JobStatus
+from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch, Ray, Supervision
 from plinth.launch.ray_jobs import RayLauncher, base_name
 from plinth.storage.workspace import Workspace
@@ -82,52 +82,44 @@ def test_names_tell_workspaces_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("known", "head")
+class TestConformance(SeveralNodes):
+    kind = "ray"
+    address = ""
+
+    @pytest.fixture(autouse=True)
+    def head(self, address: str) -> None:
+        type(self).address = address
+
+    def launcher(self, nodes: int = 1) -> RayLauncher:
+        ray = Ray(address=self.address)
+        return RayLauncher(Launch(kind="ray", ranks=nodes, nodes=nodes, ray=ray), 1.0, every_s=0.0)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.usefixtures("known")
-def test_submit_once_adopt_stop_and_refuse(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch, log = Launch(kind="ray", ranks=1, ray=Ray(address=address)), tmp_path / "job.log"
-
-    def launcher() -> RayLauncher:
-        return RayLauncher(launch, 1.0, every_s=0.0)
-
-    found: list[Handle] = []
-    threads = [threading.Thread(target=lambda: found.append(launcher().submit(SLEEP, tmp_path, log))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    handle = found[0]
-    assert found == [handle] * 3
+def test_names_queue_stored_output_and_token(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = RayLauncher(Launch(kind="ray", ranks=1, ray=Ray(address=address)), 1.0, every_s=0.0)
+    log = tmp_path / "job.log"
+    handle = launcher.submit(SLEEP, tmp_path, log)
     assert (handle.launcher, handle.id, handle.host) == ("ray", f"{base_name(tmp_path)}-0001", address)
-    (tmp_path / "handle.json").unlink()  # as if the submitter had died between the two
-    assert launcher().find(tmp_path) == handle
-    assert launcher().submit(SLEEP, tmp_path, log) == handle
-    wait_for(lambda: log.exists() and "up" in launcher().logs(log, 5), "the job writes to its log")
-    assert launcher().poll(handle) is JobStatus.RUNNING
+    wait_for(lambda: log.exists() and "up" in launcher.logs(log, 5), "the job writes to its log")
     log.unlink()
-    assert "up" in launcher().logs(log, 5)  # what the cluster has kept
+    assert "up" in launcher.logs(log, 5)  # what the cluster has kept
 
     greedy = Launch(kind="ray", ranks=1, ray=Ray(address=address, resources={"unheard_of": 1}))
     waiting = RayLauncher(greedy, 1.0, every_s=0.0).submit(SLEEP, tmp_path / "greedy", tmp_path / "greedy.log")
-    assert launcher().poll(waiting) is JobStatus.PENDING
-    launcher().cancel(waiting, 0.0)
-
-    impostor = handle.model_copy(update={"started": "other"})
-    launcher().cancel(impostor, 0.0)  # must not hit the job
-    assert launcher().poll(impostor) is JobStatus.GONE
-    assert launcher().poll(handle) is JobStatus.RUNNING
-    launcher().cancel(handle, 30.0)
-    assert launcher().poll(handle) is JobStatus.GONE
-    second = launcher().submit(SLEEP, tmp_path, log)
+    assert launcher.poll(waiting) is JobStatus.PENDING
+    launcher.cancel(waiting, 0.0)
+    launcher.cancel(handle, 30.0)
+    second = launcher.submit(SLEEP, tmp_path, log)
     assert second.id == f"{base_name(tmp_path)}-0002"
-    launcher().cancel(second, 30.0)
-    short = launcher().submit(["bash", "-c", "echo done"], tmp_path / "short", tmp_path / "short.log")
-    wait_for(lambda: launcher().poll(short) is JobStatus.GONE, "a job that ended well is gone")
-    assert (tmp_path / "short.log").read_text() == "done\n"
+    launcher.cancel(second, 30.0)
 
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong" * 8)
     with pytest.raises(LaunchError, match="Ray refused GET"):
-        launcher().poll(second)
+        launcher.poll(second.model_copy(update={"id": "unknown"}))
 
 
 def over_two_nodes(ctx: Context, address: str) -> RunConfig:

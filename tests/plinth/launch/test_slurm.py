@@ -17,6 +17,7 @@ import pytest
 from plinth.compute.context import Context
 from plinth.errors import LaunchError, TrainingError
 from plinth.launch.base import EXCLUDED, Handle, JobStatus
+from plinth.launch.conformance import SeveralNodes
 from plinth.launch.parameters import Launch, Slurm, Supervision
 from plinth.launch.slurm import SCRIPT, SlurmLauncher, sbatch_script
 from plinth.storage.workspace import Workspace
@@ -151,31 +152,32 @@ def test_no_slurm_on_this_machine_is_named(tmp_path: Path, monkeypatch: pytest.M
 # ---- the cluster ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_cluster")
-def test_queue_once_adopt_cancel_and_refuse(tmp_path: Path) -> None:
-    launcher, log = SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
-    command = ["bash", "-c", "echo up; sleep 600"]
-    handle = launcher.submit(command, tmp_path, log)
-    assert (handle.launcher, handle.host, handle.started) == ("slurm", "plinth", f"plinth-{tmp_path.name}")
-    (tmp_path / "handle.json").unlink()  # as if the submitter had died between the two
-    other = SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0)
-    assert other.find(tmp_path) == handle
-    assert other.submit(command, tmp_path, log) == handle
-    assert call("squeue", "--noheader", "--format=%i").split() == [handle.id]
-    wait_for(lambda: launcher.logs(log, 1) == "up", "the job writes to its log", log)
-    assert launcher.poll(handle) is JobStatus.RUNNING
+class TestConformance(SeveralNodes):
+    kind = "slurm"
 
-    impostor = handle.model_copy(update={"started": "plinth-other"})
-    assert launcher.poll(impostor) is JobStatus.GONE
-    launcher.cancel(impostor, 0.0)  # must not hit the job
-    assert launcher.poll(handle) is JobStatus.RUNNING
+    def launcher(self, nodes: int = 1) -> SlurmLauncher:
+        return SlurmLauncher(Launch(kind="slurm", ranks=nodes, nodes=nodes), 1.0, every_s=0.0)
+
+    @pytest.mark.exhaustive
+    def test_cancel_ends_a_job_that_ignores_it_with_its_children(self, tmp_path: Path) -> None:
+        """Takes two minutes: Slurm kills what ignores it only after its KillWait."""
+        super().test_cancel_ends_a_job_that_ignores_it_with_its_children(tmp_path)
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_names_and_refusals_of_the_cluster(tmp_path: Path) -> None:
+    launcher, log = SlurmLauncher(Launch(kind="slurm", ranks=1), 1.0, every_s=0.0), tmp_path / "job.log"
+    handle = launcher.submit(["sleep", "600"], tmp_path, log)
+    assert (handle.launcher, handle.host, handle.started) == ("slurm", "plinth", f"plinth-{tmp_path.name}")
+    assert call("squeue", "--noheader", "--format=%i").split() == [handle.id]
     launcher.cancel(handle, 5.0)
     wait_for(lambda: launcher.poll(handle) is JobStatus.GONE, "the job is gone", log)
-
     assert launcher.poll(Handle(launcher="slurm", id="99999", started="x", host="plinth")) is JobStatus.GONE
     greedy = SlurmLauncher(Launch(kind="slurm", slurm=Slurm(sbatch=("--partition=nowhere",))), 1.0)
     with pytest.raises(LaunchError, match="sbatch failed") as refused:
-        greedy.submit(command, tmp_path / "greedy", log)
+        greedy.submit(["true"], tmp_path / "greedy", log)
     assert "invalid partition" in str(refused.value)
 
 
