@@ -50,6 +50,8 @@ def sky(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("sky")
+@pytest.mark.exhaustive
+@pytest.mark.slow
 class TestConformance(SeveralNodes):
     kind = "skypilot"
 

@@ -70,6 +70,8 @@ def launcher(nodes: int = 1) -> TrainJobLauncher:
 
 
 @pytest.mark.usefixtures("kubelet")
+@pytest.mark.exhaustive
+@pytest.mark.slow
 class TestConformance(SeveralNodes):
     kind = "trainjob"
 
