@@ -75,7 +75,7 @@ def load(to: str) -> TextExport:
 
 
 def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
-    """Plan a text export. Return the complete files of this user's earlier attempts that are still needed, by file name.
+    """Plan a text export. Return the complete files of this user's earlier attempts that are still needed, by name.
 
     Args:
         wanted: key of each text file, by file name.
