@@ -96,7 +96,7 @@ def look(folder: Path) -> tuple[list[FoundSource], dict[str, int]]:
 
 
 class _Place(NamedTuple):
-    """Subfolder and reader of a source. Files next to the subfolders have no subfolder, but the ending of their name."""
+    """Subfolder and reader of a source. Files next to subfolders have no subfolder, but the ending of their name."""
 
     below: str
     kind: str

@@ -25,7 +25,7 @@ from plinth.errors import MissingError, PlinthError, RecipeError, RequestError
 from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.reader import open_streams
-from plinth_assets.framework.arrow_reader import ArrowReader, dataset
+from plinth_assets.framework.arrow_reader import ArrowReader, dataset, rows_of
 from plinth_jobs import definitions, project, recipes
 from plinth_jobs.dg import RecipeComponent
 from plinth_jobs.instance import interruptible
@@ -110,7 +110,10 @@ def test_a_downstream_asset_reads_curated_text(corpus: Path) -> None:
 def test_shards_are_rows_of_tokens(corpus: Path) -> None:
     ctx = Context(Workspace(corpus))
     manifest = ctx.refs.current("web/shards")
-    table = dataset(ctx.store, manifest).to_table()
+    rows = rows_of(ctx.store, manifest)
+    assert isinstance(rows, pa.RecordBatchReader)  # nothing is read yet
+    table = rows.read_all()
+    assert rows.read_all().num_rows == 0
     (reader,) = open_streams(ctx.store, [manifest]).values()
     assert table.num_rows == reader.documents_count
     assert set(table["stream"].to_pylist()) == {reader.stream.name}
