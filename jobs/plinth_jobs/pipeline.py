@@ -176,7 +176,8 @@ def _reason(stage: Stage, last: Manifest | None, known: Mapping[str, Manifest], 
     if upstream:
         return f"upstream: {', '.join(upstream[:3])}" + (f" and {len(upstream) - 3} more" if len(upstream) > 3 else "")
     # An asset does not record all its dependencies: a run records the mixture, not the shards behind it.
-    changed = [dep for dep in stage.deps if dep in known and last.inputs.get(dep, known[dep].digest) != known[dep].digest]
+    recorded = [dep for dep in stage.deps if dep in known and dep in last.inputs]
+    changed = [dep for dep in recorded if known[dep].digest != last.inputs[dep]]
     if changed:
         return f"new data in {', '.join(changed[:3])}"
     return "source files, recipe or code changed" if stage.outside else "recipe or code changed"

@@ -1,7 +1,7 @@
 """File list of a text export: plan, progress, final manifest, and verification.
 
-The lists at the target say which files are complete. Whoever can write to the target can change a file together with
-its list, and the next export would sign the change. Therefore a file is reused only if this user recorded it in a
+The lists at the target say which files are complete. Anyone who can write to the target can change a file together
+with its list, and the next export would sign the change. Therefore a file is reused only if this user recorded it in a
 private folder of this machine.
 """
 

@@ -44,7 +44,7 @@ _STATES: Final = {"started": RunState.START, "published": RunState.COMPLETE, "fa
 
 class _Client(OpenLineageClient):
     """Client that does not read `openlineage.yml` of the working directory, which would take precedence over
-    OPENLINEAGE_URL: whoever can write to that folder could redirect all events, or append them to another file."""
+    OPENLINEAGE_URL: anyone who can write to that folder could redirect the events, or append them to another file."""
 
     @staticmethod
     def _find_yaml_config_path() -> str | None:
