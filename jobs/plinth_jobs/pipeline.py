@@ -175,8 +175,9 @@ def _reason(stage: Stage, last: Manifest | None, known: Mapping[str, Manifest], 
     upstream = [dep for dep in stage.deps if dep in stale]
     if upstream:
         return f"upstream: {', '.join(upstream[:3])}" + (f" and {len(upstream) - 3} more" if len(upstream) > 3 else "")
-    digests = set(last.inputs.values())
-    changed = [dep for dep in stage.deps if dep in known and digests and known[dep].digest not in digests]
+    # An asset does not record all its dependencies: a run records the mixture, not the shards behind it.
+    recorded = [dep for dep in stage.deps if dep in known and dep in last.inputs]
+    changed = [dep for dep in recorded if known[dep].digest != last.inputs[dep]]
     if changed:
         return f"new data in {', '.join(changed[:3])}"
     return "source files, recipe or code changed" if stage.outside else "recipe or code changed"

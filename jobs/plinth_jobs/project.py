@@ -4,11 +4,15 @@ Dagster project with Plinth's component."""
 from __future__ import annotations
 
 import json
+import keyword
 import re
+import sys
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
+from importlib.metadata import packages_distributions
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +22,7 @@ from plinth.corpus.sources.record import READERS
 from plinth.corpus.sources.streams import TextLine, lines, stretches
 from plinth.errors import MissingError, RequestError
 from plinth.storage.atomic import write_bytes
+from plinth.storage.listing import ending
 from plinth_jobs import policies
 
 #: Readers with their own file name suffixes, most specific first; other text files are `text` or `tree`.
@@ -54,7 +59,8 @@ EXAMPLE: Final = FoundSource("documents", "text", "documents", 0, _TEXT)
 def look(folder: Path) -> tuple[list[FoundSource], dict[str, int]]:
     """Find the sources in a folder: one bucket per subfolder, one source per kind of file.
 
-    Only names are read, and the first record of one JSONL or Parquet file per source.
+    Only names are read, and the first record of one JSONL or Parquet file per source. Files next to subfolders become
+    a bucket of their own, whose paths do not include the subfolders.
 
     Returns:
         The sources, and the number of files that no reader knows, by suffix.
@@ -62,8 +68,8 @@ def look(folder: Path) -> tuple[list[FoundSource], dict[str, int]]:
     Raises:
         MissingError: the folder does not exist, or no reader knows any of its files.
     """
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    examples: dict[tuple[str, str], Path] = {}
+    counts: dict[_Place, Counter[str]] = {}
+    examples: dict[_Place, Path] = {}
     unknown = Counter[str]()
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
@@ -73,7 +79,8 @@ def look(folder: Path) -> tuple[list[FoundSource], dict[str, int]]:
         if not kind:
             unknown[suffix or "no suffix"] += 1
             continue
-        place = (parts[0] if len(parts) > 1 else "", kind)
+        below = parts[0] if len(parts) > 1 else ""
+        place = _Place(below, kind, "" if below else path.name[-len(ending(path.name)) :])
         counts.setdefault(place, Counter())[suffix] += 1
         examples.setdefault(place, path)
     if not counts:
@@ -83,16 +90,40 @@ def look(folder: Path) -> tuple[list[FoundSource], dict[str, int]]:
             found=found or "no files",
             expected=f"files that a reader knows: {', '.join((*_BY_SUFFIX, 'text', 'tree'))}",
         )
-    sources = [_source(folder, *place, counts[place], examples[place]) for place in counts]
+    buckets = _buckets(folder, counts)
+    sources = [_source(folder, place, buckets[place.group], counts[place], examples[place]) for place in counts]
     return sources, dict(unknown.most_common())
 
 
-def _source(folder: Path, below: str, kind: str, suffixes: Counter[str], example: Path) -> FoundSource:
-    field = _text_field(kind, example) if kind in ("jsonl", "parquet") else ""
-    path = (folder / below).absolute()
-    wanted = tuple(sorted(suffixes)) if kind in ("text", "tree") else ()
-    bucket = _bucket(below or folder.absolute().name) + ("_code" if kind == "tree" else "")
-    return FoundSource(bucket, kind, str(path), suffixes.total(), wanted, field)
+class _Place(NamedTuple):
+    """Subfolder and reader of a source. Files next to subfolders have no subfolder, but the ending of their name."""
+
+    below: str
+    kind: str
+    ending: str
+
+    @property
+    def group(self) -> tuple[str, bool]:
+        """Files that share a bucket: those of a subfolder, without its source code."""
+        return self.below, self.kind == "tree"
+
+
+def _buckets(folder: Path, places: Iterable[_Place]) -> dict[tuple[str, bool], str]:
+    """Return the bucket of each group. Folders with similar names, such as `Web` and `web`, have different buckets."""
+    found = dict[tuple[str, bool], str]()
+    for place in places:
+        if place.group not in found:
+            name = _bucket(place.below or folder.absolute().name) + ("_code" if place.kind == "tree" else "")
+            numbered = (name if number == 1 else f"{name}_{number}" for number in count(1))
+            found[place.group] = next(one for one in numbered if one not in found.values())
+    return found
+
+
+def _source(folder: Path, place: _Place, bucket: str, suffixes: Counter[str], example: Path) -> FoundSource:
+    field = _text_field(place.kind, example) if place.kind in ("jsonl", "parquet") else ""
+    path = folder.absolute() / (place.below or f"*{place.ending}")
+    wanted = tuple(sorted(suffixes)) if place.kind in ("text", "tree") and place.below else ()
+    return FoundSource(bucket, place.kind, str(path), suffixes.total(), wanted, field)
 
 
 def _kind(name: str) -> tuple[str, str]:
@@ -137,7 +168,8 @@ def _first_row(path: Path) -> Mapping[str, Any]:
 
 
 def _bucket(folder: str) -> str:
-    name = re.sub(r"[^a-z0-9]+", "_", folder.lower()).strip("_")[:40]
+    plain = unicodedata.normalize("NFKD", folder.casefold()).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^a-z0-9]+", "_", plain).strip("_")[:36]
     return name if _NAME.fullmatch(name) else f"bucket_{name}".rstrip("_")
 
 
@@ -232,6 +264,15 @@ attributes:
 """
 
 
+#: Import names of this project, which the metadata of an editable installation does not list.
+_OWN: Final = ("plinth", "plinth_text", "plinth_registry", "plinth_assets", "plinth_jobs")
+
+
+def module_of(name: str) -> str:
+    """Return the Python package of a project."""
+    return name.replace("-", "_")
+
+
 def name_of(folder: Path) -> str:
     """Return the name of a project in a folder, which is the folder's name.
 
@@ -248,9 +289,24 @@ def name_of(folder: Path) -> str:
     )
 
 
+def require_own_package(name: str) -> None:
+    """Require that the Python package of a new project has a name of its own.
+
+    Raises:
+        RequestError: the name is a keyword, or that of another package.
+    """
+    module = module_of(name)
+    if keyword.iskeyword(module) or module in {*sys.stdlib_module_names, *_OWN, *packages_distributions()}:
+        raise RequestError(
+            f"{name!r} cannot be the name of a project",
+            found=f"{module} is a keyword, or the name of an installed package or module",
+            remedy="choose another folder name, for example `plinth init web-corpus`",
+        )
+
+
 def files(name: str, sources: Sequence[FoundSource], licence: str, owner: str) -> dict[str, str]:
     """Return the text of every file of a new project, by its path."""
-    module = name.replace("-", "_")
+    module = module_of(name)
     return {
         "recipe.yaml": recipe(name, sources, licence, owner),
         "policy.yaml": policy(name),

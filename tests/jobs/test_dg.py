@@ -22,9 +22,10 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError, PlinthError, RecipeError, RequestError
+from plinth.storage.listing import listing
 from plinth.storage.workspace import Workspace
 from plinth.tokens.shards.reader import open_streams
-from plinth_assets.framework.arrow_reader import ArrowReader, dataset
+from plinth_assets.framework.arrow_reader import ArrowReader, dataset, rows_of
 from plinth_jobs import definitions, project, recipes
 from plinth_jobs.dg import RecipeComponent
 from plinth_jobs.instance import interruptible
@@ -109,7 +110,10 @@ def test_a_downstream_asset_reads_curated_text(corpus: Path) -> None:
 def test_shards_are_rows_of_tokens(corpus: Path) -> None:
     ctx = Context(Workspace(corpus))
     manifest = ctx.refs.current("web/shards")
-    table = dataset(ctx.store, manifest).to_table()
+    rows = rows_of(ctx.store, manifest)
+    assert isinstance(rows, pa.RecordBatchReader)  # nothing is read yet
+    table = rows.read_all()
+    assert rows.read_all().num_rows == 0
     (reader,) = open_streams(ctx.store, [manifest]).values()
     assert table.num_rows == reader.documents_count
     assert set(table["stream"].to_pylist()) == {reader.stream.name}
@@ -180,6 +184,21 @@ def test_a_new_project_finds_its_sources_and_is_valid(tmp_path: Path) -> None:
     assert found.corpus.buckets["notes_code"].policy == "code"
     with pytest.raises(RequestError, match=r"already contains files"):
         project.write(tmp_path / "mine", project.files("mine", sources, "MIT", "corpus@example.org"))
+
+
+def test_each_subfolder_is_a_bucket_and_no_file_is_read_twice(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for name in ("Web/a.txt", "web/b.txt", "Größe & Maß/c.txt", "日本/d.txt", "中国/e.txt", "top.txt", "top.MD"):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text(name)
+    sources, _ = project.look(data)
+    buckets = {Path(one.path).name: one.bucket for one in sources}
+    assert buckets == {
+        "Web": "web", "web": "web_2", "Größe & Maß": "grosse_mass", "中国": "bucket", "日本": "bucket_2",
+        "*.txt": "data", "*.MD": "data",
+    }  # fmt: skip
+    read = [one[0] for found in sources for one in listing(found.path, tmp_path, found.suffixes)]
+    assert sorted(read) == ["a.txt", "b.txt", "c.txt", "d.txt", "e.txt", "top.MD", "top.txt"]
 
 
 def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plinth.compute.context import load
+from plinth.compute.context import load, manifest
 from plinth.operation import admission, spending
+from plinth.records import Step
 from plinth.storage.workspace import Workspace
 from plinth_jobs import definitions, pipeline, recipes
 from tests import tiny_corpus
@@ -61,6 +62,17 @@ def test_a_changed_parameter_is_the_reason_and_what_follows_has_its_cost(workspa
     assert last.input_bytes > 0
     cost = admission.expected_cost(last, last.input_bytes, spending.load(space).prices)
     assert (work["holdout"].cpu_hours, work["holdout"].cost_usd) == pytest.approx(cost)
+
+
+def test_only_recorded_inputs_can_have_new_data() -> None:
+    """A run records the mixture, but not the shards behind it."""
+    stage = next(one for one in pipeline.stages(recipes.load(recipes.find("demo"))) if one.asset == "run")
+    step = Step(name="x", version="1")
+    old, new = (manifest("mixture", step, {}, [], {"n": n}) for n in (1, 2))
+    shards = {dep: manifest(dep, step, {}, []) for dep in stage.deps}
+    last = manifest("run", step, {"mixture": old}, [])
+    assert pipeline._reason(stage, last, {**shards, "mixture": old}, set()) == "recipe or code changed"
+    assert pipeline._reason(stage, last, {**shards, "mixture": new}, set()) == "new data in mixture"
 
 
 def test_twice_the_input_costs_twice(workspace: Path) -> None:

@@ -1,4 +1,5 @@
-"""Dagster I/O manager: a user's downstream asset reads the rows of a Plinth asset as a `pyarrow.dataset.Dataset`."""
+"""Dagster I/O manager: a user's downstream asset reads the rows of a Plinth asset, as a `pyarrow.dataset.Dataset` or,
+for token shards, as a `pyarrow.RecordBatchReader`."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class ArrowReader(dg.ConfigurableIOManager):
     workspace: str
     key_prefix: list[str] = Field(default_factory=list)
 
-    def load_input(self, context: dg.InputContext) -> ds.Dataset:
-        """Return the rows of the upstream asset.
+    def load_input(self, context: dg.InputContext) -> ds.Dataset | pa.RecordBatchReader:
+        """Return the rows of the upstream asset; see `rows_of`.
 
         Raises:
             MissingError: it was never materialized, or has no Parquet rows.
@@ -47,7 +48,7 @@ class ArrowReader(dg.ConfigurableIOManager):
         ctx = Context(Workspace(self.workspace))
         manifest = ctx.refs.current(DagsterPlacement.of(self.key_prefix).asset(context.asset_key))
         context.add_input_metadata({"manifest": manifest.digest, "rows": manifest.rows})
-        return dataset(ctx.store, manifest)
+        return rows_of(ctx.store, manifest)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Refuse to write: stages publish their own manifests.
@@ -63,17 +64,25 @@ class ArrowReader(dg.ConfigurableIOManager):
         )
 
 
-def dataset(store: Store, manifest: Manifest) -> ds.Dataset:
+def rows_of(store: Store, manifest: Manifest) -> ds.Dataset | pa.RecordBatchReader:
     """Return the rows of a published asset.
 
-    Documents, curated text, sidecars and the ledger: the Parquet parts `part-*`, scanned any number of times. Token
-    shards: one row per document with `stream`, `id` and `tokens`, which can be scanned once.
+    Token shards: a reader with one row per document (`stream`, `id`, `tokens`), which reads a batch at a time and only
+    once. An `InMemoryDataset` of it would hold all tokens in memory. Other assets: see `dataset`.
+
+    Raises:
+        MissingError: the asset has no rows to read.
+    """
+    return _documents(store, manifest) if manifest.asset.endswith(f"/{SHARDS}") else dataset(store, manifest)
+
+
+def dataset(store: Store, manifest: Manifest) -> ds.Dataset:
+    """Return the Parquet parts `part-*` of a published asset, which can be scanned any number of times. Documents,
+    curated text, sidecars and the ledger have such parts.
 
     Raises:
         MissingError: the asset has no such parts.
     """
-    if manifest.asset.endswith(f"/{SHARDS}"):
-        return ds.InMemoryDataset(_documents(store, manifest))
     parts = [
         part
         for part in manifest.parts

@@ -5,6 +5,7 @@ servers, asset states, results pages.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -50,6 +51,7 @@ def init(settings: Settings, folder: Path, data: Path | None, licence: str | Non
     from plinth_jobs import project
 
     name = project.name_of(folder)
+    project.require_own_package(name)
     sources, unread = project.look(data) if data else ([project.EXAMPLE], {})
     written = project.write(folder, project.files(name, sources, licence or project.UNSTATED, owner))
     if as_json:
@@ -63,15 +65,30 @@ def init(settings: Settings, folder: Path, data: Path | None, licence: str | Non
     if unread:
         listed = ", ".join(f"{counted(number, 'file')} {suffix}" for suffix, number in unread.items())
         output.say(f"not in the recipe, because no reader knows them: {listed}")
+    if dropped := _dropped_licence(folder / "recipe.yaml"):
+        output.say(f"note: {dropped}")
     output.say("\nNext:")
-    at = f"-w {folder}/workspace -r {folder}/recipe.yaml"
+    recipe_file, workspace = shlex.quote(f"{folder}/recipe.yaml"), shlex.quote(f"{folder}/workspace")
+    at = f"-w {workspace} -r {recipe_file}"
     output.facts(
         {
-            f"plinth recipe check {folder}/recipe.yaml": "every problem of the recipe",
+            f"plinth recipe check {recipe_file}": "every problem of the recipe",
             f"plinth run {at} --dry-run": "what would run, and its expected cost",
             f"plinth run {at} --select '*/curated'": "curated text",
         }
     )
+
+
+def _dropped_licence(path: Path) -> str:
+    """Return a sentence about the license of a new recipe if the license gate drops its documents, or nothing."""
+    from plinth.corpus.annotate.licence import judge
+    from plinth_jobs import recipes
+
+    corpus = recipes.load(path).corpus
+    licence = next(source.licence for bucket in corpus.buckets.values() for source in bucket.sources)
+    if judge(licence, tuple(sorted(corpus.permitted_licences)))[1]:
+        return ""
+    return f"{licence} is not in `corpus.permitted_licences`: its documents are dropped until you permit it there"
 
 
 @group(

@@ -1,10 +1,11 @@
 """Notifications of packages when the orchestrator starts, publishes or fails to publish an asset.
 
-    stage ── announced ──▶ bounded queue ──▶ one thread ──▶ every enabled listener
+    stage ── announced ──▶ a bounded queue and a thread per enabled listener
 
-Listeners send updates to other systems, such as collectors of traces or lineage. A slow or absent system never delays
-an asset: updates wait in a queue, a full queue drops them, and `finish` waits a few seconds for the rest. It returns
-one line per listener that missed updates. Without an enabled listener there is neither a queue nor a thread.
+Listeners send updates to other systems, such as collectors of traces or lineage. A slow or absent system delays neither
+an asset nor another listener: updates wait in the listener's queue, a full queue drops them, and `finish` waits a few
+seconds for the rest. It returns one line per listener that missed updates. Without an enabled listener there is neither
+a queue nor a thread.
 
 Does not belong here: the log of publications in the workspace (`workspace_files`).
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from plinth.errors import PlinthError
 from plinth.extensions import Catalogue
 from plinth.records import Manifest
 
-#: Number of updates that wait at most.
+#: Number of updates that wait at most for a listener.
 QUEUE: Final = 1000
 #: Seconds that `finish` waits for the remaining updates.
 FINISH_S: Final = 3.0
@@ -86,13 +86,14 @@ LISTENERS = Catalogue("plinth.asset_listeners", "listener of assets", AssetListe
 
 
 class Deliveries:
-    """Queue of updates, and the thread that passes them on."""
+    """Queue of updates for one listener, and the thread that passes them on."""
 
-    def __init__(self, listeners: tuple[AssetListener, ...]) -> None:
-        self._listeners, self._queue = listeners, queue.Queue[AssetUpdate | None](QUEUE)
+    def __init__(self, listener: AssetListener) -> None:
+        self._listener, self._queue = listener, queue.Queue[AssetUpdate | None](QUEUE)
         self._accepted, self._passed_on, self._over = 0, 0, False  # each counter has one writer
-        self._missed, self._reasons = Counter[str](), dict[str, str]()
-        self._thread = threading.Thread(target=self._deliver, name="plinth-asset-listeners", daemon=True)
+        self._dropped, self._failed, self._reason = 0, 0, ""
+        name = f"plinth-asset-listener-{listener.name}"
+        self._thread = threading.Thread(target=self._deliver, name=name, daemon=True)
         self._thread.start()
 
     def put(self, update: AssetUpdate) -> None:
@@ -101,37 +102,36 @@ class Deliveries:
             self._queue.put_nowait(update)
             self._accepted += 1
         except queue.Full:
-            self._miss(self._listeners, f"more than {QUEUE} updates waited")
+            self._dropped += 1
 
-    def finish(self, wait_s: float) -> list[str]:
-        """Wait for the remaining updates, and return a line for each listener that missed updates."""
-        until = time.monotonic() + wait_s
+    def finish(self, until: float) -> str:
+        """Wait for the remaining updates; return a line if the listener missed updates, or an empty string.
+
+        Args:
+            until: time of `time.monotonic` at which the wait ends.
+        """
+        begun = time.monotonic()
         with suppress(queue.Full):
-            self._queue.put(None, timeout=wait_s)
+            self._queue.put(None, timeout=max(0.0, until - begun))
         self._thread.join(max(0.0, until - time.monotonic()))
         self._over = True
-        if waiting := self._accepted - self._passed_on:
-            self._miss(self._listeners, f"no answer within {wait_s:g} s", waiting)
-        missed = sorted(self._missed.items())
-        return [f"{name} missed {count} updates of assets: {self._reasons[name]}" for name, count in missed]
+        waiting = self._accepted - self._passed_on
+        missed = self._dropped + self._failed + waiting
+        late = f"more than {QUEUE} updates waited" if self._dropped else f"no answer within {until - begun:.3g} s"
+        return f"{self._listener.name} missed {missed} updates of assets: {self._reason or late}" if missed else ""
 
     def _deliver(self) -> None:
         while not self._over and (update := self._queue.get()) is not None:
-            for listener in self._listeners:
-                try:
-                    listener.notify(update)
-                except Exception as error:  # of any client library
-                    self._miss((listener,), f"{type(error).__name__}: {error}")
+            try:
+                self._listener.notify(update)
+            except Exception as error:  # of any client library
+                self._failed += 1
+                self._reason = self._reason or f"{type(error).__name__}: {error}"
             self._passed_on += 1
 
-    def _miss(self, listeners: tuple[AssetListener, ...], reason: str, count: int = 1) -> None:
-        for listener in listeners:
-            self._missed[listener.name] += count
-            self._reasons.setdefault(listener.name, reason)
 
-
-#: Deliveries of this process, from the first update until `finish`.
-_current: Deliveries | None = None
+#: Deliveries of this process by listener, from the first update until `finish`.
+_current: dict[str, Deliveries] = {}
 
 
 @contextmanager
@@ -159,16 +159,16 @@ def announced(ctx: Context, update: AssetUpdate) -> Iterator[AssetUpdate]:
 
 def finish() -> list[str]:
     """Wait `FINISH_S` for updates that were not sent yet, and return a line for each listener that missed some."""
-    global _current
-    deliveries, _current = _current, None
-    return deliveries.finish(FINISH_S) if deliveries else []
+    deliveries, until = sorted(_current.items()), time.monotonic() + FINISH_S
+    _current.clear()
+    return [line for _, one in deliveries if (line := one.finish(until))]
 
 
 def _put(listeners: tuple[AssetListener, ...], update: AssetUpdate) -> None:
-    global _current
-    if _current is None:
-        _current = Deliveries(listeners)
-    _current.put(update)
+    for listener in listeners:
+        if listener.name not in _current:
+            _current[listener.name] = Deliveries(listener)
+        _current[listener.name].put(update)
 
 
 def _enabled() -> tuple[AssetListener, ...]:

@@ -275,9 +275,9 @@ def _buckets(made: Mapping[str, Manifest]) -> Iterator[BucketText]:
     plan = made["mixture"].stats if "mixture" in made else {}
     for asset, curated in sorted(made.items()):
         name = bucket_of(asset)
-        documents = made.get(f"{name}/documents")
-        if asset != f"{name}/curated" or documents is None:
+        if asset != f"{name}/curated":
             continue
+        documents = made.get(f"{name}/documents", curated)  # canaries are generated, not read
         streams = [own for stream, own in plan.get("buckets", {}).items() if bucket_of(stream) == name]
         needed, text = (sum(own[key] for own in streams) for key in ("needed", "sequences"))
         shards = made.get(f"{name}/shards")

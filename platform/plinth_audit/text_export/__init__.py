@@ -40,10 +40,10 @@ FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 def text(settings: Settings, buckets: tuple[str, ...], kind: str, to: str, unsigned: bool, as_json: bool) -> None:
     """Export the curated text of BUCKETS (default: all) with ledger columns, a data card and a list of digests.
 
-    The files have the layout of the Hugging Face Hub. An interrupted export can be continued, and a repeated export
-    gives the same bytes. Held-out text is excluded. Documents are excluded if their license does not allow
-    redistribution (`corpus.licences_by_use`). Buckets with the term `redistribute: false` are rejected. The compliance
-    key signs the file list (`EXPORT.json`).
+    The files have the layout of the Hugging Face Hub. The same user can continue an interrupted export on the same
+    machine, and a repeated export gives the same bytes. Held-out text is excluded. Documents are excluded if their
+    license does not allow redistribution (`corpus.licences_by_use`). Buckets with the term `redistribute: false` are
+    rejected. The compliance key signs the file list (`EXPORT.json`).
     """
     from plinth.compute.engine import LocalEngine, cores
     from plinth_assets.candidate import CARD, card_text

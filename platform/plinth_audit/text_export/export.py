@@ -6,9 +6,9 @@
     manifest.json                              every file with length and SHA-256; digests of the inputs
     .progress/                                 during the export: the plan, and the complete files
 
-A file is written unless a complete file is recorded under its key (format, part of text, part of the ledger). Therefore
-an interrupted export continues, a repeated export writes nothing, and both have the same bytes. `manifest.json` is
-deleted first and written last. Only files from an export are replaced or deleted.
+A file is written unless this user has recorded a complete file under its key (format, part of text, part of the
+ledger). Therefore an interrupted export continues, a repeated export writes no text, and both have the same bytes.
+`manifest.json` is deleted first and written last. Only files from an export are replaced or deleted.
 
 A row has the text of a training document and its ledger row. Rows are in the order of the documents. All ledger columns
 about the document are exported: origin, license, terms, scores, cluster, rules that fired, edits. Columns about a
@@ -100,7 +100,9 @@ def export(
     facts = CardFacts(name=name, files={bucket: f"{DATA}{bucket}/train-*" for bucket in buckets}, counts=total)
     files[CARD] = _written(f"{to}/{CARD}", hub_card(facts, page).encode())
     inputs = {one.asset: one.digest for one in (*made.values(), card)} | _judged_by(buckets, ledger)
-    schemas = {task.ledger.name.partition("/")[0]: schema_of(ctx.store, task.ledger) for task in tasks}
+    # One part per bucket: in a shared store, each open can be a download.
+    ledgers = {task.ledger.name.partition("/")[0]: task.ledger for task in tasks}
+    schemas = {bucket: schema_of(ctx.store, part) for bucket, part in ledgers.items()}
     text = ExportedText(name, kind, dict(files), schemas, made, card, ledger, inputs)
     files[CROISSANT] = _written(f"{to}/{CROISSANT}", croissant(ctx, text))
     return finish(to, kind, files, inputs)

@@ -1,18 +1,24 @@
-"""File list of a text export: plan, progress, final manifest, and verification."""
+"""File list of a text export: plan, progress, final manifest, and verification.
+
+The lists at the target say which files are complete. Anyone who can write to the target can change a file together
+with its list, and the next export would sign the change. Therefore a file is reused only if this user recorded it in a
+private folder of this machine.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plinth import fingerprint
+from plinth import fingerprint, private
 from plinth.errors import IntegrityError, StorageError
 from plinth.records import Frozen
-from plinth.storage.atomic import relative
+from plinth.storage.atomic import append_to, relative, write_bytes
 from plinth.storage.uris import read_file, remove_file, sizes, write_file
 
 VERSION = "2"
@@ -20,6 +26,8 @@ MANIFEST, CARD, CROISSANT, DATA, PROGRESS = "manifest.json", "README.md", "crois
 PLAN = f"{PROGRESS}plan.json"
 #: Files that describe the text files.
 _DESCRIPTIONS = (CARD, CROISSANT)
+#: Private folder with the records that this user wrote, one file per target.
+WRITTEN = "text-exports"
 
 
 class ExportFile(Frozen):
@@ -67,7 +75,7 @@ def load(to: str) -> TextExport:
 
 
 def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
-    """Plan a text export. Return the complete files of earlier attempts that are still needed, by file name.
+    """Plan a text export. Return the complete files of this user's earlier attempts that are still needed, by name.
 
     Args:
         wanted: key of each text file, by file name.
@@ -86,9 +94,13 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
             expected="an empty folder, or a folder written by `plinth export text`",
             remedy="choose another folder",
         )
+    own = _own_records(to)
     known = {
-        name: file for name, file in done.items() if wanted.get(name) == file.key and there.get(name) == file.bytes
+        name: file
+        for name, file in done.items()
+        if wanted.get(name) == file.key and there.get(name) == file.bytes and _mark(name, file) in own
     }
+    write_bytes(_private_records(to), "".join(f"{_mark(name, file)}\n" for name, file in known.items()).encode())
     plan = {
         "files": sorted(ours | set(wanted) | {*_DESCRIPTIONS}),
         "done": {name: file.model_dump() for name, file in known.items()},
@@ -100,7 +112,9 @@ def begin(to: str, wanted: Mapping[str, str]) -> dict[str, ExportFile]:
 
 
 def record(to: str, name: str, file: ExportFile) -> None:
-    """Record in the progress folder of the export that a file is complete."""
+    """Record in the progress folder of the export, and in this user's private folder, that a file is complete."""
+    with append_to(_private_records(to)) as records:
+        records.write(f"{_mark(name, file)}\n".encode())
     note = {"name": name, "file": file.model_dump()}
     write_file(f"{to}/{PROGRESS}{file.key}.json", lambda out: out.write(fingerprint.canonical(note)))
 
@@ -131,6 +145,23 @@ def _recorded(to: str, there: Mapping[str, int]) -> tuple[dict[str, ExportFile],
             one = json.loads(b"".join(read_file(f"{to}/{name}")))
             done[one["name"]] = ExportFile(**one["file"])
     return done, ours
+
+
+def _private_records(to: str) -> Path:
+    """Return the file of this user with the digests of the records that were written for a target."""
+    place = to if "://" in to else os.path.realpath(to)
+    return private.folder(WRITTEN) / hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
+
+
+def _own_records(to: str) -> set[str]:
+    try:
+        return set(_private_records(to).read_text().split())
+    except FileNotFoundError:
+        return set()
+
+
+def _mark(name: str, file: ExportFile) -> str:
+    return fingerprint.digest([name, file.model_dump(mode="json")])
 
 
 def _half_written(name: str, ours: set[str]) -> bool:

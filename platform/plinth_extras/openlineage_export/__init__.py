@@ -3,8 +3,9 @@
     events    the events of an asset, in the classes of the project's own client
 
 The client's own settings choose where events go: its environment variables (`OPENLINEAGE_URL`, `OPENLINEAGE__…`), or a
-file (`OPENLINEAGE_CONFIG`, or `~/.openlineage/openlineage.yml`). Nothing is sent without one of them. The
-orchestrator sends, in `plinth run` as well as in Dagster's own processes.
+file (`OPENLINEAGE_CONFIG`, or `~/.openlineage/openlineage.yml`). Nothing is sent without one of them. A file in the
+working directory, which the client would also read, is ignored. The orchestrator sends, in `plinth run` as well as in
+Dagster's own processes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ def configured() -> bool:
         return False
     named = any(os.environ.get(name) for name in _VARIABLES)
     by_parts = any(name.startswith("OPENLINEAGE__TRANSPORT__") for name in os.environ)
-    return named or by_parts or (Path.home() / ".openlineage" / "openlineage.yml").is_file()
+    return named or by_parts or settings_file() is not None
+
+
+def settings_file() -> Path | None:
+    """Return the file with the client's settings: that of the environment, or else that of the user's home."""
+    given = os.environ.get("OPENLINEAGE_CONFIG")
+    places = ([Path(given)] if given else []) + [Path.home() / ".openlineage" / "openlineage.yml"]
+    return next((path for path in places if path.is_file()), None)
 
 
 def _notify(update: Any) -> None:

@@ -33,6 +33,7 @@ from openlineage.client.facet_v2 import (
 import plinth
 from plinth.operation.asset_listeners import AssetUpdate
 from plinth.records import Manifest
+from plinth_extras.openlineage_export import settings_file
 
 #: Identifies this producer in all events and facets.
 PRODUCER: Final = f"urn:plinth:{plinth.__version__}"
@@ -41,9 +42,19 @@ _RUNS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:plinth:openlineage-run")
 _STATES: Final = {"started": RunState.START, "published": RunState.COMPLETE, "failed": RunState.FAIL}
 
 
+class _Client(OpenLineageClient):
+    """Client that does not read `openlineage.yml` of the working directory, which would take precedence over
+    OPENLINEAGE_URL: anyone who can write to that folder could redirect the events, or append them to another file."""
+
+    @staticmethod
+    def _find_yaml_config_path() -> str | None:
+        path = settings_file()
+        return str(path) if path else None
+
+
 def send(update: AssetUpdate) -> None:
     """Send the event of an update through the client's own transport."""
-    client = OpenLineageClient()
+    client = _Client()
     try:
         client.emit(event_of(update))
     finally:

@@ -1,6 +1,7 @@
 """`plinth init`: a project from a folder of data."""
 
 import json
+import shlex
 from pathlib import Path
 
 from tests.jobs.test_dg import data_folder
@@ -22,6 +23,25 @@ def test_it_writes_a_project_once_and_lists_its_sources(tmp_path: Path, plinth) 
     assert plinth("recipe", "check", "other/recipe.yaml").code == 0
     assert plinth("gates", "check", "other/policy.yaml").code == 0
     assert "cannot be the name of a recipe" in plinth("init", "9lives").err
+
+
+def test_names_that_hide_a_package_are_refused(plinth) -> None:
+    for name in ("class", "code", "dagster", "plinth-jobs"):
+        refused = plinth("init", name)
+        assert (refused.code, "cannot be the name of a project" in refused.err) == (2, True)
+
+
+def test_next_commands_can_be_pasted(tmp_path: Path, plinth) -> None:
+    shown = plinth("init", "my data/mine").out
+    (command,) = [line for line in shown.splitlines() if "plinth recipe check" in line]
+    assert plinth(*shlex.split(command)[1:4]).code == 0
+
+
+def test_a_license_that_the_policy_drops_is_told(tmp_path: Path, plinth) -> None:
+    data = data_folder(tmp_path / "data")
+    told = "its documents are dropped"
+    assert told in plinth("init", "one", "--data", data, "--licence", "CC-BY-4.0").out
+    assert told not in plinth("init", "two", "--data", data, "--licence", "MIT").out
 
 
 def test_costs_that_nothing_tells_are_unknown(tmp_path: Path, plinth) -> None:

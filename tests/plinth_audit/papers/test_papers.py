@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
-from plinth.compute.context import Context
+from plinth.compute.context import Context, manifest
 from plinth.errors import LineageError, PlinthError
+from plinth.records import Step
 from plinth_audit.papers.bom import BOM
 from plinth_audit.papers.cards import DATA_CARD, MODEL_CARD
 from plinth_audit.papers.documentation import MODEL_DOCUMENTATION
 from plinth_audit.papers.facts import PaperFacts
-from plinth_audit.papers.gather import PaperSubject, gather
+from plinth_audit.papers.gather import PaperSubject, _buckets, gather
 from plinth_audit.papers.provider import SUBJECTS, TRAINING_SUMMARY, size_range
 from plinth_audit.papers.signed import papers
 from plinth_registry.exports.models import UNRELEASED
@@ -186,3 +187,16 @@ def test_sizes_are_ranges(tokens: int, words: str) -> None:
 def _for(subject: PaperSubject, checkpoint: str) -> PaperSubject:
     other = {**subject.provenance, "checkpoint": {"asset": "checkpoint", "digest": checkpoint}}
     return subject.model_copy(update={"provenance": other})
+
+
+def test_text_that_was_generated_is_a_bucket_too() -> None:
+    """The tokens of all buckets are those of the run, so canaries are listed, although nobody read them."""
+    step = Step(name="x", version="1")
+    made = {
+        "canaries/curated": manifest("canaries/curated", step, {}, [], {"documents": 3, "text_bytes": 9}),
+        "mixture": manifest(
+            "mixture", step, {}, [], {"sequence_tokens": 8, "buckets": {"canaries": {"needed": 2, "sequences": 2}}}
+        ),
+    }
+    (found,) = _buckets(made)
+    assert (found.name, found.documents, found.curated, found.seen_tokens, found.epochs) == ("canaries", 3, 3, 16, 1.0)

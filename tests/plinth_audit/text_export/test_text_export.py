@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
+from plinth import fingerprint
 from plinth.compute.context import Context, manifest
 from plinth.compute.engine import LocalEngine
 from plinth.corpus.sources.record import read
@@ -131,6 +133,31 @@ def test_a_killed_export_goes_on_where_it_was(ctx: Context, tmp_path: Path, monk
     assert not list((tmp_path / "out/data").rglob("*-of-00002.parquet.*"))
     assert {path.parent.name for path in (tmp_path / "out/data").rglob("*.parquet")} == {"web"}
     assert (tmp_path / "out/data/web/train-00000-of-00002.parquet").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_file_that_was_changed_with_its_record_is_written_again(ctx: Context, tmp_path: Path, finished: bool) -> None:
+    made = run(ctx, tmp_path)
+    name, whole = "data/web/train-00001-of-00002.parquet", files(tmp_path)
+    poison = b"x" * made.files[name].bytes
+    (tmp_path / name).write_bytes(poison)
+    changed = made.files[name].model_copy(update={"sha256": hashlib.sha256(poison).hexdigest()})
+    if finished:
+        forged = made.model_copy(update={"files": {**made.files, name: changed}})
+        (tmp_path / "manifest.json").write_bytes(fingerprint.canonical(forged))
+    else:
+        (tmp_path / ".progress").mkdir()
+        (tmp_path / ".progress/x.json").write_bytes(fingerprint.canonical({"name": name, "file": changed.model_dump()}))
+    assert run(ctx, tmp_path) == made
+    assert files(tmp_path) == whole
+
+
+def test_the_driver_opens_one_ledger_part_per_bucket(ctx: Context, tmp_path: Path) -> None:
+    run(ctx, tmp_path)
+    opened = ctx.store.opened
+    made = run(ctx, tmp_path)  # repeated: no file is written
+    assert len([name for name in made.files if name.startswith("data/web/")]) == 2
+    assert ctx.store.opened - opened == len(PLANTED)
 
 
 def test_files_of_others_are_left_alone(ctx: Context, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_nothing_is_sent_unless_it_is_configured(
     monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "team")  # where to is not said
     materialize(tmp_path / "w", [stage("one")])
     assert server.events == []
-    assert asset_listeners._current is None
+    assert asset_listeners._current == {}
     for name, value in (("OPENLINEAGE_URL", server.url), ("OPENLINEAGE__TRANSPORT__TYPE", "http")):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
@@ -203,6 +203,21 @@ def test_nothing_is_sent_unless_it_is_configured(
     (home / ".openlineage").mkdir(parents=True)
     (home / ".openlineage" / "openlineage.yml").write_text("transport: {type: noop}\n")
     assert openlineage_export.configured()
+
+
+def test_settings_in_the_working_directory_are_ignored(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "openlineage.yml").write_text("transport: {type: file, log_file_path: stolen}\n")
+    assert not openlineage_export.configured()
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "http")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__URL", server.url)
+    with announced(Context(Workspace(tmp_path / "w").ensure()), AssetUpdate("one", "file:///w", "1")):
+        pass
+    assert asset_listeners.finish() == []
+    assert len(server.events) == 2
+    assert not list(tmp_path.glob("stolen*"))
 
 
 def test_arms_and_shares_of_a_run_are_not_told(tmp_path: Path, server: Server, settings: Path) -> None:

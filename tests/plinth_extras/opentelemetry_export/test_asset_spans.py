@@ -112,11 +112,27 @@ def test_a_hanging_listener_delays_nothing_for_long(monkeypatch: pytest.MonkeyPa
         free.wait()
         got.append(update.asset)
 
-    deliveries = Deliveries((AssetListener("slow", lambda: True, notify),))
+    deliveries = Deliveries(AssetListener("slow", lambda: True, notify))
     for number in range(9):
         deliveries.put(AssetUpdate(f"asset {number}", "file:///w", "1"))
-    (said,) = deliveries.finish(0.1)
+    said = deliveries.finish(time.monotonic() + 0.1)
     free.set()
     assert said == "slow missed 9 updates of assets: more than 3 updates waited"
     deliveries._thread.join()
     assert got == ["asset 0"]
+
+
+def test_a_hanging_listener_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asset_listeners, "FINISH_S", 0.5)
+    free, got = threading.Event(), list[str]()
+    listeners = (
+        AssetListener("hangs", lambda: True, lambda update: free.wait() and None),
+        AssetListener("works", lambda: True, lambda update: got.append(update.asset)),
+    )
+    for number in range(4):
+        asset_listeners._put(listeners, AssetUpdate(f"asset {number}", "file:///w", "1"))
+    begun = time.monotonic()
+    assert asset_listeners.finish() == ["hangs missed 4 updates of assets: no answer within 0.5 s"]
+    assert time.monotonic() - begun < 3
+    free.set()
+    assert got == [f"asset {number}" for number in range(4)]
