@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from plinth.compute.context import Context
 from plinth.errors import MissingError
+from plinth.evaluation.measurement import GATES
 from plinth.evaluation.slices.job import interval
 from plinth.provenance import lineage
 from plinth.provenance.impact import downstream
@@ -132,10 +133,10 @@ def _headline(about: Subject) -> tuple[report.Fact, ...]:
     if about.funnel:
         total = about.funnel.stats["total"]
         facts.append(report.Fact(label="documents in", value=f"{total['stages'][0]['documents_in']:,}"))
-        kept = "documents kept" if about.mixture is None else "documents trained on"
+        kept = "documents kept" if about.mixture is None else "documents available for training"
         facts.append(report.Fact(label=kept, value=f"{total['trained']['documents']:,}"))
         if about.mixture is not None:
-            facts.append(report.Fact(label="tokens in shards", value=f"{total['trained']['tokens']:,}"))
+            facts.append(report.Fact(label="tokens available for training", value=f"{total['trained']['tokens']:,}"))
     if about.run:
         facts.append(report.Fact(label="tokens trained", value=f"{about.run.stats['tokens']:,}"))
     if about.evaluation:
@@ -192,7 +193,8 @@ def _gates(ctx: Context, recipe: Recipe, about: Subject) -> tuple[GateResult, ..
 
 def _gate(one: GateResult) -> report.GateOutcome:
     tone: Literal["pass", "note", "fail"] = "fail" if one.blocks else "pass" if one.passed else "note"
-    return report.GateOutcome(name=one.name, state=one.state, tone=tone, reason=one.detail)
+    requires = GATES[one.name].description if one.name in GATES else ""
+    return report.GateOutcome(name=one.name, state=one.state, tone=tone, reason=one.detail, requires=requires)
 
 
 def _training(ctx: Context, run: Manifest) -> report.RunCard:

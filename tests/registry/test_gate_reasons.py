@@ -195,10 +195,10 @@ def test_a_slice_below_the_minimum_is_skipped_by_name_with_its_bound() -> None:
     small = "1 slice skipped (n too small, minimum"
     assert gate("pii_data", proof()).reason == (
         "personal data ≤ 1.98% (95% upper bound), limit 2.0%, n 150, 0 found "
-        f"(web, worst of 2); {small} 150): books, ≤ 3.0% (n 149)"
+        f"(web, the worst of 2 slices); {small} 150): books, ≤ 3.0% (n 149)"
     )
     assert gate("extraction", proof()).reason == (
-        "extraction rate ≤ 4.0% (95% upper bound), limit 5.0%, n 60 (duplicated, worst of 2); "
+        "extraction rate ≤ 4.0% (95% upper bound), limit 5.0%, n 60 (duplicated, the worst of 2 slices); "
         f"{small} 60): personal_data, ≤ 70.0% (n 3)"
     )
     assert gate("toxicity", proof()).reason == "toxic continuations ≤ 4.0% (95% upper bound), limit 5.0%, n 60"
@@ -214,16 +214,16 @@ def test_an_error_budget_without_a_measurement_is_skipped() -> None:
     assert (found.state, found.reason) == ("skipped", "no data in the last 28 days: checkpoint age")
     assert gate("error_budget", proof()).reason.endswith(
         "; no data: checkpoint age; error budget exhausted, but not required by the policy: "
-        "ingestion lag 0.00% of 100 bucket-s, objective 90.00% (1000% spent)"
+        "ingestion lag 0.00% of 100 bucket-seconds, target 90.00% (1000% of the error budget spent)"
     )
 
 
 def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
     asked = policy(canaries={"min_p": {1: 0.01, 64: 0.01}})
     result = gate("canaries", proof(), asked)
-    assert result.reason == "exposure p-value of canaries with 64 repetitions: 1e-30, limit 0.01 or more; n 30 canaries"
+    assert result.reason == "exposure p-value of canaries with 64 repetitions: 1e-30 (minimum 0.01); n 30 canaries"
     assert gate("canaries", proof()).reason == (
-        "exposure p-value of canaries with 1 repetition: 0.4, limit 0.001 or more; epsilon at least 2.0, limit 8.0; "
+        "exposure p-value of canaries with 1 repetition: 0.4 (minimum 0.001); lower bound on epsilon: 2.0 (maximum 8.0); "
         "n 30 canaries"
     )
     assert gate("canaries", proof(), policy(canaries={"min_p": {4: 0.01}})).reason == (
@@ -236,7 +236,7 @@ def test_bias_is_bounded_whichever_group_is_favoured_and_drift_by_its_upper_end(
         pytest.skip("its package is not here")
     gender = known.attributes["gender"].model_copy(update={"pairs": 9, "low": -10.5, "high": -0.5})
     far = known.model_copy(update={"attributes": {"gender": gender}})
-    said = "gender favors a group by up to 10.5 bits (95% upper bound), limit 10.0, n 9 pairs"
+    said = "gender favors a group by up to 10.5 bits per sentence (95% upper bound), limit 10.0, n 9 pairs"
     assert gate("bias", proof(fairness=far)).reason == said
     moved = line("fairness", "bits between groups", value=1.5, half=0.6)
     assert gate("bias", compared(moved)).reason == "drift overall +1.5 (95% upper bound 2.1), limit 2.0, n 40"

@@ -317,7 +317,7 @@ def _show(summary: RunSummary, workspace: Path) -> None:
     for bucket, account in summary.accounts.items():
         output.line(f"{bucket}: {account.line}")
     if summary.release:
-        output.facts(summary.release)
+        output.facts({name.replace("_", " "): value for name, value in summary.release.items()})
     if summary.page:
         output.facts({"results": summary.page.absolute().as_uri()})
     for line in summary.warnings:

@@ -25,6 +25,8 @@ T = TypeVar("T")
 LOG_INTERVAL_S, TICK_S = 4.5, 0.5
 #: Commands that usually answer at once show progress only after this many seconds.
 PATIENCE_S = 3.0
+#: Steps within longer work print no line of their own if they take fewer seconds.
+BRIEF_S = 0.5
 
 
 class Meter(Protocol):
@@ -66,6 +68,11 @@ class _Shown:
         self.stream, self.patience_s, self.spoke = stream, patience_s, 0.0
         self._open = list[_Ticked]()
         self._closed = threading.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """True if work is in progress."""
+        return bool(self._open)
 
     def say(self, line: str) -> None:
         self.spoke = time.monotonic()
@@ -141,7 +148,8 @@ class _LineMeter:
             self._say(f"{self.note} ({time.monotonic() - self.started:.0f} s)".lstrip())
 
     def finish(self) -> None:
-        if self.total and (took := time.monotonic() - self.started) >= self.lines.patience_s:
+        took, least = time.monotonic() - self.started, BRIEF_S if self.lines.is_open else 0.0
+        if self.total and took >= max(least, self.lines.patience_s):
             self._say(f"in {took:.1f} s")
 
     def _due(self) -> bool:
@@ -149,7 +157,7 @@ class _LineMeter:
         return now - self.lines.spoke >= LOG_INTERVAL_S and now - self.started >= self.lines.patience_s
 
     def _say(self, note: str) -> None:
-        count = f"{self.done}/{self.total} " if self.total else f"{self.done} " if self.done else ""
+        count = f"{self.done:,}/{self.total:,} " if self.total else f"{self.done:,} " if self.done else ""
         self.lines.say(f"{self.label}: {count}{note}".rstrip())
 
 

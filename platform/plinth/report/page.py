@@ -58,6 +58,7 @@ class GateOutcome(Frozen):
         description="Badge color. A gate with `fail` blocks promotion; a gate with `note` is not passed."
     )
     reason: str
+    requires: str = Field("", description="What the gate requires of every candidate.")
 
 
 class ReleaseCard(Frozen):
@@ -163,9 +164,8 @@ def _findings(data: ReportData) -> dict[str, str]:
         gap = max(abs(row["share"] - row["weight"]) for row in data.mixture)
         found["mixture"] = f"Realized bucket shares differ from the plan by at most {100 * gap:.2g} percentage points"
     if data.run and data.run.steps:
-        found["run"] = style.change(
-            "Training loss", data.run.steps[0]["loss"], data.run.final_loss, len(data.run.steps)
-        )
+        first, last = data.run.steps[0]["loss"], data.run.final_loss
+        found["run"] = style.change("Training loss", first, last, len(data.run.steps))
     if data.funnel:
         stages = data.funnel["total"]["stages"]
         read, kept = stages[0]["documents_in"], stages[-1]["documents_out"]

@@ -196,7 +196,7 @@ def error_budget(asked: ErrorBudgetPolicy, evidence: Evidence) -> GateResult:
         reason = f"no data in the last {days:g} days: {', '.join(idle)}"
         return GateResult(name=ERROR_BUDGET, state="skipped", reason=reason)
     parts = ["; ".join(one.words for one in spent or measured)]
-    parts.append(f"measured over {days:g} days, for the objectives of the policy")
+    parts.append(f"measured over the last {days:g} days against the targets of the gate policy")
     if idle:
         parts.append(f"no data: {', '.join(idle)}")
     if others := [one.words for one in budgets if one.indicator not in found and one.is_spent]:

@@ -181,7 +181,7 @@ def worst_share(
     small = [(f"{key}, ≤ {percent(one.at_most)}", one.n) for key, one in rates.items() if key not in judged]
     above = [key for key, one in judged.items() if not one.at_most <= limit]
     worst = max(judged, key=lambda key: (key in above, judged[key].at_most))
-    more = f", worst of {len(judged)}" if len(judged) > 1 and not above else ""
+    more = f", the worst of {counted(len(judged), 'slice')}" if len(judged) > 1 and not above else ""
     text = "; ".join(
         f"{judged[key].text(limit)} ({'overall' if key == WHOLE else key}{more})" for key in above or [worst]
     )

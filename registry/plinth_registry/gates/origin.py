@@ -156,8 +156,13 @@ def cost(asked: CostPolicy, evidence: Evidence) -> GateResult:
     absent = [name for name in asked.amounts if not known.amounts.get(name, 0.0) > 0]
     if absent:
         return missing("cost", ", ".join(absent))
-    reason = "recorded: " + ", ".join(f"{name} {shown(known.amounts[name])}" for name in asked.amounts)
+    reason = "recorded: " + ", ".join(f"{_label(name)} {shown(known.amounts[name])}" for name in asked.amounts)
     return decided("cost", True, reason, amounts=dict(known.amounts))
+
+
+def _label(amount: str) -> str:
+    """Return the label of an amount: `wall_s` is `wall seconds`, `device_hours` is `device hours`."""
+    return (f"{amount.removesuffix('_s')} seconds" if amount.endswith("_s") else amount).replace("_", " ")
 
 
 def _finding(name: str, found: CheckResult | None) -> GateResult:
