@@ -223,8 +223,8 @@ def test_canaries_are_judged_by_how_often_they_were_planted() -> None:
     result = gate("canaries", proof(), asked)
     assert result.reason == "exposure p-value of canaries with 64 repetitions: 1e-30 (minimum 0.01); n 30 canaries"
     assert gate("canaries", proof()).reason == (
-        "exposure p-value of canaries with 1 repetition: 0.4 (minimum 0.001); lower bound on epsilon: 2.0 (maximum 8.0); "
-        "n 30 canaries"
+        "exposure p-value of canaries with 1 repetition: 0.4 (minimum 0.001); lower bound on epsilon: 2.0 "
+        "(maximum 8.0); n 30 canaries"
     )
     assert gate("canaries", proof(), policy(canaries={"min_p": {4: 0.01}})).reason == (
         "no evidence: no canary was planted 4 times"

@@ -58,7 +58,7 @@ class GateOutcome(Frozen):
         description="Badge color. A gate with `fail` blocks promotion; a gate with `note` is not passed."
     )
     reason: str
-    requires: str = Field("", description="What the gate requires of every candidate.")
+    requires: str = Field("", description="Requirement of the gate, as a sentence.")
 
 
 class ReleaseCard(Frozen):
