@@ -112,8 +112,8 @@ def test_the_gate_names_its_objectives_and_what_it_does_not_require() -> None:
         True,
         "no required error budget is exhausted: job success 99.00% of 100 rank-seconds, target 90.00% (10% of the "
         "error budget spent); measured over the last 28 days against the targets of the gate policy; error budget "
-        "exhausted, but not required by the policy: goodput 63.00% of 100 rank-seconds, target 90.00% (370% of the error budget "
-        "spent)",
+        "exhausted, but not required by the policy: goodput 63.00% of 100 rank-seconds, target 90.00% (370% of "
+        "the error budget spent)",
     )
     found = error_budget(policy.error_budget, Evidence(own={GATE: (budget("job success", 10),)}))
     assert (found.passed, found.reason) == (
