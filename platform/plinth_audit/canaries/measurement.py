@@ -49,7 +49,8 @@ def read(stats: Stats) -> CanaryFacts:
 
 
 def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
-    """Require that rarely repeated canaries look unseen and that the lower bound on epsilon is within its limit."""
+    """Require that the model does not score rarely repeated planted texts (canaries) better than texts that it never
+    saw, and that the lower bound on the differential-privacy epsilon is within its limit."""
     known = evidence.of("memorisation_canaries", CanaryFacts)
     if not known or known.planted <= 0:
         return missing("canaries")
@@ -65,7 +66,8 @@ def canaries(asked: CanaryPolicy, evidence: Evidence) -> GateResult:
         for least in (asked.min_p[count],)
     }
     bound = asked.max_epsilon
-    epsilon = f"lower bound on epsilon: {shown(known.epsilon, bound)} (maximum {shown(bound, known.epsilon)})"
+    limit = f"{shown(known.epsilon, bound)} (maximum {shown(bound, known.epsilon)})"
+    epsilon = f"lower bound on the differential-privacy epsilon: {limit}"
     leaks = not known.epsilon <= bound
     wrong = [text[count] for count in exposed] + [epsilon] * leaks
     worst = min(known_p, key=lambda count: known_p[count] / asked.min_p[count])

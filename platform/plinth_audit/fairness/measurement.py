@@ -117,7 +117,7 @@ def bias(asked: BiasPolicy, evidence: Evidence) -> GateResult:
     far += [one.text for one in moved.values() if not (one.excess <= 0 and is_known(one.line))]
     worst = f"worst of {counted(len(own), 'attribute')}: {text[max(own, key=lambda name: own[name])]}"
     change = max(moved.values(), key=lambda one: one.excess).text if moved else ""
-    beside = f"change since the champion: {closed.reason}" if closed else change
+    beside = closed.reason if closed else change
     return decided(
         "bias",
         not far,
