@@ -105,7 +105,7 @@ def run(
     asset = f"{bucket_name}/{annotator_name}"
     found = slots({bucket_name: documents}, **{name: {bucket_name: made} for name, made in before.items()})
     items = [_item(ctx, request, others, slot.documents, slot.sides) for slot in found]
-    made = [done[0] for done in run_items(ctx, request.step, _annotate, items, label=asset)]
+    made = [done[0] for done in run_items(ctx, request.step, _annotate, items, label=asset, unit="documents")]
     inputs = {f"{bucket_name}/documents": documents, **read}
     inputs |= {f"{bucket_name}/{name}": sidecar for name, sidecar in before.items()}
     stats = total(made) | ({"tables": {part.name: dict(part.stats) for part in tables}} if tables else {})
