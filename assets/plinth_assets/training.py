@@ -138,7 +138,7 @@ def _run(recipe: Recipe, ctx: Context, inputs: Inputs, say: Say) -> Manifest:
     say(f"run {prepared.run_id}: job {handle.id}, log {prepared.directory.log}")
     relay = TimelineRelay(ctx, recipe, prepared.run_id, say)
     api.describe_run(ctx, recipe, prepared.run_id, run_params(prepared), _run_tags(ctx, recipe, prepared))
-    with ctx.progress.meter("run", prepared.total_steps, "steps") as meter:
+    with ctx.progress.meter("run", prepared.total_steps) as meter:
         seen = 0
         job_name = f"process {handle.id}" if handle.launcher == "local" else f"{handle.launcher} job {handle.id}"
         meter.tell(f"training runs as {job_name}; the first step follows when data and model are loaded")

@@ -324,7 +324,7 @@ def harvest(
     if last and not again and _present(target, last["files"]):
         return HarvestSummary.model_validate(last["summary"]).model_copy(update={"fresh": False})
     installed = packages()
-    with (progress or Silent()).meter("harvest", len(BUCKETS), "buckets") as meter:
+    with (progress or Silent()).meter("harvest", len(BUCKETS)) as meter:
         outputs = {name: Output(target / name, _told(meter, name)) for name in BUCKETS}
         writers: dict[str, Callable[[Output], None]] = {
             "manuals": lambda output: write_manuals(output, caps),
